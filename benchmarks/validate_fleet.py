@@ -13,21 +13,27 @@ import math
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from etude.cost.stacks import open_stack
-from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet
+from etude.fleet import Recovery, parse_checkpoints, predicted_costs, simulate_fleet
 from etude.fleet.costs import Config, Costs
 from etude.fleet.events import draw
 from etude.fleet.faults import open_faults
-from etude.fleet.federated import Clients, federate
+from etude.fleet.federated import Swarm, alike, federate
+from etude.fleet.middle import fault_in_step
 from etude.fleet.sharing import read_cluster, read_jobs, share, shared_record
-from etude.generate import Plan
+from etude.generate import Plan, generate
 from etude.generate.model import open_model
 from etude.machine import open_system
+from etude.machine.system import Device, Level, LevelKind, System
+from etude.model.build import TraceBuilder, job_of
+from etude.model.job import Job
+from etude.model.schema import Collective, Kind
 
 DAY = 86_400 * 10**9
 
@@ -83,8 +89,6 @@ def young() -> None:
 def availability() -> None:
     costs = Costs(Config(8, 10**10, 100), 8, 8, 8.0, 0.0, 1.0)
     faults = "node:mtbf=100h,repair=25h,repair_spread=exponential"
-    from etude.fleet import Recovery
-
     found = simulate_fleet(costs, days=365, faults=faults, recovery=Recovery(spares="99")).record()
     row("\nnodes up, 100 of them, up 100 h and down 25 h (0.8)", f"{found['node_availability']:.4f}")
 
@@ -137,30 +141,131 @@ def alibaba(shared: Path) -> None:
 
 
 def rounds() -> None:
+    """1,000 clients, 500 rounds: some of them, or all that are there."""
     rng, n = np.random.default_rng(0), 1000
-    links = rng.uniform(1e6, 2e7, (2, n))
-    who = Clients(
-        tuple(map(str, range(n))), rng.uniform(0.1, 2.0, n), links[0], links[1], np.full(n, 0.8), np.zeros(n),
-        np.ones(n), np.ones(n),
-    )  # fmt: skip
-    for limit in (0.0, 2e8):
+    links, step = rng.uniform(1e6, 2e7, (2, n)), rng.uniform(0.1, 2.0, n)
+    who = alike(tuple(map(str, range(n))), step, links[0], links[1], available=np.full(n, 0.8))
+    federate(who, model_bytes=1e8, rounds=1, count=2, server_bytes_per_s=1e9)
+    for count, limit, sample in (
+        (100, 0.0, "uniform"),
+        (100, 2e8, "uniform"),
+        (100, 2e8, "awpsp"),
+        (n, 2e8, "uniform"),
+    ):
         before = time.process_time()
-        found = federate(who, model_bytes=1e8, rounds=500, count=100, steps=10, server_bytes_per_s=limit)
+        found = federate(
+            who, model_bytes=1e8, rounds=500, count=count, steps=10, server_bytes_per_s=limit, sample=sample
+        )
         told = f"{time.process_time() - before:.1f} CPU s, {found.round_s.mean():.1f} s a round"
-        row(f"500 rounds, 100 of {n:,} clients, server {limit / 1e9:g} GB/s (0: no limit)", told)
+        row(f"500 rounds, {count:,} of {n:,} clients, {sample}, server {limit / 1e9:g} GB/s", told)
+
+
+def swarms() -> None:
+    """Updates of 140 GB in 100 chunks, links of 7 to 10 Gb/s."""
+    for n in (25, 50, 100, 200):
+        link = np.random.default_rng(0).uniform(7, 10, n) * 1e9 / 8
+        who = alike(tuple(map(str, range(n))), np.zeros(n), link, link)
+        told = []
+        for part in (None, 0.0, 0.05, 0.1):
+            rules = Swarm(chunk_bytes=1.4e9) if part is None else Swarm(
+                chunk_bytes=1.4e9, warmup=0.1, lag_ns=part * (n - 1) * 140e9 / link.min() * 1e9
+            )  # fmt: skip
+            before = time.process_time()
+            found = federate(who, model_bytes=140e9, rounds=1, count=n, swarm=rules).summary()
+            took = time.process_time() - before
+            name = "plain" if part is None else f"lags to {part:.0%}"
+            told.append(f"{name} {found['of_bound']:.1%} ({found['warmup_share']:.1%} warm-up)")
+        row(f"swarm of {n}: part of the max-flow bound", f"{'; '.join(told)}; {took:.1f} CPU s")
+
+
+def fabric() -> None:
+    """Jobs beside each other: two equal all-reduces, then two training steps, on links that they share or do not."""
+    from etude.simulate import Options
+    from etude.simulate.options import Network
+    from etude.simulate.together import simulate_jobs
+
+    def narrow(times: float) -> System:
+        found = open_system("dgx-h100").for_ranks(16)
+        return found.replace(levels=(found.levels[0], replace(found.levels[1], rails=False, oversubscription=times)))
+
+    def sums(ranks: int) -> Job:
+        builders = [TraceBuilder() for _ in range(ranks)]
+        for b in builders:
+            b.add(Kind.COLL, "sum", collective=Collective.ALL_REDUCE, in_bytes=1 << 30, group="g")
+        return job_of("sum", builders, {"g": list(range(ranks))})
+
+    def slower(job: Job, on: System, network: str, *places: list[list[int]]) -> str:
+        found = [
+            simulate_jobs([job, job], on, Options(network=Network(network)), places=put).job_table() for put in places
+        ]
+        return "; ".join(" and ".join(f"{x:.2f}x" for x in table["slowdown"].to_pylist()) for table in found)
+
+    made = generate(open_model("llama3-8b"), Plan(gpus=8, tp=1, zero=1, global_batch=8, seq=2048))
+    across = [[*range(4), *range(8, 12)], [*range(4, 8), *range(12, 16)]]
+    apart = [[*range(8)], [*range(8, 16)]]
+    levels = [
+        Level(name=n, kind=LevelKind.SWITCH, size=2, bandwidth_bytes_per_s=1e9, oversubscription=o)
+        for n, o in (("in", 1.0), ("out", 2.0))
+    ]
+    plain = System(name="plain", device=Device(name="d"), levels=tuple(levels))
+    print("\nslow-down of two equal jobs: over the same links between two nodes; each inside its node")
+    for network in ("links", "flow"):
+        told = slower(sums(2), plain, network, [[0, 2], [1, 3]], [[0, 1], [2, 3]])
+        row(f"  all-reduce of 1 GiB, links without latency, {network}", told)
+    for what, job in (("all-reduce of 1 GiB", sums(8)), ("step of llama3-8b, ZeRO 1", made.job)):
+        for network in ("links", "flow"):
+            for times in (1.0, 2.0):
+                told = slower(job, narrow(times), network, across, apart)
+                row(f"  {what}, 16 H100, {network}, {times:g}:1", told)
+
+
+def middle() -> None:
+    """One step with one fault, node by node through the engine, and by the long loop."""
+    model, system = replace(open_model("llama3-8b"), layers=4), open_system("dgx-h100")
+    times = Recovery(detect_ns=5e6, restart_ns=7e6, regroup_ns=3e6)
+    plans = {"tp 8 dp 4": Plan(gpus=32, tp=8, zero=0, micro_batch=1, global_batch=32, seq=1024),
+             "tp 8 pp 2 dp 4": Plan(gpus=64, tp=8, pp=2, zero=0, micro_batch=1, global_batch=32, seq=1024)}  # fmt: skip
+    print("\none step with one replica lost in the middle: end of the step node by node, and the loop's less that")
+    for name, plan in plans.items():
+        costs = predicted_costs(model, plan, system, energy=False)
+        step_ns, nodes = costs.healthy.step_ns, costs.replica_gpus // costs.gpus_per_node
+        for recover in ("restart", "shrink", "redistribute"):
+            told = []
+            for part in (0.05, 0.3, 0.6, 0.9):
+                at_ns = round(part * step_ns)
+                found = fault_in_step(model, plan, system, at_ns=at_ns, replicas=1, recover=recover, recovery=times)
+                with tempfile.TemporaryDirectory() as folder:
+                    file = Path(folder, "fault.csv")
+                    fault = f"{at_ns / 1e9:.9f},x,stop,node,{costs.nodes - nodes},{nodes},9e6"
+                    file.write_text(f"time_s,name,effect,scope,node,nodes,duration_s\n{fault}\n")
+                    ran = simulate_fleet(
+                        costs, days=found.end_ns * 2 / DAY, faults=str(file), recover=recover, recovery=times
+                    ).ran
+                ended = next(r for r in ran.account.rows if r.steps)
+                end_ns = ended.end_ns - (ended.steps - 1) * ((ended.end_ns - ended.start_ns) // ended.steps)
+                kept = f" ({found.kept} kept)" if recover == "redistribute" else ""
+                told.append(f"{found.end_ns / step_ns:.2f}{kept}, {end_ns - found.end_ns:+d} ns")
+            row(f"  {name}, {recover}, at 5, 30, 60, 90% of the step", "; ".join(told))
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__)
+    ask.add_argument("--part", choices=["fabric", "middle"], help="This part alone.")
     ask.add_argument("--seeds", type=int, default=1000)
     ask.add_argument("--shared", type=Path, default=Path("../shared"))
     given = ask.parse_args()
+    if given.part:
+        {"fabric": fabric, "middle": middle}[given.part]()
+        return
     counts(given.seeds)
     availability()
     young()
     print()
     erlang()
     rounds()
+    swarms()
+    fabric()
+    middle()
     alibaba(given.shared)
     costs = llama3_costs()
     llama3(costs)

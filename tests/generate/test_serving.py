@@ -261,6 +261,38 @@ def test_latent_attention_keeps_the_compressed_form():
     assert found.kv_bytes == 2 * 14 * (32 + 8) * 2 * LATENT.layers
 
 
+def latent_core(shape: PassShape, model: Model = LATENT) -> tuple[int, int]:
+    """FLOPs and bytes of the attention of one layer."""
+    t = pass_job(model, Plan(), [shape]).traces[0]
+    codes, words = t.coded("name")
+    rows = np.flatnonzero((codes == words.index(VARLEN)) & (t.step == 0))
+    return int(t.flops[rows[0]]), int(t.tensor_bytes[rows[0]])
+
+
+def test_latent_attention_of_tokens_out_stays_compressed_and_prompts_are_expanded():
+    """4 heads; a pair multiplies 24 + 16 times, or 40 + 32 at the rank of the keys, 32. A past token that is expanded
+    multiplies 32 x (16 + 16) = 1,024 times a head. 80 bytes are kept of a token."""
+    # A token out, 1,000 keys: all 1,000 pairs at the rank; reads 1,000 and writes one; 72 numbers go in and out.
+    assert latent_core(PassShape(decode=1, keys=1000)) == (2 * 4 * 1000 * 72, 80 * 1001 + 2 * 4 * 72)
+    # 200 tokens after 1,000: 200 x 1,000 + 200 x 201 / 2 = 220,100 pairs, 8,804,000 + 1,024,000 < 15,847,200.
+    expanded = 2 * 4 * (220_100 * 40 + 1000 * 1024)
+    assert latent_core(PassShape(chunk=200, past=1000)) == (expanded, 80 * 1400 + 2 * 4 * (200 + 2000) * 40)
+    # 20 tokens after 1,000: 20,210 pairs, 808,400 + 1,024,000 > 1,455,120.
+    assert latent_core(PassShape(chunk=20, past=1000))[0] == 2 * 4 * 20_210 * 72
+    # Nothing before it: the prompt's own keys are expanded by the products before attention.
+    assert latent_core(PassShape(chunk=200)) == (2 * 4 * 20_100 * 40, 80 * 400 + 2 * 4 * 200 * 40)
+
+
+def test_a_piece_of_a_latent_prompt_costs_little_more_than_the_whole_prompt():
+    """DeepSeek V3 on a layer's 128 heads: 8,192 tokens whole, and as the second half of 16,384; the second half has 3
+    times the pairs and expands 8,192 x 512 x 256 besides."""
+    model = open_model("deepseek-v3").replace(layers=1, dense_layers=1)
+    pairs, second = 8192 * 8193 // 2, 8192 * 8192 + 8192 * 8193 // 2
+    assert latent_core(PassShape(chunk=8192), model)[0] == 2 * 128 * pairs * 320
+    found = latent_core(PassShape(chunk=8192, past=8192), model)[0]
+    assert found == 2 * 128 * (second * 320 + 8192 * 512 * 256)
+
+
 # --- whole jobs
 
 

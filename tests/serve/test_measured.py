@@ -11,8 +11,11 @@ import pytest
 from etude.cli import main
 from etude.errors import EtudeError
 from etude.serve.measured import predict_rows, replayed
+from etude.serve.measured.reference import met
 from etude.serve.measured.rows import middle, steady, steady_figures
+from etude.serve.pass_time import times_ns
 from etude.serve.stacks import serving_stack
+from etude.serve.steps import Shape, step_cost
 
 
 @pytest.mark.parametrize("config", ["llama8b-chat-light-prefill_first", "llama8b-chat-medium-chunked"])
@@ -49,6 +52,19 @@ def test_a_small_run_by_hand(tmp_path: Path):
     found = replayed(reference(tmp_path), config="a", steps="recorded")
     by_hand = pytest.approx({"ttft_s": 0.01, "tpot_s": 0.01, "latency_s": 0.015})
     assert found["measured"] == by_hand and found["predicted"] == by_hand
+
+
+def test_a_grid_is_met_at_its_own_steps_and_changes_nothing_far_away():
+    """Others of the pass take 1,000 ns; attention of 4 sequences with 64 keys is 400 ns in the table, 800 measured."""
+    table = np.zeros((2, 1, 3, 3))
+    table[:, :, 1:] += np.array([[1.0, 100.0, 1e6], [4.0, 400.0, 4e6]])
+    axes = [0, 16], [0], [0, 1, 4], [1, 64, 1_000_000]
+    cost = step_cost(tokens=[1, 8], layers_ns=[1000.0, 1000.0], attention=(*axes, table))
+    shapes = [Shape(0, 0.0, 4, 4 * keys, 0, keys) for keys in (64, 1_000_000)]
+    found = times_ns(met(cost, shapes[:1], np.array([1800.0])), shapes)
+    assert found[0] == 1800
+    assert 4_001_000 < found[1] < 4_001_000 * 1.05
+    assert met(cost, shapes[:1], np.array([1800.0])).attention_ns[1, 0, 2, 1] == pytest.approx(800)
 
 
 @pytest.mark.parametrize(

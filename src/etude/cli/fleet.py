@@ -28,6 +28,7 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
   etude fleet llama3-8b --gpus 512 --tp 8 --system dgx-h100 --days 1 --faults "kill:at=50s,every=50s,times=32" \\
       --checkpoint remote:10min --recover redistribute
   etude fleet cluster.yaml --jobs alibaba_2023_pods.csv --policy fair
+  etude fleet pool.yaml --policy harvest     # nodes, spot nodes, jobs, request streams and RL jobs in one file
   etude fleet ... -o fleet/; etude report fleet/ -o fleet.html; etude query fleet/ "select state, ... from states"
 
 A step is predicted once for every state that the plan can be in; the loop over days takes these times. The same seed
@@ -64,17 +65,19 @@ def fleet(
     policy: Annotated[
         str,
         typer.Option(
-            help="fifo, backfill, sjf, srtf, las, deadline, priority, fair, or FILE.py:name.", rich_help_panel=SHARING
+            help="fifo, backfill, sjf, srtf, las, deadline, priority, fair, elastic, harvest, gavel, or FILE.py:name; "
+            "default: as the file says, or fifo.",
+            rich_help_panel=SHARING,
         ),
-    ] = "fifo",
+    ] = "",
     switch: Annotated[
         str, typer.Option(help="Time in which a job that was stopped starts again: `30s`.", rich_help_panel=SHARING)
-    ] = "0s",
+    ] = "",
     first: Annotated[
         int, typer.Option(min=0, help="Only the first so many jobs; 0: all.", rich_help_panel=SHARING)
     ] = 0,
     price: Annotated[float, typer.Option(min=0.0, help="Dollars of a device for an hour; 0: as the system says.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the faults.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the faults, and of all that a pool draws.")] = 0,
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for `etude query`, `compare` and `report`.")
@@ -82,14 +85,18 @@ def fleet(
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that exists.")] = False,
     json: AsJson = False,
 ) -> int:
+    from etude.cli.fleet_sharing import pooled, shared
     from etude.cost.stacks import open_stack
     from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet, write_fleet
+    from etude.fleet.sharing import is_pool
     from etude.machine import open_system
 
     if jobs is not None:
-        from etude.cli.fleet_sharing import shared
-
-        return shared(model, jobs, policy, switch, first, out, force=force, json=json)
+        return shared(model, jobs, policy, switch, first, out, seed=seed, force=force, json=json)
+    if is_pool(model):
+        return pooled(model, policy, switch, out, seed=seed, force=force, json=json)
+    if policy or switch:
+        raise UsageError("--policy and --switch are of jobs that share a cluster", hint="cluster.yaml --jobs jobs.csv")
     if not model:
         raise UsageError("no model is given", hint="etude fleet llama3-8b --gpus 64 --system dgx-h100 --days 30")
     if not system:

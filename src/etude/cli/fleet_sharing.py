@@ -1,5 +1,6 @@
 """`etude fleet CLUSTER --jobs FILE`: many jobs on one cluster."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,28 +9,68 @@ from etude.errors import UsageError
 
 
 def shared(
-    cluster: str, jobs: Path, policy: str, switch: str, first: int, out: Path | None, *, force: bool, json: bool
-) -> int:
-    from etude.fleet import write_fleet
-    from etude.fleet.sharing import read_cluster, read_jobs, share, shared_record, shared_tables
-    from etude.units import parse_time
+    cluster: str, jobs: Path, policy: str, switch: str, first: int, out: Path | None, *, seed: int, force: bool,
+    json: bool,
+) -> int:  # fmt: skip
+    from etude.fleet.sharing import Times, read_cluster, read_jobs, share
 
     if not cluster.endswith((".yaml", ".yml", ".csv")):
         raise UsageError("--jobs is of a cluster, which a YAML file or a CSV of nodes says", hint="cluster.yaml")
-    switch_ns = parse_time(switch)
+    policy, given = policy or "fifo", read_jobs(jobs, first=first)
+    found = share(read_cluster(cluster), given, policy, times=Times(switch_ns=switch_of(switch or "0s")), seed=seed)
+    asked = {"cluster": cluster, "jobs": str(jobs), "policy": policy, "switch": switch, "first": first}
+    return _told(found, policy, asked, out, force=force, json=json)
+
+
+def pooled(
+    path: str, policy: str, switch: str, out: Path | None, *, seed: int, force: bool, json: bool
+) -> int:  # fmt: skip
+    """`etude fleet POOL.yaml`: what a file says runs there."""
+    from etude.fleet.sharing import read_pool, share
+
+    pool = read_pool(path)
+    if pool.rl is not None or pool.streams:
+        from etude.cli.fleet_rl import post_trained
+
+        if pool.jobs is not None or policy or switch:
+            what = "jobs" if pool.jobs is not None else "--policy and --switch"
+            hint = "one file for jobs, another for rl and streams"
+            raise UsageError(f"{what} beside rl or streams: nodes are not shared between them", where=path, hint=hint)
+        return post_trained(pool, out, seed=seed, force=force, json=json)
+    if pool.jobs is None:
+        raise UsageError("no jobs run there", where=path, hint="jobs: jobs.csv")
+    times = replace(pool.times, switch_ns=switch_of(switch)) if switch else pool.times
+    policy = policy or pool.policy
+    found = share(pool.cluster, pool.jobs, policy, times=times, seed=seed)
+    asked = {"cluster": path, "policy": policy, "switch": switch, "seed": seed}
+    return _told(found, policy, asked, out, force=force, json=json)
+
+
+def switch_of(text: str) -> int:
+    from etude.units import parse_time
+
+    switch_ns = parse_time(text)
     if switch_ns < 0:
-        raise UsageError(f"--switch: {switch} is negative", hint="--switch 30s")
-    given = read_jobs(jobs, first=first)
-    found = share(read_cluster(cluster), given, policy, switch_ns=switch_ns)
-    record = shared_record(found, policy=policy)
-    for note in given.notes:
+        raise UsageError(f"--switch: {text} is negative", hint="--switch 30s")
+    return switch_ns
+
+
+def _told(
+    found: Any, policy: str, asked: dict[str, Any], out: Path | None, *, force: bool, json: bool
+) -> int:  # fmt: skip
+    from etude.fleet import write_fleet
+    from etude.fleet.sharing import shared_record, shared_tables
+
+    record, jobs = shared_record(found, policy=policy), found.jobs
+    for note in jobs.notes:
         say(f"note: {note}")
     if found.refused:
-        names = ", ".join(given.name[job] for job in found.refused[:3])
+        names = ", ".join(jobs.name[job] for job in found.refused[:3])
         say(f"note: {len(found.refused):,} jobs fit no node and are left out: {names}")
+    if found.stuck:
+        say(f"note: {found.stuck:,} jobs had not ended when nothing more could change, or at the horizon")
     tables = shared_tables(found)
     if out is not None:
-        asked = {"cluster": cluster, "jobs": str(jobs), "policy": policy, "switch": switch, "first": first}
         write_fleet(tables, record | {"asked": asked}, out, force=force)
         say(f"wrote {out}")
     emit(record | {"jobs": tables["jobs"]} if json else _shown(record), json=json)
@@ -48,6 +89,8 @@ def _shown(record: dict[str, Any]) -> dict[str, Any]:
         "... recorded": spread("recorded_wait_s"),
         "from arrival to end": spread("jct_s"),
         "preemptions": record["interruptions"],
+        "set up, done again": f"{record['lost_s']['restart'] / record['duration_s']:.2%}, "
+        f"{record['lost_s']['redo'] / record['duration_s']:.2%} of the device time",
         "fairness of slow-downs": f"{record['fairness']:.3f}",
     }
     if record["cost"] is not None:

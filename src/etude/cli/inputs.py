@@ -12,14 +12,11 @@ from etude.cli.output import progress
 if TYPE_CHECKING:
     from etude.model.job import Job
 
-JobPath = Annotated[
-    Path,
-    typer.Argument(
-        help="A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, a Parquet folder, or what "
-        "PyTorch wrote: a profiler's trace, a folder of them, dumps of the Flight Recorder.",
-        show_default=False,
-    ),
-]
+JOB_HELP = (
+    "A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, a Parquet folder, or what "
+    "PyTorch wrote: a profiler's trace, a folder of them, dumps of the Flight Recorder."
+)
+JobPath = Annotated[Path, typer.Argument(help=JOB_HELP, show_default=False)]
 GroupFile = Annotated[
     Path | None, typer.Option("--groups", help="Communicator-group file; by default `name.json` beside the ranks.")
 ]

@@ -7,12 +7,22 @@ import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.device_times import DeviceTimesOf, HostSpeed, with_times_of
-from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.inputs import JOB_HELP, GroupFile, MaxBytes, Workers, open_job
 from etude.cli.ops_flags import OpsBackend, OpsFile
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
 from etude.cli.runs import grown, rank_table
 from etude.cli.simulate_astra import AstraFiles, simulate_astra
+from etude.cli.simulate_jobs import (
+    At,
+    Place,
+    last_place,
+    places_of,
+    run_jobs,
+    show_jobs,
+    starts_of,
+    write_timings,
+)
 from etude.cli.simulation import (
     Algorithms,
     ByPolicy,
@@ -69,7 +79,10 @@ ASTRA = "As ASTRA-sim, from its own files"
     epilog="etude simulate run/ --system dgx-h100 --network flow --collective all_reduce=tree --timing times.parquet",
 )
 def simulate(
-    path: JobPath,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="JOB...", help=f"{JOB_HELP} Several jobs share the system.", show_default=False),
+    ],
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a file.")] = "",
     network: OnNetwork = None,
     routing: OnRoutes = Routing.STATIC,
@@ -102,6 +115,8 @@ def simulate(
     link_stats: Annotated[
         Path | None, typer.Option(help="Folder of tables for `etude query`: links over time, who shared, completions.")
     ] = None,
+    at: At = "",
+    place: Place = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
     groups: GroupFile = None,
     workers: Workers = 0,
@@ -118,9 +133,17 @@ def simulate(
     rendezvous_protocol: Annotated[bool, typer.Option("--rendezvous-protocol", rich_help_panel=ASTRA)] = False,
     injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
 ) -> int:
-    """What a job does on a system: when each rank ends and how it spends its time"""
+    """What a job does on a system: when each rank ends and how it spends its time. Of several jobs: how much they slow
+    each other down, and over which links"""
     from etude.machine import open_system
     from etude.units import parse_bytes
+
+    several = len(paths) > 1 or bool(at) or bool(place)
+    path = paths[0]
+    if several and groups is not None and len(paths) > 1:
+        raise UsageError("--groups is one file, and there are several jobs", hint="`name.json` beside each job's ranks")
+    if several and device_times_of is not None:
+        raise UsageError("--device-times-of is for one job", hint="`etude edit` writes a job with other times")
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
         raise UsageError(f"a timing is not written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
@@ -129,6 +152,8 @@ def simulate(
             raise UsageError("ASTRA-sim needs both a network and a system", hint="--astra-network F --astra-system F")
         if system:
             raise UsageError("--system and --astra-system are two systems for one run", hint="give one of them")
+        if several:
+            raise UsageError("ASTRA-sim runs one job, from time 0", hint="--system NAME")
         if driver:
             raise UsageError("--progress is not for ASTRA-sim's files", hint="`etude edit` writes it into the job")
         if device_times_of is not None:
@@ -155,6 +180,15 @@ def simulate(
         fold=fold, network=network, routing=routing.value, link_stats=link_stats is not None,
     )  # fmt: skip
     machine = open_system(system)
+    if several:
+        begins, placed = starts_of(at, len(paths)), places_of(place)
+        jobs = [driven(open_job(one, groups, workers, max_bytes), driver)[0] for one in paths]
+        shown = run_jobs(jobs, grown(machine, system, last_place(jobs, placed)), options, begins, placed)
+        if timing is not None:
+            write_timings(shown, timing, force)
+        if link_stats is not None:
+            _write_links(shown.run, link_stats, force)
+        return show_jobs(shown, json)
     job, said = with_times_of(
         open_job(path, groups, workers, max_bytes), device_times_of, host_speed, workers, max_bytes
     )

@@ -198,7 +198,7 @@ def attention(
     products = 5 if backward else 2
     flops = products * 2 * batch * heads * pairs * head_size
     tensors = (2 * queries * heads + 2 * keys * kv_heads) * (2 if backward else 1)
-    decode = queries * 16 <= keys and queries <= FEW and not backward
+    decode = queries <= FEW and (queries == 1 or queries * 16 <= keys) and not backward
     return Work(
         op_class=OpClass.ATTENTION_DECODE if decode else OpClass.ATTENTION,
         flops=flops,

@@ -4,6 +4,7 @@
     programs, operations, costs, groups, classes    what is made of it
     state, lanes, engine    the one loop, on any of the `networks`
     run, result, deadlock   the verb, what it returns, and why nothing may come of it
+    together          several jobs on one fabric, as one job
 
 The folder and the verb have one name. Once something here is imported, `etude.simulate` is this module, so the module
 can be called as well.

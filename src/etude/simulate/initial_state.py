@@ -30,6 +30,8 @@ def initial_state(lowered: Lowered, ops: Operations, kinds: Kinds | None = None)
     agreed = agreements(lowered, program)
     for name in agreed._fields:
         instances[name] = getattr(agreed, name)
+    ranks = lowered.job.ranks[lowered.classes.first].tolist()
+    instances["start_ns"] = [options.starts.get(rank, 0) for rank in ranks]
     does_agree = bool((agreed.leader >= 0).any())
     lanes = np.zeros(int(lane_count.sum()), LANE)
     lanes["busy"], lanes["instance"] = -1, np.repeat(np.arange(len(program)), lane_count)

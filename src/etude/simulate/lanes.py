@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import pop_key, push_key
+from etude.simulate.networks.state import NEVER
 from etude.simulate.state import DONE, State
 
 
@@ -116,11 +117,18 @@ def call_followers(state: State, follower: int, of_program: int) -> None:
 
 @kernel(allocates=False)
 def wake(state: State) -> None:
-    """The very first round: nodes that wait for nothing."""
-    state.clock[0].woken = 1
-    for node in range(len(state.nodes)):
-        if state.nodes[node].waits == 0:
-            make_ready(state, node, row_of(state, node))
+    """Ranks that start now: their nodes that wait for nothing. The clock then says when the next ranks do."""
+    clock, instances = state.clock[0], state.instances
+    clock.wake_ns = NEVER
+    for i in range(len(instances)):
+        start_ns = instances[i].start_ns
+        if start_ns > clock.now_ns:
+            clock.wake_ns = min(clock.wake_ns, start_ns)
+        elif start_ns == clock.now_ns:
+            end = instances[i + 1].node0 if i + 1 < len(instances) else len(state.nodes)
+            for node in range(instances[i].node0, end):
+                if state.nodes[node].waits == 0:
+                    make_ready(state, node, row_of(state, node))
 
 
 @kernel(allocates=False)

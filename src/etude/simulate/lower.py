@@ -98,7 +98,7 @@ def _check_places(job: Job, system: System, options: Options) -> None:
     if not len(job.ranks):
         raise TraceError("the job has no ranks")
     system.device_of(job.ranks)  # refuses a rank that has no place
-    for rank in options.slow_ranks:
+    for rank in (*options.slow_ranks, *options.starts):
         job.index(rank)
     for pair in options.slow_links:
         for end in pair:
@@ -133,10 +133,10 @@ def _classes(
         raise UsageError(f"the ranks cannot be folded: {why}", hint="leave --fold away, or the option")
     if options.fold is False or why:
         return alone(len(job.ranks), len(groups.group))
-    slow = np.array([options.slow_ranks.get(r, 1.0) for r in job.ranks.tolist()]) if options.slow_ranks else None
     start = np.stack([program_of.astype(np.int64), np.zeros(len(job.ranks), np.int64)], 1)
-    if slow is not None:
-        start[:, 1] = np.unique(slow, return_inverse=True)[1].reshape(-1)
+    if options.slow_ranks or options.starts:
+        own = [(options.slow_ranks.get(r, 1.0), float(options.starts.get(r, 0))) for r in job.ranks.tolist()]
+        start[:, 1] = np.unique(np.array(own), axis=0, return_inverse=True)[1].reshape(-1)
     links = matching.links
     inside = (links.src >= 0) & (links.src < job.world_size) & (links.dst >= 0) & (links.dst < job.world_size)
     distance = np.full(len(links.src), -1, np.int32)

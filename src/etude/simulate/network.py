@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,14 @@ from etude.simulate.state import with_room
 _MODELS: Final[dict[Network, tuple[Model, int]]] = {Network.LINKS: ("links", 4), Network.FLOW: ("flow", 2)}
 """Networks with links: the model, and how many chunks of one transfer may be under way. Links take them one by one;
 where flows share a link, more than two only make each other late."""
+
+
+class CarriedBytes(NamedTuple):
+    """Of each link of a topology, in its order."""
+
+    names: tuple[str, ...]
+    bytes: I64
+    busy_ns: I64
 
 
 class RunningNetwork:
@@ -136,6 +144,14 @@ class RunningNetwork:
         used = np.flatnonzero((moved > 0) | (busy > 0))
         order = used[np.lexsort((used, -moved[used], -busy[used]))][:LINKS_SHOWN].tolist()
         return tuple(LinkUse(self.topology.link_name(i), int(moved[i]), int(busy[i])) for i in order)
+
+    def carried_bytes(self) -> CarriedBytes:
+        """What went over each link, and how long it was in use."""
+        if self.state.links is None or self.topology is None:
+            return CarriedBytes((), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        names = tuple(self.topology.link_name(i) for i in range(len(self.topology.src)))
+        links = self.state.links.links
+        return CarriedBytes(names, links["carried_bytes"].astype(np.int64), links["busy_ns"].astype(np.int64))
 
     def link_stats(self, lowered: Lowered, ops: Operations, nodes: Table) -> LinkStats | None:
         """What links did over time, where that is asked for."""

@@ -89,6 +89,8 @@ STEP_JITTER: Final = "step"
 """All compute, host and memory nodes of a rank's step alike: what makes whole steps vary."""
 ACTION_JITTER: Final = "action"
 """All compute, host and memory nodes of a rank's micro-batch and phase alike: what makes passes of a pipeline vary."""
+LATEST_NS: Final = 1 << 55
+"""A bit more than a year: the latest start of a rank."""
 _ALL_JITTER: Final = (*JITTER, STEP_JITTER, ACTION_JITTER)
 
 
@@ -195,6 +197,8 @@ class Options:
     seed: int = 0
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
     """Rank -> factor on its compute, host and memory times."""
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """Rank -> when it starts, in ns; the others start at 0."""
     slow_links: Mapping[tuple[int | str, int | str], float] = field(default_factory=dict)
     """Two ends -> factor on the time of what goes between them; math.inf is a link that failed. With closed forms two
     ranks; with links the two ends of one: a rank is its device, a text the name of a vertex."""
@@ -235,6 +239,9 @@ class Options:
                 raise UsageError(f"jitter: {name}: {spread} is not a spread", hint="0.05 is 5 %")
         for rank, factor in self.slow_ranks.items():
             _factor(f"slow rank {rank}", factor)
+        for rank, start_ns in self.starts.items():
+            if not 0 <= start_ns <= LATEST_NS:
+                raise UsageError(f"rank {rank} starts at {start_ns} ns", hint="0, or a time up to a year later")
         for pair, factor in self.slow_links.items():
             if not factor > 0:
                 raise UsageError(f"slow link {pair[0]}-{pair[1]}: {factor} is not a positive factor")

@@ -18,7 +18,7 @@ from etude.simulate.engine import Engine
 from etude.simulate.initial_state import initial_state
 from etude.simulate.lower import Lowered, lower
 from etude.simulate.meetings import meetings
-from etude.simulate.network import RunningNetwork
+from etude.simulate.network import CarriedBytes, RunningNetwork
 from etude.simulate.networks.rerouting import LATE_NS
 from etude.simulate.networks.state import NEVER
 from etude.simulate.operations import Operations, operations
@@ -42,7 +42,13 @@ def simulate(
     """
     if options is not None and more:
         raise UsageError("options are given twice: as one value and by name")
-    options = options or _options(more)
+    return simulate_with_links(job, system, options or _options(more), progress=progress)[0]
+
+
+def simulate_with_links(
+    job: Job, system: System, options: Options, *, progress: Progress | None = None
+) -> tuple[Simulated, CarriedBytes]:
+    """The same, with what went over every link; of none where closed forms carry."""
     if options.grain:
         system = options.grain.on(system)
     options = options.on(system)
@@ -56,7 +62,7 @@ def simulate(
         if len(lowered.classes) < len(job.ranks) and job.nodes <= EXPLAINED:
             simulate(job, system, replace(options, fold=False, grain=None))  # ranks by name, not by class
         raise explain(lowered, engine.state.nodes)
-    return _result(job, lowered, engine, (*notes, *said), stopped, ops)
+    return _result(job, lowered, engine, (*notes, *said), stopped, ops), engine.network.carried_bytes()
 
 
 def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list[str]]:
@@ -66,8 +72,8 @@ def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list
     state = initial_state(lowered, ops, met.kinds if met else None)
     network = RunningNetwork(lowered, ops, state.sharing)
     if met is None:
-        return Engine(state, network), [*ops.notes, *network.notes]
-    return Engine(state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
+        return Engine(lowered, state, network), [*ops.notes, *network.notes]
+    return Engine(lowered, state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
 
 
 def _options(given: dict[str, Any]) -> Options:

@@ -25,7 +25,7 @@ CLOCK: Final = np.dtype(
         ("done_nodes", np.int64),
         ("touched", np.int64),  # entries in use of the lists of `State`
         ("starting", np.int64),
-        ("woken", np.int64),  # 1 once the nodes that wait for nothing were found
+        ("wake_ns", np.int64),  # when ranks start next, or NEVER
     ],
     align=True,
 )
@@ -41,11 +41,16 @@ ROW: Final = np.dtype(
 )
 """Row r is waited for by the `succ_count` rows of `succ` from `succ_start` on, counted from their program's first."""
 INSTANCE: Final = np.dtype(
-    [(name, np.int64) for name in ("node0", "row0", "lane0", "program_lane0", "leader", "follower", "next_follower")],
+    [
+        (name, np.int64)
+        for name in (
+            "node0", "row0", "lane0", "program_lane0", "leader", "follower", "next_follower", "start_ns",
+        )
+    ],
     align=True,
-)
+)  # fmt: skip
 """Where the tables of a simulated rank begin; the instance whose choices it takes, the first that takes its own, and
-the next that takes those of the same leader; -1 where there is none."""
+the next that takes those of the same leader, -1 where there is none; when it starts."""
 NODE: Final = np.dtype(
     [
         ("waits", np.int32),  # nodes that it waits for and that have not ended, or DONE

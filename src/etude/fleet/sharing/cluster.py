@@ -3,11 +3,12 @@
 gpus: 64                                            # 8 nodes of 8, without limits of processors and memory
 nodes: nodes.csv                                    # a row for each: gpu (or gpus), model (or kind), cpu_milli, ...
 nodes: [{count: 16, gpus: 8, kind: h100, cpus: 96, memory: 2TB, price: 2.5}]
+nodes: [{name: spot, count: 4, gpus: 8, price: 0.8, mtbf: 2h, back: 20min}]   # spot nodes; or capacity: FILE.csv
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,10 @@ WHOLE: Final = 1000
 """Parts of a device."""
 NO_LIMIT: Final = 1 << 50
 KEYS: Final = ("name", "doc", "gpus", "node_gpus", "kind", "price", "nodes")
+POOL_KEYS: Final = (
+    "jobs", "streams", "rl", "policy", "switch", "start", "keep", "migrate", "horizon", "borrow",
+)  # fmt: skip
+"""Of a file that says what runs there, too: see pool.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,14 @@ class NodeKind:
     cpus: float = figure("number", "processors of one; 0: no limit", 0.0, zero=True)
     memory_bytes: int = figure("bytes", "memory of one; 0: no limit", 0, zero=True)
     price: float = figure("number", "dollars of a device for an hour", 0.0, zero=True)
+    name: str = figure("text", "by which others refer to them", "")
+    capacity: str = figure("text", "CSV of time_s, devices and maybe price: how many are there when", "")
+    mtbf_ns: int = figure("time", "time after which a node is taken away, in the mean; 0: never", 0, zero=True)
+    back_ns: int = figure("time", "... and after which it is back, in the mean", 1_800_000_000_000)
+
+    @property
+    def spot(self) -> bool:
+        return bool(self.capacity or self.mtbf_ns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +63,10 @@ class Cluster:
     """Row of `kinds`."""
     price: NDArray[np.float64]
     kinds: tuple[str, ...]
+    group: I64
+    """Row of `groups`."""
+    groups: tuple[NodeKind, ...]
+    """Nodes that were written down together."""
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -58,15 +75,31 @@ class Cluster:
     def devices(self) -> int:
         return int(self.gpus.sum())
 
+    def nodes_of(self, name: str) -> I64:
+        """Rows of the nodes of a group."""
+        known = [one.name for one in self.groups if one.name]
+        if name not in known:
+            raise UsageError(
+                f"no nodes are called `{name}`", where=self.name, hint=f"known: {', '.join(known) or 'none'}"
+            )
+        return np.flatnonzero(self.group == [one.name for one in self.groups].index(name))
 
-def _cluster(name: str, rows: list[tuple[int, float, float, str, float]]) -> Cluster:
+
+Row = tuple[int, float, float, str, float]
+
+
+def _cluster(name: str, rows: list[Row], groups: tuple[NodeKind, ...] = (), group: list[int] | None = None) -> Cluster:
     """Rows: devices, processors in thousandths, memory in MiB, kind, price."""
     if not rows:
         raise UsageError("has no nodes", where=name, hint="nodes: [{count: 4, gpus: 8}]")
     kinds = tuple(dict.fromkeys(row[3] for row in rows))
     gpus, cpu, memory = (np.array([row[k] for row in rows], np.float64).astype(np.int64) for k in range(3))
     kind = np.array([kinds.index(row[3]) for row in rows], np.int64)
-    return Cluster(name, gpus, cpu, memory, kind, np.array([row[4] for row in rows], np.float64), kinds)
+    price, own = np.array([row[4] for row in rows], np.float64), np.array(group or [0] * len(rows), np.int64)
+    names = [one.name for one in groups if one.name]
+    if len(set(names)) < len(names):
+        raise UsageError("two groups of nodes have one name", where=name)
+    return Cluster(name, gpus, cpu, memory, kind, price, kinds, own, groups or (NodeKind(),))
 
 
 def read_cluster(path: str | PathLike[str]) -> Cluster:
@@ -74,8 +107,14 @@ def read_cluster(path: str | PathLike[str]) -> Cluster:
     if str(path).endswith(".csv"):
         return _cluster(str(path), _csv(Path(path)))
     given = read_mapping(path)
-    if unknown := [key for key in given if key not in KEYS]:
-        raise UsageError(f"unknown key `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(KEYS)}")
+    return cluster_of(given, path)
+
+
+def cluster_of(given: dict[str, Any], path: str | PathLike[str]) -> Cluster:
+    """The nodes that a YAML file says."""
+    known = (*KEYS, *POOL_KEYS)
+    if unknown := [key for key in given if key not in known]:
+        raise UsageError(f"unknown key `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(known)}")
     nodes = given.get("nodes")
     try:
         if isinstance(nodes, str):
@@ -92,7 +131,10 @@ def read_cluster(path: str | PathLike[str]) -> Cluster:
         for k in kinds
         for _ in range(k.count)
     ]
-    return _cluster(str(given.get("name", path)), rows)
+    beside = tuple(replace(k, capacity=str(Path(path).parent / k.capacity)) if k.capacity else k for k in kinds)
+    return _cluster(
+        str(given.get("name", path)), rows, beside, [i for i, k in enumerate(kinds) for _ in range(k.count)]
+    )
 
 
 def _alike(given: dict[str, Any], where: str) -> list[dict[str, Any]]:
@@ -104,7 +146,7 @@ def _alike(given: dict[str, Any], where: str) -> list[dict[str, Any]]:
     return [more | {"count": count, "gpus": of} for count, of in parts if count and of]
 
 
-def _csv(path: Path) -> list[tuple[int, float, float, str, float]]:
+def _csv(path: Path) -> list[Row]:
     columns, rows = csv_rows(path)
     device = next((name for name in ("gpus", "gpu", "gpu_capacity_num") if name in columns), "")
     if not device:

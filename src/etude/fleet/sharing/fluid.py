@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.fleet.sharing.cluster import Cluster
-from etude.fleet.sharing.gangs import UNKNOWN, Shared
+from etude.fleet.sharing.gangs import Shared, nothing_yet
 from etude.fleet.sharing.jobs import Jobs
 
 F64 = NDArray[np.float64]
@@ -38,10 +38,7 @@ def shares(wanted: F64, weight: F64, capacity: float) -> F64:
 def run_fair(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
     """All devices are one pool."""
     n = len(jobs)
-    out = Shared(
-        jobs, cluster, np.full(n, UNKNOWN, np.int64), np.full(n, UNKNOWN, np.int64), np.full(n, UNKNOWN, np.int64),
-        np.zeros(n), np.zeros(n, np.int64), np.zeros(n), [], refused,
-    )  # fmt: skip
+    out = nothing_yet(cluster, jobs, refused)
     gone, devices = np.zeros(n, bool), jobs.devices
     gone[refused] = True
     left: F64 = jobs.work_ns.astype(np.float64) * np.where(
@@ -73,4 +70,6 @@ def run_fair(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
             next_job += 1
         used = float(np.minimum(devices[active].sum(), capacity))
         out.series.append((round(now), len(active), 0, used))
+    hourly = float(cluster.price @ cluster.gpus)
+    out.idle_cost = hourly * (out.series[-1][0] - int(jobs.arrival_ns.min())) / 3.6e12
     return out

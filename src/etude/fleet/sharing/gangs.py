@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.fleet.sharing.cluster import WHOLE, Cluster
-from etude.fleet.sharing.jobs import Jobs
+from etude.fleet.sharing.jobs import NEVER, Jobs, pairs_of
 from etude.fleet.sharing.place import Free, Seat, sort_of
 from etude.fleet.sharing.policies import QUEUES_S, JobView, Policy, las
+from etude.fleet.sharing.supply import Change, Supply
 
 I64 = NDArray[np.int64]
 END, ARRIVE, AGAIN = range(3)
@@ -43,6 +44,42 @@ class Shared:
     series: list[tuple[int, int, int, float]]
     """Time, jobs that run, jobs that wait, devices in use."""
     refused: list[int]
+    redo_ns: NDArray[np.float64]
+    """Device nanoseconds of work that was lost."""
+    cost: NDArray[np.float64]
+    """Dollars for what each job held."""
+    cold: I64
+    """How often a job started where nothing of its tenant was warm."""
+    there_ns: float = 0.0
+    """Device nanoseconds that were there, from the first arrival to the last end; 0: all of them."""
+    idle_cost: float = 0.0
+    """Dollars for devices that are paid whether they are in use or not."""
+    stuck: int = 0
+    """Jobs that never ended."""
+
+
+def nothing_yet(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
+    """Before the first event."""
+    n = len(jobs)
+    start, end, waited = (np.full(n, UNKNOWN, np.int64) for _ in range(3))
+    service, switch, redo, cost = (np.zeros(n) for _ in range(4))
+    stops, cold = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    return Shared(jobs, cluster, start, end, waited, service, stops, switch, [], refused, redo, cost, cold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What starts and moves take."""
+
+    switch_ns: int = 0
+    """A job that was stopped starts again."""
+    start_ns: int = 0
+    """A cold start: nothing of the job's tenant ran on one of its nodes within `keep_ns`."""
+    keep_ns: int = 0
+    migrate_ns: int = 0
+    """A job that was stopped goes on elsewhere."""
+    horizon_ns: int = 8_640_000 * 10**9
+    """Nothing is looked at after it."""
 
 
 @dataclass(slots=True)
@@ -50,7 +87,8 @@ class Gangs:
     cluster: Cluster
     jobs: Jobs
     policy: Policy
-    switch_ns: int
+    times: Times
+    supply: Supply
     free: Free = field(init=False)
     left: I64 = field(init=False)
     since: I64 = field(init=False)
@@ -69,6 +107,21 @@ class Gangs:
     out: Shared = field(init=False)
     devices: list[float] = field(init=False)
     in_use: float = 0.0
+    pace: list[dict[str, float]] = field(init=False)
+    """Of each job: its speed by kind; empty: 1."""
+    factor: NDArray[np.float64] = field(init=False)
+    """Of each job that runs."""
+    began: I64 = field(init=False)
+    """When a job that runs got its devices."""
+    last: dict[int, frozenset[int]] = field(default_factory=dict)
+    """Nodes that a job had before it was stopped."""
+    warm: dict[tuple[int, str], int] = field(default_factory=dict)
+    """By node and tenant: when the last of its jobs left."""
+    by_group: NDArray[np.float64] = field(init=False)
+    """Dollars for what jobs held, of each group."""
+    there: float = 0.0
+    """Devices that are there."""
+    since_ns: int = 0
 
     def __post_init__(self) -> None:
         n = len(self.jobs)
@@ -78,17 +131,21 @@ class Gangs:
         known: dict[tuple[object, ...], int] = {}
         self.sort = [known.setdefault(sort_of(self.jobs, job), len(known)) for job in range(n)]
         self.devices = self.jobs.devices.tolist()
-        self.out = Shared(
-            self.jobs, self.cluster, np.full(n, UNKNOWN, np.int64), np.full(n, UNKNOWN, np.int64),
-            np.full(n, UNKNOWN, np.int64), np.zeros(n), np.zeros(n, np.int64), np.zeros(n), [], [],
-        )  # fmt: skip
+        own = zip(self.jobs.rates, self.jobs.name, strict=True)
+        self.pace = [pairs_of(text, f"job `{name}`: rates") for text, name in own]
+        self.factor, self.began, self.by_group = np.ones(n), np.zeros(n, np.int64), np.zeros(len(self.cluster.groups))
+        for node in self.supply.away:
+            self.free.leave(node)
+        self.there = float(self.cluster.devices) - float(self.cluster.gpus[self.supply.away].sum())
+        self.since_ns = int(self.jobs.arrival_ns.min())
+        self.out = nothing_yet(self.cluster, self.jobs, [])
 
     def view(self, job: int, now: int) -> JobView:
         jobs, done = self.jobs, max(now - int(self.since[job]), 0) if job in self.seats else 0
         devices = self.devices[job]
         return JobView(
             jobs.name[job], jobs.arrival_ns[job] / 1e9, devices, jobs.work_ns[job] / 1e9,
-            (int(self.left[job]) - done) / 1e9, (self.out.service_ns[job] + done * devices) / 1e9,
+            (int(self.left[job]) - done * self.factor[job]) / 1e9, (self.out.service_ns[job] + done * devices) / 1e9,
             float(jobs.weight[job]), float(jobs.priority[job]), jobs.deadline_ns[job] / 1e9, jobs.tenant[job],
         )  # fmt: skip
 
@@ -105,8 +162,13 @@ class Gangs:
         gone = set(refused)
         self.events = [(int(t), ARRIVE, k, 0) for k, t in enumerate(self.jobs.arrival_ns) if k not in gone]
         heapq.heapify(self.events)
-        while self.events:
-            now = self.events[0][0]
+        while self.events or (self.queued and self.supply.next_ns is not None):
+            turn = self.supply.next_ns
+            now = self.events[0][0] if self.events else int(turn or 0)
+            if turn is not None and turn < now:
+                now = turn
+            if now > self.times.horizon_ns:
+                break
             while self.events and self.events[0][0] == now:
                 _, what, job, number = heapq.heappop(self.events)
                 if what == ARRIVE:
@@ -115,9 +177,45 @@ class Gangs:
                     self._stop(job, now)
                     self.left[job] = 0
                     self.out.end_ns[job] = now
+            while self.supply.next_ns == now:
+                self._turn(self.supply.pop())
             self._schedule(now)
             self.out.series.append((now, len(self.seats), self.queued, self.in_use))
+        self._finish()
         return self.out
+
+    def _turn(self, change: Change) -> None:
+        """A node is taken away, or comes back; jobs that sit on it stop."""
+        now, node, there = change
+        self._count(now)
+        self.there += float(self.cluster.gpus[node]) * (1 if there else -1)
+        if there:
+            self.free.come(node)
+            return
+        for job in [job for job, seats in self.seats.items() if any(seat.node == node for seat in seats)]:
+            self._stop(job, now, lost=True)
+            self.out.preemptions[job] += 1
+            self._queue(job, now)
+        self.free.leave(node)
+        for key in [key for key in self.warm if key[0] == node]:
+            del self.warm[key]
+
+    def _count(self, now: int) -> None:
+        """Devices that were there until now."""
+        self.out.there_ns += max(now - self.since_ns, 0) * self.there
+        self.since_ns = max(now, self.since_ns)
+
+    def _finish(self) -> None:
+        out, now = self.out, self.out.series[-1][0] if self.out.series else 0
+        for job in list(self.seats):
+            self._stop(job, now)
+        out.stuck = int((out.end_ns == UNKNOWN).sum()) - len(out.refused)
+        self._count(now)
+        for k, group in enumerate(self.cluster.groups):
+            if not group.spot:
+                first = int(self.jobs.arrival_ns.min())
+                all_of = float(self.cluster.gpus[self.cluster.group == k] @ self.cluster.price[self.cluster.group == k])
+                out.idle_cost += all_of * (now - first) / 3.6e12 - float(self.by_group[k])
 
     def _queue(self, job: int, now: int) -> tuple[float, int]:
         entry = self.key(job, now), job
@@ -202,12 +300,31 @@ class Gangs:
         if not again:
             self.out.start_ns[job] = now
             self.out.waited_ns[job] = now - self.jobs.arrival_ns[job]
-        self.since[job] = now + (self.switch_ns if again else 0)
+        self.began[job], self.factor[job] = now, self._pace(job, seats)
+        self.since[job] = now + self._set_up(job, seats, now, again=again)
         self.round[job] += 1
-        ends = int(self.since[job] + self.left[job])
+        ends = int(self.since[job] + np.ceil(self.left[job] / self.factor[job]))
         heapq.heappush(self.events, (ends, END, job, int(self.round[job])))
         if self.policy.key is las:
             self._next_queue(job, ends)
+
+    def _pace(self, job: int, seats: list[Seat]) -> float:
+        """A gang is as fast as the slowest of its devices."""
+        of, kinds = self.pace[job], self.cluster.kinds
+        return min((of.get(kinds[self.cluster.kind[seat.node]], 1.0) for seat in seats), default=1.0) if of else 1.0
+
+    def _set_up(self, job: int, seats: list[Seat], now: int, *, again: bool) -> int:
+        times, nodes = self.times, frozenset(seat.node for seat in seats)
+        found = times.switch_ns if again else 0
+        if again and times.migrate_ns and nodes != self.last.get(job):
+            found += times.migrate_ns
+        if times.start_ns and not any(now <= self.warm.get((node, self.jobs.tenant[job]), -1) for node in nodes):
+            self.out.cold[job] += 1
+            found += times.start_ns
+        if times.keep_ns:
+            for node in nodes:  # it is warm as long as the job is there
+                self.warm[node, self.jobs.tenant[job]] = NEVER
+        return found
 
     def _next_queue(self, job: int, ends: int) -> None:
         """A job that gets into a worse queue may have to make room."""
@@ -218,19 +335,47 @@ class Gangs:
             if self.since[job] < at < ends:
                 heapq.heappush(self.events, (at, AGAIN, job, int(self.round[job])))
 
-    def _stop(self, job: int, now: int) -> None:
+    def _stop(self, job: int, now: int, *, lost: bool = False) -> None:
         self.running = None
-        self.free.give_back(self.seats.pop(job))
+        seats = self.seats.pop(job)
+        self.free.give_back(seats)
         devices = self.devices[job]
         self.in_use -= devices
         done = max(now - int(self.since[job]), 0)
-        begun = min(int(self.since[job]), now)
-        start_up = begun - (int(self.since[job]) - self.switch_ns) if self.out.preemptions[job] else 0
-        self.left[job] -= done
-        self.out.service_ns[job] += done * devices
+        start_up = min(int(self.since[job]), now) - int(self.began[job])
+        work = done if self.factor[job] == 1.0 else min(int(done * self.factor[job]), int(self.left[job]))
+        save, before = int(self.jobs.save_ns[job]), int(self.jobs.work_ns[job] - self.left[job])
+        redo = (before + work) % save if lost and save else 0
+        redo = min(redo, before + work)
+        self.left[job] += redo - work
+        part = redo / self.factor[job]
+        self.out.service_ns[job] += (done - part) * devices
+        self.out.redo_ns[job] += part * devices
         self.out.switch_ns[job] += start_up * devices
         self.round[job] += 1
+        self.last[job] = frozenset(seat.node for seat in seats)
+        for seat in seats:
+            share = len(seat.devices) * seat.milli / WHOLE
+            k = int(self.cluster.group[seat.node])
+            paid = share * (
+                self.supply.prices[k].paid(int(self.began[job]), now) if self.cluster.groups[k].spot
+                else float(self.cluster.price[seat.node]) * (now - int(self.began[job])) / 3.6e12
+            )  # fmt: skip
+            self.out.cost[job] += paid
+            self.by_group[k] += paid
+        self._cool(job, now)
+
+    def _cool(self, job: int, now: int) -> None:
+        """A node stays warm for the tenant until its last job there is gone for so long."""
+        if not self.times.keep_ns:
+            return
+        tenant = self.jobs.tenant[job]
+        busy = {seat.node for other, seats in self.seats.items() if self.jobs.tenant[other] == tenant for seat in seats}
+        for node in self.last[job] - busy:
+            self.warm[node, tenant] = now + self.times.keep_ns
 
 
-def run_gangs(cluster: Cluster, jobs: Jobs, policy: Policy, refused: list[int], *, switch_ns: int = 0) -> Shared:
-    return Gangs(cluster, jobs, policy, switch_ns).run(refused)
+def run_gangs(
+    cluster: Cluster, jobs: Jobs, policy: Policy, refused: list[int], *, times: Times, seed: int = 0
+) -> Shared:
+    return Gangs(cluster, jobs, policy, times, Supply(cluster, seed)).run(refused)

@@ -1,12 +1,14 @@
 """Jobs that want devices: columns, from a file.
 
 A CSV has `arrival_s`, `gpus`, `duration_s` and, where they are not as usual, `name`, `gpu_milli`, `cpu_milli`,
-`memory_mib`, `kind`, `weight`, `priority`, `deadline_s`, `tenant`. Pods of the Alibaba GPU trace of 2023 are read as
-they are.
+`memory_mib`, `kind`, `weight`, `priority`, `deadline_s`, `tenant`, and of jobs that can change their size or be stopped
+`min_gpus`, `max_gpus`, `speed`, `rates`, `harvest`, `save_s`. Pods of the Alibaba GPU trace of 2023 are read as they
+are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Final
@@ -22,7 +24,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 COLUMNS: Final = (
     "name", "arrival_s", "gpus", "duration_s", "gpu_milli", "cpu_milli", "memory_mib", "kind", "weight", "priority",
-    "deadline_s", "tenant",
+    "deadline_s", "tenant", "min_gpus", "max_gpus", "speed", "rates", "harvest", "save_s",
 )  # fmt: skip
 PODS: Final = ("num_gpu", "creation_time", "deletion_time", "scheduled_time")
 NEVER: Final = 1 << 62
@@ -49,10 +51,26 @@ class Jobs:
     tenant: tuple[str, ...]
     recorded_wait_ns: I64
     """-1: not known."""
+    least: I64
+    most: I64
+    """Devices that it can run on; both are `gpus` for a job of one size."""
+    speed: tuple[str, ...]
+    """`8:1;16:1.8`: how fast it is on so many devices, and the only sizes it has; empty: in proportion."""
+    rates: tuple[str, ...]
+    """`h100:1;a100:0.5`: how fast it is on a kind, and the only ones it can run on; empty: 1 on all."""
+    harvest: NDArray[np.bool_]
+    """Takes what others leave."""
+    save_ns: I64
+    """Work between two saves: what was done since is lost with its nodes. 0: nothing is lost."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether any of them has more than one size."""
+        return bool((self.least != self.most).any())
 
     @property
     def devices(self) -> F64:
@@ -62,6 +80,11 @@ class Jobs:
 
 def read_jobs(path: str | PathLike[str], *, first: int = 0) -> Jobs:
     columns, rows = csv_rows(path)
+    return jobs_of(columns, rows, str(path), first=first)
+
+
+def jobs_of(columns: Sequence[str], rows: list[dict[str, str]], path: str, *, first: int = 0) -> Jobs:
+    """Rows of text, as a CSV has them."""
     rows = rows[:first] if first else rows
     if not rows:
         raise UsageError("has no jobs", where=str(path))
@@ -112,6 +135,17 @@ def _jobs(
     if (weight <= 0).any():
         raise UsageError("weight: not positive", where=f"{path}: row {int(np.flatnonzero(weight <= 0)[0])}")
     deadline = _figures(rows, "deadline_s", path, NEVER / 1e9)
+    least, most = (_figures(rows, name, path, 0.0) for name in ("min_gpus", "max_gpus"))
+    least, most = np.where(least > 0, least, gpus), np.where(most > 0, most, gpus)
+    if ((least > gpus) | (gpus > most) | (least != np.round(least)) | (most != np.round(most))).any():
+        row = int(np.flatnonzero((least > gpus) | (gpus > most) | (least % 1 > 0) | (most % 1 > 0))[0])
+        raise UsageError(
+            f"gpus {gpus[row]:g} is not between min_gpus {least[row]:g} and max_gpus {most[row]:g}",
+            where=f"{path}: row {row}",
+        )
+    if ((least != most) & (milli != WHOLE)).any():
+        row = int(np.flatnonzero((least != most) & (milli != WHOLE))[0])
+        raise UsageError("parts of devices, and more than one size", where=f"{path}: row {row}", hint="one of them")
     order = np.argsort(arrival, kind="stable")
     ns = [np.round(column * 1e9).astype(np.int64)[order] for column in (arrival, duration, recorded)]
     cpu, memory = (_figures(rows, name, path, 0.0).astype(np.int64)[order] for name in ("cpu_milli", "memory_mib"))
@@ -130,8 +164,26 @@ def _jobs(
         deadline_ns=np.minimum(np.round(deadline[order] * 1e9), float(NEVER)).astype(np.int64),
         tenant=tuple(tenant[k] for k in order),
         recorded_wait_ns=np.where(ns[2] < 0, -1, ns[2]),
+        least=least.astype(np.int64)[order],
+        most=most.astype(np.int64)[order],
+        speed=tuple(rows[k].get("speed") or "" for k in order),
+        rates=tuple(rows[k].get("rates") or "" for k in order),
+        harvest=(_figures(rows, "harvest", path, 0.0) > 0)[order],
+        save_ns=np.round(_figures(rows, "save_s", path, 0.0) * 1e9).astype(np.int64)[order],
         notes=notes,
     )
+
+
+def pairs_of(text: str, where: str) -> dict[str, float]:
+    """`8:1;16:1.8` as names and figures."""
+    found: dict[str, float] = {}
+    for part in filter(None, text.split(";")):
+        name, _, figure = part.rpartition(":")
+        value = _or_nan(figure)
+        if not name or not 0 < value < float("inf") or name.strip() in found:
+            raise UsageError(f"`{text}`", where=where, hint="8:1;16:1.8, or h100:1;a100:0.5")
+        found[name.strip()] = value
+    return found
 
 
 def _figures(

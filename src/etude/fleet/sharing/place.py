@@ -104,6 +104,15 @@ class Free:
                 self.sum[seat.node] = row.sum()
                 self.whole[seat.node] = (row == WHOLE).sum()
 
+    def leave(self, node: int) -> None:
+        """Nothing sits on it, and nothing will."""
+        self.device[node], self.sum[node], self.whole[node], self.cpu[node] = 0, 0, 0, -1
+
+    def come(self, node: int) -> None:
+        self.device[node] = np.where(np.arange(self.device.shape[1]) < self.cluster.gpus[node], WHOLE, 0)
+        self.sum[node], self.whole[node] = self.device[node].sum(), int(self.cluster.gpus[node])
+        self.cpu[node], self.memory[node] = self.cluster.cpu_milli[node], self.cluster.memory_mib[node]
+
     def give_back(self, seats: list[Seat]) -> None:
         self.take(seats, -1)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.errors import UsageError
 from etude.fleet.sharing.gangs import UNKNOWN, Shared
 
 F64 = NDArray[np.float64]
@@ -22,17 +23,23 @@ def _spread(seconds: F64) -> dict[str, float] | None:
 
 
 def shared_record(shared: Shared, *, policy: str = "") -> dict[str, Any]:
-    """`useful_s` and the parts of `lost_s` are means over the devices, and add up to `duration_s`."""
+    """`useful_s` and the parts of `lost_s` are means over the devices that were there, and add up to `duration_s`."""
     jobs, ended = shared.jobs, shared.end_ns != UNKNOWN
     first = int(jobs.arrival_ns.min())
-    seconds = (int(shared.end_ns[ended].max()) - first) / 1e9
-    devices = max(shared.cluster.devices, 1)
-    useful, switched = (float(one.sum()) / 1e9 / devices for one in (shared.service_ns, shared.switch_ns))
+    if not ended.any():
+        raise UsageError("no job ended", where=shared.cluster.name, hint="a longer horizon, or more devices")
+    last = int(shared.end_ns[ended].max())
+    if shared.stuck:
+        last = max(last, shared.series[-1][0])
+    seconds = (last - first) / 1e9
+    there_s = float(shared.there_ns) / 1e9 or max(shared.cluster.devices, 1) * seconds
+    device_s = [float(one.sum()) / 1e9 for one in (shared.service_ns, shared.switch_ns, shared.redo_ns)]
+    useful, switched, redone = (seconds * one / there_s if there_s else 0.0 for one in device_s)
     jct = (shared.end_ns - jobs.arrival_ns)[ended] / 1e9
     wait = shared.waited_ns[ended] / 1e9
     known = ended & (jobs.recorded_wait_ns >= 0)
     slow = jct / np.maximum(jobs.work_ns[ended] / 1e9, 1e-9)
-    hours = shared.cluster.price * shared.cluster.gpus
+    paid = float(shared.cost.sum()) + shared.idle_cost
     missed = (shared.end_ns > jobs.deadline_ns)[ended]
     return {
         "duration_s": seconds,
@@ -40,13 +47,17 @@ def shared_record(shared: Shared, *, policy: str = "") -> dict[str, Any]:
         "useful_fraction": useful / seconds,
         "goodput_tokens_per_s": None,
         "interruptions": int(shared.preemptions.sum()),
-        "lost_s": {"detect": 0.0, "restart": switched, "redo": 0.0, "checkpoint": 0.0, "degraded": 0.0,
-                   "idle": seconds - useful - switched},
+        "lost_s": {"detect": 0.0, "restart": switched, "redo": redone, "checkpoint": 0.0,
+                   "degraded": 0.0, "idle": seconds - useful - switched - redone},
+        "device_s": {"useful": device_s[0], "redone": device_s[2], "set_up": device_s[1],
+                     "idle": there_s - sum(device_s), "there": there_s},
         "policy": policy,
         "devices": shared.cluster.devices,
         "nodes": len(shared.cluster),
         "jobs_done": int(ended.sum()),
         "jobs_refused": len(shared.refused),
+        "jobs_stuck": shared.stuck,
+        "cold_starts": int(shared.cold.sum()),
         "wait_s": _spread(wait),
         "waited_jobs": int((wait > 0).sum()),
         "recorded_wait_s": _spread(jobs.recorded_wait_ns[known] / 1e9),
@@ -56,7 +67,8 @@ def shared_record(shared: Shared, *, policy: str = "") -> dict[str, Any]:
         "deadlines_missed": int(missed.sum()),
         "utilisation": useful / seconds,
         "energy_j": None,
-        "cost": float(hours.sum()) * seconds / 3600 if hours.any() else None,
+        "cost": paid or None,
+        "cost_of_jobs": float(shared.cost.sum()) or None,
     }  # fmt: skip
 
 
@@ -73,6 +85,7 @@ def shared_tables(shared: Shared) -> dict[str, pa.Table]:
         "wait_s": seconds(shared.waited_ns), "recorded_wait_s": seconds(jobs.recorded_wait_ns),
         "duration_s": jobs.work_ns / 1e9, "gpus": jobs.gpus, "gpu_milli": jobs.gpu_milli,
         "service_gpu_s": shared.service_ns / 1e9, "preemptions": shared.preemptions,
+        "set_up_gpu_s": shared.switch_ns / 1e9, "redone_gpu_s": shared.redo_ns / 1e9, "cost": shared.cost,
     })  # fmt: skip
     states = pa.table({"time_s": time / 1e9, "running": running, "waiting": waiting, "devices": used})
     return {"jobs": table, "states": states}

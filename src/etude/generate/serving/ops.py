@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.cost import ops as work
 from etude.cost.aten_matrix import VARLEN
@@ -18,6 +19,8 @@ from etude.generate.nodes import Book
 from etude.generate.serving.batching import Pass, Span
 from etude.generate.train.fragment import Emitter, Fragment
 from etude.model.schema import Collective
+
+I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +104,35 @@ class Served:
         keys = np.array([s.keys for s in spans], np.int64)
         pairs = np.array([_pairs(s.queries, s.keys, window) for s in spans], np.int64)
         key_size, value_size = (m.nope_size + m.rope_size, m.value_size) if m.kv_rank else (m.head, m.head)
-        each = np.full(len(spans), key_size + value_size)
-        if m.kv_rank:  # past tokens are attended to in their compressed form
-            each[keys > queries] = 2 * m.kv_rank + m.rope_size
-        flops = 2 * heads * int((pairs * each).sum())
         read = np.minimum(keys, window + queries) if window else keys
-        moved = int(queries.sum()) * heads * (key_size + value_size)
-        size = bytes_of(moved, dtype) + self.kv_bytes * int(read.sum() + queries.sum())
+        size = self.kv_bytes * int(read.sum() + queries.sum())
+        if m.kv_rank:
+            products, moved = self._latent(queries, read, pairs)
+        else:
+            products, moved = pairs * (key_size + value_size), queries * (key_size + value_size)
+        flops = 2 * heads * int(products.sum())
+        size += bytes_of(heads * int(moved.sum()), dtype)
         w = Work(op_class=OpClass.ATTENTION, flops=flops, size_bytes=size, dtype=dtype)
         kv = heads if m.kv_rank else max(m.kv // self.local.tp, 1)
         total, held = int(queries.sum()), int(read.sum())
         ins = shapes((total, heads, key_size), (held, kv, key_size), (held, kv, value_size), (len(spans) + 1,))
         return compute(VARLEN, part, w, ins, shapes((total, heads, value_size)))
+
+    def _latent(self, queries: I64, keys: I64, pairs: I64) -> tuple[I64, I64]:
+        """Of each sequence, for a head: multiplications, and numbers moved besides the compressed keys and values.
+
+        The past is attended to as it is kept, with queries and results of the rank of the keys (tokens out), or its
+        keys and values are expanded first (pieces of prompts): whichever multiplies less. A sparse kernel picks among
+        compressed keys. Queries that are brought to the rank multiply as often as new keys that are expanded, which
+        the products before attention have."""
+        m = self.model
+        past = keys - queries
+        size, rank = m.nope_size + m.rope_size + m.value_size, 2 * m.kv_rank + m.rope_size
+        expanded = pairs * size + past * m.kv_rank * (m.nope_size + m.value_size)
+        compressed = (past > 0) & ((pairs * rank < expanded) | bool(m.index_top))
+        # Expanded keys and values are written once and read once.
+        moved = np.where(compressed, queries * rank, (queries + 2 * past) * size)
+        return np.where(compressed, pairs * rank, expanded), moved
 
 
 def _pairs(queries: int, keys: int, window: int) -> int:

@@ -23,10 +23,12 @@ from etude.serve.catalogue import pass_tables
 from etude.serve.engine import Engine
 from etude.serve.fit import fit_stack
 from etude.serve.measured.run import MeasuredRun, means
+from etude.serve.pass_time import attention_at, times_ns
 from etude.serve.requests import requests_of
 from etude.serve.stacks import ServingStack, serving_stack
 from etude.serve.steps import Shape, StepCost, step_cost
 
+F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 STEPS: Final = ("recorded", "grid", "catalogue")
 MODELS: Final = {"llama1b": "meta-llama/Llama-3.2-1B", "llama8b": "meta-llama/Llama-3.1-8B"}
@@ -34,6 +36,9 @@ SYSTEM: Final = "dgx-h200"
 STACK: Final = "torch-flash2"
 IDLE_NS: Final = 2_000_000
 """A gap after an iteration that is longer was spent waiting for requests."""
+MOST_OFF: Final = 4.0
+FAR: Final = 3.0
+"""Steps of a grid that are e**3 times as large or small pull as much as the table's own word."""
 START: Final = {
     "products": 1.1, "attention": 1.5, "decode_attention": 1.5, "rest": 1.2, "layer_floor_ns": 2.5e5,
     "mixed_floor_ns": 3e5, "chain_ns": 20.0,
@@ -104,8 +109,32 @@ def _cost(folder: Path, name: str, config: str, steps: str) -> StepCost:
         return _recorded(_rows(folder, f"iterations_{name}", config))
     tables = pass_tables(_model(name), Plan(gpus=1), open_system(SYSTEM))
     graphs = {"decode_graphs": _graphs(folder, name)}
-    stack = serving_stack(STACK, "h200") if steps == "catalogue" else fitted(folder, name)
-    return tables.step_cost(stack, **graphs)
+    own = serving_stack(STACK, "h200")
+    if steps == "catalogue":
+        return tables.step_cost(own, **graphs)
+    cost = tables.step_cost(fitted(folder, name), **graphs)
+    # Steps of a grid have nothing between them.
+    engine_ns = cost.engine_ns + np.array([[own.pass_ns], [own.sequence_ns]])
+    return met(cost, *_grid(folder, name))._replace(engine_ns=engine_ns)
+
+
+def met(cost: StepCost, shapes: list[Shape], measured_ns: F64) -> StepCost:
+    """With attention of tokens out as the steps of a grid have it: what others of the pass leave of the measured time,
+    over what the table says. Between steps of the grid nearer ones count for more, and far from all of them nothing is
+    changed."""
+    plain = cost._replace(attention_ns=np.zeros_like(cost.attention_ns), chain_ns=np.zeros(2))
+    others, rows = times_ns(plain, shapes), [i for i, s in enumerate(shapes) if not s.prompt_tokens]
+    places = np.array([(s.decode, s.decode_keys / s.decode) for s in shapes if not s.prompt_tokens])
+    said = np.array([attention_at(cost, 0.0, 0.0, float(n), float(keys)) for n, keys in places])
+    off = np.log(np.clip((measured_ns - others)[rows] / said, 1 / MOST_OFF, MOST_OFF))
+    mesh = np.stack(np.meshgrid(np.log(cost.decode[1:]), np.log(cost.keys), indexing="ij"), axis=-1)
+    apart = mesh[:, :, None, :] - np.log(places)
+    weight = 1.0 / ((apart**2).sum(axis=-1) ** 1.5 + 1e-9)
+    factor = np.exp((weight * off).sum(axis=-1) / (weight.sum(axis=-1) + FAR**-3))
+    decode = cost.attention_ns[0, 0, 1:] * (factor - 1.0)
+    attention_ns = cost.attention_ns.copy()
+    attention_ns[:, :, 1:] += decode
+    return cost._replace(attention_ns=attention_ns)
 
 
 def _model(name: str) -> Model:
@@ -129,6 +158,13 @@ def _graphs(folder: Path, name: str) -> list[int]:
 
 def fitted(folder: Path, name: str) -> ServingStack:
     """The factors on the tables of the catalogue that fit the step grid of a folder best."""
+    shapes, measured_ns = _grid(folder, name)
+    tables = pass_tables(_model(name), Plan(gpus=1), open_system(SYSTEM))
+    return fit_stack(tables, shapes, measured_ns, START, decode_graphs=_graphs(folder, name))
+
+
+def _grid(folder: Path, name: str) -> tuple[list[Shape], F64]:
+    """Shapes of the steps of a grid as the engine runs them, and what they took."""
     table = _rows(folder, f"step_grid_{name}").to_pydict()
     shapes, measured = [], []
     for i, kind in enumerate(table["kind"]):
@@ -141,5 +177,4 @@ def fitted(folder: Path, name: str) -> ServingStack:
                   int(table["decode_context_tokens"][i]), outputs, int(table["context_tokens"][i]))
         )  # fmt: skip
         measured.append(float(table["wall_ns_median"][i]))
-    tables = pass_tables(_model(name), Plan(gpus=1), open_system(SYSTEM))
-    return fit_stack(tables, shapes, np.array(measured), START, decode_graphs=_graphs(folder, name))
+    return shapes, np.array(measured)
