@@ -75,6 +75,7 @@ def rewrite(
     names.stay(whole, found)
     if not part:
         names.write()
+        here.freed.append(Freed(what, here.ranks, 0))
         return
     way = _way(here, to, rate, latency)
     if rate is None:
