@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from etude.cost.stacks import open_stack
-from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet
+from etude.fleet import Recovery, parse_checkpoints, predicted_costs, simulate_fleet
 from etude.fleet.costs import Config, Costs
 from etude.fleet.events import draw
 from etude.fleet.faults import open_faults
 from etude.fleet.federated import Swarm, alike, federate
+from etude.fleet.middle import fault_in_step
 from etude.fleet.sharing import read_cluster, read_jobs, share, shared_record
 from etude.generate import Plan, generate
 from etude.generate.model import open_model
@@ -97,8 +98,6 @@ def young() -> None:
 def availability() -> None:
     costs = Costs(Config(8, 10**10, 100), 8, 8, 8.0, 0.0, 1.0)
     faults = "node:mtbf=100h,repair=25h,repair_spread=exponential"
-    from etude.fleet import Recovery
-
     found = simulate_fleet(costs, days=365, faults=faults, recovery=Recovery(spares="99")).record()
     row("\nnodes up, 100 of them, up 100 h and down 25 h (0.8)", f"{found['node_availability']:.4f}")
 
@@ -229,14 +228,43 @@ def fabric() -> None:
                 row(f"  {what}, 16 H100, {network}, {times:g}:1", told)
 
 
+def middle() -> None:
+    """One step with one fault, node by node through the engine, and by the long loop."""
+    model, system = replace(open_model("llama3-8b"), layers=4), open_system("dgx-h100")
+    times = Recovery(detect_ns=5e6, restart_ns=7e6, regroup_ns=3e6)
+    plans = {"tp 8 dp 4": Plan(gpus=32, tp=8, zero=0, micro_batch=1, global_batch=32, seq=1024),
+             "tp 8 pp 2 dp 4": Plan(gpus=64, tp=8, pp=2, zero=0, micro_batch=1, global_batch=32, seq=1024)}  # fmt: skip
+    print("\none step with one replica lost in the middle: end of the step node by node, and the loop's less that")
+    for name, plan in plans.items():
+        costs = predicted_costs(model, plan, system, energy=False)
+        step_ns, nodes = costs.healthy.step_ns, costs.replica_gpus // costs.gpus_per_node
+        for recover in ("restart", "shrink", "redistribute"):
+            told = []
+            for part in (0.05, 0.3, 0.6, 0.9):
+                at_ns = round(part * step_ns)
+                found = fault_in_step(model, plan, system, at_ns=at_ns, replicas=1, recover=recover, recovery=times)
+                with tempfile.TemporaryDirectory() as folder:
+                    file = Path(folder, "fault.csv")
+                    fault = f"{at_ns / 1e9:.9f},x,stop,node,{costs.nodes - nodes},{nodes},9e6"
+                    file.write_text(f"time_s,name,effect,scope,node,nodes,duration_s\n{fault}\n")
+                    ran = simulate_fleet(
+                        costs, days=found.end_ns * 2 / DAY, faults=str(file), recover=recover, recovery=times
+                    ).ran
+                ended = next(r for r in ran.account.rows if r.steps)
+                end_ns = ended.end_ns - (ended.steps - 1) * ((ended.end_ns - ended.start_ns) // ended.steps)
+                kept = f" ({found.kept} kept)" if recover == "redistribute" else ""
+                told.append(f"{found.end_ns / step_ns:.2f}{kept}, {end_ns - found.end_ns:+d} ns")
+            row(f"  {name}, {recover}, at 5, 30, 60, 90% of the step", "; ".join(told))
+
+
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__)
-    ask.add_argument("--part", choices=["fabric"], help="This part alone.")
+    ask.add_argument("--part", choices=["fabric", "middle"], help="This part alone.")
     ask.add_argument("--seeds", type=int, default=1000)
     ask.add_argument("--shared", type=Path, default=Path("../shared"))
     given = ask.parse_args()
     if given.part:
-        {"fabric": fabric}[given.part]()
+        {"fabric": fabric, "middle": middle}[given.part]()
         return
     counts(given.seeds)
     availability()
@@ -246,6 +274,7 @@ def main() -> None:
     rounds()
     swarms()
     fabric()
+    middle()
     alibaba(given.shared)
     costs = llama3_costs()
     llama3(costs)

@@ -141,11 +141,12 @@ def test_tokens_that_leave_early_take_their_part_of_the_layers():
 
 
 def test_the_router_that_balances_fills_the_margin_below_the_fullest():
-    # 100 to the first, 60 and 30 below it to the second, 20 then to the second (10 over) or the third, which is empty.
+    # 100 to the first, 60 to the second, 30 to the third, which holds less. 100 are 60 over the fullest on the second
+    # and 30 on the third, which is the fullest then. 5 fit below it on the first and the second, which holds less.
     requests = requests_of([0, 0, 0, 0, 0], [100, 60, 30, 100, 5], [50, 50, 50, 50, 50])
     found = serve(requests, Engine(), BY_TOKENS, replicas=3, router="br0")
-    assert found.column("REPLICA").tolist() == [0, 1, 1, 2, 1]
-    assert serve(requests, Engine(), BY_TOKENS, replicas=3, router="br:0").column("REPLICA").tolist() == [0, 1, 1, 2, 1]
+    assert found.column("REPLICA").tolist() == [0, 1, 2, 2, 1]
+    assert serve(requests, Engine(), BY_TOKENS, replicas=3, router="br:0").column("REPLICA").tolist() == [0, 1, 2, 2, 1]
 
 
 def test_looking_ahead_sees_who_will_be_gone():

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from etude.errors import EtudeError, UsageError
+from etude.model.schema import Kind
 
 if TYPE_CHECKING:
     from etude.cost.stacks import Stack
@@ -23,6 +26,25 @@ SHAPES: Final = (SHRINK, REDISTRIBUTE, REPLAN)
 """Ways to run on fewer nodes."""
 
 
+class Rounds(NamedTuple):
+    """What is known of the inside of a step: when micro-batches are done, on every replica alike."""
+
+    most: int
+    """Micro-batches of the fullest replica."""
+    first_ns: int
+    """When the first is done."""
+    each_ns: int
+    """How long each further one takes."""
+    alone_ns: int
+    """From when on a replica needs nothing of the others to end the step."""
+
+    def done(self, into_ns: float) -> int:
+        """Whole micro-batches that are done so long after the step began."""
+        if into_ns < self.first_ns:
+            return 0
+        return min(1 + int((into_ns - self.first_ns) // max(self.each_ns, 1)), self.most)
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """A state that the job can run in."""
@@ -34,6 +56,8 @@ class Config:
     energy_j: float = 0.0
     """Of a step, all devices; 0 unknown."""
     name: str = ""
+    rounds: Rounds | None = None
+    """None where replicas need each other before the end of a step, or nothing is known."""
 
 
 @dataclass(slots=True)
@@ -131,7 +155,27 @@ def _config(found: Prediction, name: str, tokens: int = 0, *, energy: bool) -> C
         tokens=tokens or (found.generated.tokens or found.generated.samples) // plan.steps,
         energy_j=joules / plan.steps,
         name=name,
+        rounds=_rounds(found),
     )
+
+
+def _rounds(found: Prediction) -> Rounds | None:
+    """Ends of the compute of each micro-batch, of the slowest rank, and of what all have in common at the end."""
+    plan = found.generated.plan
+    if plan.steps > 1 or plan.zero > 1 or plan.dp_shard > 1 or plan.ep > 1:
+        return None  # weights, gradients or tokens cross replicas all the time
+    ends, alone = np.zeros(plan.micro_batches, np.int64), 0
+    for part in found.simulated.parts():
+        trace = part.trace
+        mine = (trace.kind == Kind.COMP) & (trace.micro_batch >= 0) & (trace.micro_batch < len(ends))
+        np.maximum.at(ends, trace.micro_batch[mine], part.end_ns[mine])
+        common = (trace.kind == Kind.COLL) & (trace.micro_batch < 0)
+        alone = max(alone, int(part.end_ns[common].max(initial=0)))
+    ends.sort()
+    if not ends[0]:
+        return None
+    each = (int(ends[-1]) - int(ends[0])) // max(len(ends) - 1, 1)
+    return Rounds(len(ends), int(ends[0]), each if len(ends) > 1 else int(ends[0]), alone or int(ends[-1]))
 
 
 def _shrunk(plan: Plan, gpus: int, micro_batches: int) -> Plan:

@@ -17,7 +17,7 @@ from etude.errors import UsageError
 from etude.fleet.account import START, Account, Mark
 from etude.fleet.checkpoint import NODE, SaveTier, severity_of
 from etude.fleet.copies import Copies
-from etude.fleet.costs import RESTART, SHAPES, Config, Costs
+from etude.fleet.costs import REDISTRIBUTE, RESTART, SHAPES, Config, Costs
 from etude.fleet.events import EFFECTS, SCOPES, Events
 from etude.fleet.faults import Effect
 from etude.fleet.recovery import STAY, WAIT, Policy, Recovery, View, asked, restart
@@ -65,6 +65,10 @@ class Job:
     """Of the step under way, since `now`'s last step border."""
     todo: int = 0
     """Of the step under way; 0: none is."""
+    kept: int = 0
+    """Micro-batches of the step under way that the replicas had done before it was cut."""
+    going: tuple[int, int] | None = None
+    """Of a step that a fault cut: how far it was, and when. Replicas that are left go on until they are told."""
     factor: float = 1.0
     phases: list[Phase] = field(default_factory=list)
     after: tuple[str, ...] = ()
@@ -139,8 +143,11 @@ class Job:
                 return
             start = self.now - self.into
             self.now += self.todo
-            self.into = self.todo = 0
-            self.account.ran(start, self.now, 1, self.config)
+            self.into = self.todo = self.kept = 0
+            if self.account.held:
+                self.account.ended(start, self.now, self.config)
+            else:
+                self.account.ran(start, self.now, 1, self.config)
             self._border(ended=True)
             return
         if self._border(ended=False):
@@ -243,9 +250,11 @@ class Job:
             self._start(self.target)
 
     def _cut(self, part: str) -> None:
-        """The step under way does not end."""
+        """The step under way does not end; what a fault cut and nobody has taken up again is work to do again."""
+        self.account.let_go("redo" if self.going is not None else part)
         self.account.part_of_step(self.now - self.into, self.now, part, self.config)
-        self.into = self.todo = 0
+        self.into = self.todo = self.kept = 0
+        self.going = None
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -329,8 +338,10 @@ class Job:
         self.hit[event] = True
         self.interruptions += 1
         self.scope = SCOPES[self.events.scope[event]]
-        if self.mode == RUNNING:
-            self._cut("redo")
+        if self.mode == RUNNING and self.todo:
+            self.account.hold(self.now - self.into, self.now, self.config)
+            self.going = (self.into, self.now)
+            self.into = self.todo = 0
         self.forced, self.change, self.saving = -1, "", []
         severity = severity_of(SCOPES[self.events.scope[event]], len(struck))
         self.copies.struck(severity, self.now)
@@ -364,6 +375,7 @@ class Job:
             self.mode = WAITING
             return
         self.transitions[answer] = self.transitions.get(answer, 0) + 1
+        self._settle_step(answer)
         nodes = -(-config.gpus // self.costs.gpus_per_node)
         if answer != RESTART and self.memory:
             new = nodes > int(self.used.sum())
@@ -373,6 +385,25 @@ class Job:
             wait = self._load(nodes) + int(self.recovery.restart_ns if answer == RESTART else self.recovery.regroup_ns)
         self.target = config
         self._busy([Phase("restart", wait)], ("go",))
+
+    def _settle_step(self, answer: str) -> None:
+        """What counts of the step that a fault cut. Replicas that hold the state, and processes that live, end it where
+        they need the lost ones no more; under `redistribute` they keep the micro-batches that they have done."""
+        lives = answer != RESTART and self.memory
+        rounds = self.config.rounds
+        if self.going is not None:
+            into, since = self.going
+            self.going = None
+            so_far = (into + self.now - since) / self.factor
+            if lives and rounds is not None and not self.kept:
+                whole = self.config.step_ns
+                if into / self.factor >= rounds.alone_ns and so_far >= whole:
+                    self.account.ended(self.now, self.now, self.config)
+                    return
+            self.kept = min(self.kept + rounds.done(so_far), rounds.most) if rounds is not None else 0
+        if not (lives and answer == REDISTRIBUTE and self.kept):
+            self.kept = 0
+            self.account.let_go("redo")
 
     def _load(self, nodes: int) -> int:
         """Goes back to the nearest copy; the time that its load takes, with what storage is waited for."""
@@ -388,6 +419,12 @@ class Job:
     def _start(self, config: Config) -> None:
         """On as many nodes as the configuration takes, those that were in the job first."""
         self.config, self.target, self.memory = config, None, True
+        if self.kept and config.rounds is not None:
+            rest = self._step_ns() - round(self.kept * config.rounds.each_ns * self.factor)
+            self.todo = max(rest, 1)
+        elif self.account.held:
+            self.kept = 0
+            self.account.let_go("redo")
         order = np.flatnonzero(self.up)
         order = order[np.argsort(~self.used[order], kind="stable")]
         self.used[:] = False

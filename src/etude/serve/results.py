@@ -159,6 +159,8 @@ def summary(served: Served, *, limits: Limits | None = None) -> dict[str, Any]:
         "preemptions": int(served.count("PREEMPTED").sum()),
         "cache_hit_tokens": int(served.count("FOUND").sum()),
         "stored_hit_tokens": int(served.count("STORED").sum()),
+        "kv_fetched_bytes": round(float(served.state.store.link[:, 5].sum())),
+        "kv_fetch_s": float(served.state.store.link[:, 6].sum()) / 1e9,
         "remote_hit_tokens": int(served.state.store.moved[:, -2].sum()) if served.state.store.tiers else 0,
         "read_tokens": int(served.count("READ").sum()),
         "prompt_tokens": int(served.requests.prompt.sum()),
