@@ -50,18 +50,27 @@ def row(what: str, *values: Any) -> None:
 def llama3(costs: Costs) -> None:
     print("\nLlama 3 405B, 54 days, 16,384 H100 (published: more than 90% effective training time)")
     print(f"step {costs.healthy.step_ns / 1e9:.3f} s, state {costs.state_bytes / 1e12:.2f} TB")
-    for text in ("local:5min,remote:1h", "remote:auto:rate=10GB/s:total=2TB/s"):
+    for text in ("local:5min,remote:1h", "local:5min,peer:5min,remote:1h", "remote:auto:rate=10GB/s:total=2TB/s"):
         parts: list[dict[str, float]] = []
         before = time.process_time()
         for seed in range(5):
-            found = simulate_fleet(costs, days=54, faults="llama3", tiers=parse_checkpoints(text), seed=seed).record()
+            ran = simulate_fleet(costs, days=54, faults="llama3", tiers=parse_checkpoints(text), seed=seed)
+            found, felt = ran.record(), ran.ran.hit
+            with_nodes = int((felt & (ran.events.nodes > 0)).sum()) / max(int(felt.sum()), 1)
             lost = {name: s / found["duration_s"] for name, s in found["lost_s"].items()}
-            parts.append({"useful": found["useful_fraction"], **lost, "interruptions": found["interruptions"]})
+            count = found["interruptions"]
+            parts.append({"useful": found["useful_fraction"], **lost, "interruptions": count, "nodes": with_nodes,
+                          "each": found["lost_s"]["redo"] / count / 60})  # fmt: skip
             every = f" (every {found['interval']['best_s']:.0f} s)" if "interval" in found else ""
         mean = {name: float(np.mean([p[name] for p in parts])) for name in parts[0]}
-        told = ", ".join(f"{name} {mean[name]:.2%}" for name in mean if name != "interruptions" and mean[name] > 5e-5)
+        shares = [name for name in mean if name not in ("interruptions", "nodes", "each") and mean[name] > 5e-5]
+        told = ", ".join(f"{name} {mean[name]:.2%}" for name in shares)
         row(text + every, told)
-        row("", f"{mean['interruptions']:.0f} interruptions; {(time.process_time() - before) / 5:.1f} CPU s a run")
+        told = f"{mean['nodes']:.1%} with a node, {mean['each']:.1f} min done again each"
+        row(
+            "",
+            f"{mean['interruptions']:.0f} interruptions, {told}; {(time.process_time() - before) / 5:.1f} CPU s a run",
+        )
 
 
 def counts(seeds: int) -> None:

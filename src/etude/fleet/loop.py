@@ -173,16 +173,16 @@ class Job:
         found = self.copies.regular(self.account.step, self.now)
         if found is None:
             return False
-        tier, steps, others = found
-        stall = self.copies.tiers[tier].stall_ns(self.costs.state_bytes, self._nodes())
-        cycles = min((until - self.now) // (steps * step_ns + stall), others)
+        tiers, steps, others, ready = found
+        stall = sum(self.copies.tiers[i].stall_ns(self.costs.state_bytes, self._nodes()) for i in tiers)
+        cycles = min((min(until, ready) - self.now) // (steps * step_ns + stall), others)
         if cycles < 2:
             return False
         end = self.now + cycles * (steps * step_ns + stall)
         self.account.ran(self.now, end, cycles * steps, self.config, cycles=cycles, stall_ns=stall)
         self.now = end
-        self.copies.done[tier] = self.account.mark()
-        self.copies.writes[tier] += cycles
+        for i in tiers:
+            self.copies.cycled(i, self.account.mark(), cycles)
         return True
 
     def _border(self, *, ended: bool) -> bool:
@@ -209,9 +209,8 @@ class Job:
             pending = self.copies.pending[i]
             stall = max(stall, pending.ready_ns - self.now) if pending is not None else stall
         for i in tiers:
-            it = self.copies.tiers[i]
             whole = self.forced >= 0 and i == self.forced_tier  # nodes go: a copy that is under way is of no use
-            stall += (it.write_ns if whole else it.stall_ns)(self.costs.state_bytes, nodes)
+            stall += self.copies.stall_ns(i, self.account.step, self.costs.state_bytes, nodes, whole=whole)
         self.saving = tiers
         self._busy([Phase("checkpoint", stall)], ("saved",))
 
@@ -245,8 +244,7 @@ class Job:
             self.saving = []
             if self.forced >= 0:
                 event, self.forced = self.forced, -1
-                self.copies.done[self.forced_tier] = self.account.mark()
-                self.copies.pending[self.forced_tier] = None
+                self.copies.at_once(self.forced_tier)
                 self._lose_nodes(event, planned=True)
         elif what == "decide":
             self._decide()
@@ -318,7 +316,7 @@ class Job:
         """Nodes that will go, or are slow: the state is saved at the next step border, if there is time for it."""
         if self.mode != RUNNING or self.forced >= 0 or not self.used[self._struck(event)].any():
             return
-        safe = self.copies.safe_tier(NODE, self.now, self.costs.state_bytes, self._nodes())
+        safe = self.copies.safe_tier(NODE, self.account.step + 1, self.now, self.costs.state_bytes, self._nodes())
         if safe is not None and self.todo + safe[1] <= within_ns:
             self.forced, self.forced_tier = event, safe[0]
 
@@ -431,7 +429,7 @@ class Job:
         self.copies.back_to(mark)
         if found is None:
             return 0
-        wait = 0 if self.copies.reached(found[1], self.now) else self.copies.out_until_ns - self.now
+        wait = 0 if self.copies.readable(found[1], self.now) else self.copies.out_until_ns - self.now
         return wait + found[2]
 
     def _start(self, config: Config) -> None:
