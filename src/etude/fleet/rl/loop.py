@@ -1,7 +1,7 @@
 """The loop over stages: samples on replicas, environments, updates, weights that are sent.
 
 At an instant: samples end their turns; environments answer; updates and weights end; nodes come and go; then whatever
-may start does, tenants in turn, and samples go to the replica with the fewest.
+may start does, tenants in turn, and samples go to the replica on which they advance fastest.
 
 Of a tenant, with staleness s: rollout i begins when rollout i-1 is done and the weights of update i-s are there (those
 of the start for i <= s); update i begins when rollout i and update i-1 are done. What is explored for step i comes
@@ -256,7 +256,8 @@ class Loop:
         self.queues[stage].extend(Sample(number, step, stage, k, 0) for k in range(making.samples))
 
     def _fill(self) -> None:
-        """Samples that wait go to the replica with the fewest that may take them, the first of all equal ones."""
+        """Samples that wait go to the replica on which they advance fastest, then to that with the fewest, then to the
+        first."""
         touched = set[int]()
         for stage, queue in self.queues.items():
             if not queue:
@@ -264,20 +265,20 @@ class Loop:
             making = self.priced.spec.rollout if stage == ROLLOUT else self.priced.spec.explore
             assert making is not None
             able = [
-                (len(replica.heap), number)
+                (replica.next_step_ns(stage), len(replica.heap), number)
                 for number, replica in enumerate(self.replicas)
                 if replica.free > 0 and replica.group in making.nodes and self._one_stage(replica, stage)
             ]
             heapq.heapify(able)
             while queue and able:
-                count, number = able[0]
+                _, _, number = able[0]
                 replica, sample = self.replicas[number], queue.popleft()
                 if number not in touched:
                     replica.advance(self.now)
                     touched.add(number)
                 replica.add(sample, self._steps(sample))
                 if replica.free:
-                    heapq.heapreplace(able, (count + 1, number))
+                    heapq.heapreplace(able, (replica.next_step_ns(stage), len(replica.heap), number))
                 else:
                     heapq.heappop(able)
         for number in sorted(touched):

@@ -49,7 +49,7 @@ class Replica:
     """It stands still until then."""
     at_ns: int = 0
     clock: float = 0.0
-    """Steps that a sample would have made that was there from the start."""
+    """Steps that a sample would have made that was there since it was empty."""
     heap: list[tuple[float, Sample]] = field(default_factory=list)
     version: int = 0
     steps_made: float = 0.0
@@ -60,6 +60,10 @@ class Replica:
     def free(self) -> int:
         """Samples that it could take."""
         return self.at_once - len(self.heap) if self.speed > 0 and not self.trains else 0
+
+    def next_step_ns(self, stage: str) -> float:
+        """With one sample more."""
+        return float(self.step_ns[stage][len(self.heap) + 1]) / self.speed
 
     def rate(self) -> float:
         """Steps in a nanosecond, from `ready_ns` on."""
@@ -84,6 +88,8 @@ class Replica:
         self.at_ns = now
 
     def add(self, sample: Sample, steps: float) -> None:
+        if not self.heap:
+            self.clock = 0.0  # rounding does not pile up, and a step that begins anew goes as it did before
         heapq.heappush(self.heap, (self.clock + steps, sample))
 
     def due(self) -> list[Sample]:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from etude.fleet.rl.loop import ROLLOUT, TRAIN
+from etude.fleet.rl.loop import EXPLORE, ROLLOUT, TRAIN
 from etude.fleet.rl.run import Ran
+from etude.fleet.rl.spec import BORROWED
 
 
 def rl_record(ran: Ran) -> dict[str, Any]:
@@ -22,10 +23,13 @@ def rl_record(ran: Ran) -> dict[str, Any]:
     steps = sum(replica.steps_made for replica in loop.replicas)
     redone = made * loop.lost_steps / steps if steps else 0.0
     parts = {"useful": made - redone + train, "redone": redone, "set_up": set_up, "idle": idle}
-    lent = float(ran.beside.get("lent_device_s", 0.0)) * 1e9
+    lent = sum(
+        one.account.make + one.account.idle + one.account.set_up for one in loop.replicas if one.group == BORROWED
+    )
     there = ran.there_ns + lent
     part = {name: seconds * value / there if there else 0.0 for name, value in parts.items()}
     rolled = [one for one in loop.stretches if one.stage == ROLLOUT]
+    explored = [one.end_ns - one.start_ns for one in loop.stretches if one.stage == EXPLORE]
     trained = [one for one in loop.stretches if one.stage == TRAIN]
     tokens = loop.done_steps
     updates = spec.steps * spec.tenants
@@ -38,12 +42,14 @@ def rl_record(ran: Ran) -> dict[str, Any]:
         "lost_s": {"detect": 0.0, "restart": part["set_up"], "redo": part["redone"], "checkpoint": 0.0,
                    "degraded": 0.0, "idle": part["idle"]},
         "device_s": {name: value / 1e9 for name, value in parts.items()}
-        | {"make": made / 1e9, "train": train / 1e9, "there": there / 1e9},
+        | {"make": made / 1e9, "train": train / 1e9, "lent": lent / 1e9, "there": there / 1e9},
         "utilisation": part["useful"] / seconds,
         "updates": updates,
         "updates_per_h": updates / seconds * 3600,
         "step_s": seconds / spec.steps,
         "rollout_s": float(np.mean([one.end_ns - one.start_ns for one in rolled])) / 1e9,
+        "rollout_times_s": [(one.end_ns - one.start_ns) / 1e9 for one in rolled if one.tenant == 0],
+        "explore_s": float(np.mean(explored)) / 1e9 if explored else 0.0,
         "train_s": float(np.mean([one.end_ns - one.start_ns for one in trained])) / 1e9,
         "tenant_s": float(np.mean([tenant.end_ns for tenant in loop.tenants])) / 1e9,
         "samples": loop.samples_done,

@@ -123,7 +123,7 @@ class Priced:
 def read_rl(given: dict[str, Any], where: str) -> Spec:
     def listed(part: Any) -> Any:
         if isinstance(part, dict) and isinstance(part.get("nodes"), str):
-            return part | {"nodes": [part["nodes"]]}
+            return part | {"nodes": [name.strip() for name in part["nodes"].split(",")]}
         return part
 
     whole = {key: listed(value) if key in ("rollout", "explore") else value for key, value in given.items()}

@@ -36,8 +36,9 @@ def rl_cards(record: dict[str, Any]) -> list[Figure]:
         Figure("Tokens made", f"{record['goodput_tokens_per_s']:,.0f} /s", f"{record['lost_tokens']:,.0f} lost"),
         Figure("Staleness at most", f"{record['staleness']:,}", "updates"),
     ]
-    if (served := record.get("served")) is not None:
-        found.append(Figure("Within limits", f"{served['within_limits']:.1%}", "of the requests served beside"))
+    for name, served in record.get("streams", {}).items():
+        if served.get("within_limits") is not None:
+            found.append(Figure("Within limits", f"{served['within_limits']:.1%}", f"of the requests of {name}"))
     return found
 
 
