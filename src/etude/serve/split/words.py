@@ -46,7 +46,7 @@ def split_rules(text: str) -> SplitRules:
     found: dict[str, Any] = {}
     for word in text.replace(",", " ").split():
         key, equals, value = word.partition("=")
-        more = _figure(key, value, word) if equals else {"ratios": _ratios(word)}
+        more: dict[str, Any] = _figure(key, value, word) if equals else {"ratios": _ratios(word)}
         if word == "sequences":
             more["sequences"] = True
         if set(more) & set(found):
