@@ -134,7 +134,7 @@ def test_links_that_take_one_message_at_a_time_have_rates_over_time_too():
 def random_changes(rng: np.random.Generator, links: list[tuple[int | str, int | str]], last: int) -> list[LinkChange]:
     """Some links become slower or fail, and all of them are back by `last`."""
     found = []
-    for at in rng.choice(len(links), int(rng.integers(1, 3)), replace=False).tolist():
+    for at in rng.choice(len(links), min(int(rng.integers(1, 3)), len(links)), replace=False).tolist():
         times = np.sort(rng.integers(0, last, int(rng.integers(1, 4)))).tolist()
         found += [LinkChange(time, links[at], float(rng.choice([math.inf, math.inf, 2.0, 5.0]))) for time in times]
         found.append(LinkChange(last, links[at], 1.0))
