@@ -182,8 +182,9 @@ def test_senders_to_one_port_end_no_sooner_and_links_that_are_back_leave_no_trac
         # Down and back at one instant, or only before and after the run.
         time, link = int(rng.integers(0, 100)), links[int(rng.integers(len(links)))]
         blink = LinkChange(time, link, math.inf), LinkChange(time, link, 1.0)
-        late = LinkChange(plain.makespan_ns + 1, link, math.inf)
-        for nothing in (blink, (late,)):
+        end = plain.makespan_ns
+        late = LinkChange(end + 1, link, math.inf), LinkChange(end + 2, link, 1.0)
+        for nothing in (blink, late):
             same = simulate(job, TOY, network=network, link_changes=nothing)
             for rank in range(len(job.ranks)):
                 assert [x.tolist() for x in same.timing.block(rank)] == [x.tolist() for x in plain.timing.block(rank)]
