@@ -13,6 +13,8 @@ from etude.generate.passes import PassShape, pass_job
 from etude.machine import open_system
 from etude.predict import grown
 from etude.serve.catalogue import PARTS, TOKENS, fullest, pass_tables
+from etude.serve.deployment import deployed
+from etude.serve.engine import Engine
 from etude.serve.fit import descend
 from etude.serve.network import all_reduce_ns
 from etude.serve.pass_time import times_ns
@@ -211,3 +213,13 @@ def test_the_host_schedules_beside_the_device_and_before_its_launches_in_one_pro
     assert times_ns(step_cost(**given, graphs=[16], schedule_ns=2.0), ten) == 2 * 20 + 1
     assert times_ns(step_cost(**given, schedule_ns=2.0), ten) == 70 + 1  # launched, while 40 ns of others go on
     assert times_ns(step_cost(**given, schedule_ns=2.0, one_process=True), ten) == 70 + 40 + 1
+
+
+def test_a_deployment_has_the_graphs_of_its_limit_of_sequences():
+    """vLLM captures sizes up to twice `max_num_seqs`, and no more than 512."""
+    tiny, system = open_model("qwen3-0.6b").replace(layers=1), open_system("dgx-h100")
+    few, many = (
+        deployed(tiny, Plan(gpus=1), system, Engine(max_num_seqs=limit)).cost.padded.tolist() for limit in (8, 256)
+    )
+    assert few == [1, 1, 2, 4, 4, 8, 8, 8, 8, *[16] * 8]
+    assert len(many) == 513 and many[300] == 304

@@ -94,20 +94,15 @@ class Rounded(NamedTuple):
     cancels: bool
 
 
-def slow_ranks(run: Run, stretches: Segments, use: Use, least: float, *, blind: bool = False) -> list[Slow]:
-    """Ranks by position; `use` says whose times are compared. `blind` to work: nodes of one family are held against
-    each other however much they have to do."""
+def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Slow]:
+    """Ranks by position; `use` says whose times are compared."""
     keys = Keys()
     found, rounded = _samples(run, stretches, use, keys)
     if not len(found.unit):
         return []
     shape = len(run.job.ranks), 2 * len(keys.numbers), stretches.count
     units = len(np.unique(found.unit))
-    family, adjusted = np.array(keys.family, np.int64), False
-    if blind:
-        found = found._replace(key=family[found.key])
-    else:
-        found, adjusted = by_work(found, family, np.array(keys.work))
+    found, adjusted = by_work(found, np.array(keys.family, np.int64), np.array(keys.work))
     compared = found.where((shared(found.unit, found.key, shape[1]) >= PEERS)[found.key])
     told: list[Slow] = []
     if len(compared.unit):

@@ -58,16 +58,15 @@ class Straggler:
     """First step (or eighth of the run, where no steps are known) in which it shows."""
 
 
-def stragglers(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE, blind: bool = False) -> pa.Table:
+def stragglers(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> pa.Table:
     """A row a finding, the surest first: rank, kind, confidence, evidence, ranks, slowdown_pct, pattern, since.
 
     `least` is the slow-down from which one is named. Links are compared with those that lie alike, which depends on
-    where nodes begin: ranks are taken to fill them one after the other, `ranks_per_node` in each. `blind`: ranks are
-    compared as if all had as much to do.
+    where nodes begin: ranks are taken to fill them one after the other, `ranks_per_node` in each.
     """
     if ranks_per_node < 1:
         raise UsageError(f"{ranks_per_node} ranks in a node")
-    return finding_table(findings(run, least=least, ranks_per_node=ranks_per_node, blind=blind))
+    return finding_table(findings(run, least=least, ranks_per_node=ranks_per_node))
 
 
 def finding_table(found: Iterable[Straggler]) -> pa.Table:
@@ -88,7 +87,7 @@ def _gone(one: Missing) -> Straggler:
     return Straggler(one.rank, "missing_participant", one.confidence, one.evidence, (one.rank,), since=one.since)
 
 
-def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE, blind: bool = False) -> Iterator[Straggler]:
+def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> Iterator[Straggler]:
     job = run.job
     found = calls(run, match(job))
     apart = list(desync(run))
@@ -103,7 +102,7 @@ def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE, blin
     named = {absent.rank for absent in gone}
     ways = (
         ("slow_rank", "kernels take {:.1f}% longer than the same ones {}",
-         slow_ranks(run, stretches, Use.COMPUTE, least, blind=blind)),
+         slow_ranks(run, stretches, Use.COMPUTE, least)),
         ("late_host", "host calls take {:.1f}% longer than the same ones {}",
          slow_ranks(run, stretches, Use.HOST, least)),
         ("late_host", "device has nothing to do for {:.1f}% of a step more than those {} that do the same",

@@ -13,9 +13,6 @@ def stragglers(
     path: JobPath,
     least: Annotated[float, typer.Option("--least", min=0, help="Slow-down from which one is named.")] = 0.04,
     ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=1, help="Where nodes begin.")] = 8,
-    blind: Annotated[
-        bool, typer.Option("--blind", help="Compare ranks as if all had as much to do: long batches look slow.")
-    ] = False,
     clocks: Annotated[bool, typer.Option("--clocks", help="How the ranks' clocks differ, instead.")] = False,
     system: OnSystem = "",
     timing: TimesFile = None,
@@ -48,7 +45,7 @@ def stragglers(
         say("note: without times only missing participants can be found; --system dgx-h100 simulates")
         found = missing_only(job)
     else:
-        found = analyse(run, least=least, ranks_per_node=ranks_per_node, blind=blind)
+        found = analyse(run, least=least, ranks_per_node=ranks_per_node)
     if json:
         emit({"findings": found.to_pylist()}, json=True)
         return
