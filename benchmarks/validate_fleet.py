@@ -50,18 +50,27 @@ def row(what: str, *values: Any) -> None:
 def llama3(costs: Costs) -> None:
     print("\nLlama 3 405B, 54 days, 16,384 H100 (published: more than 90% effective training time)")
     print(f"step {costs.healthy.step_ns / 1e9:.3f} s, state {costs.state_bytes / 1e12:.2f} TB")
-    for text in ("local:5min,remote:1h", "remote:auto:rate=10GB/s:total=2TB/s"):
+    for text in ("local:5min,remote:1h", "local:5min,peer:5min,remote:1h", "remote:auto:rate=10GB/s:total=2TB/s"):
         parts: list[dict[str, float]] = []
         before = time.process_time()
         for seed in range(5):
-            found = simulate_fleet(costs, days=54, faults="llama3", tiers=parse_checkpoints(text), seed=seed).record()
+            ran = simulate_fleet(costs, days=54, faults="llama3", tiers=parse_checkpoints(text), seed=seed)
+            found, felt = ran.record(), ran.ran.hit
+            with_nodes = int((felt & (ran.events.nodes > 0)).sum()) / max(int(felt.sum()), 1)
             lost = {name: s / found["duration_s"] for name, s in found["lost_s"].items()}
-            parts.append({"useful": found["useful_fraction"], **lost, "interruptions": found["interruptions"]})
+            count = found["interruptions"]
+            parts.append({"useful": found["useful_fraction"], **lost, "interruptions": count, "nodes": with_nodes,
+                          "each": found["lost_s"]["redo"] / count / 60})  # fmt: skip
             every = f" (every {found['interval']['best_s']:.0f} s)" if "interval" in found else ""
         mean = {name: float(np.mean([p[name] for p in parts])) for name in parts[0]}
-        told = ", ".join(f"{name} {mean[name]:.2%}" for name in mean if name != "interruptions" and mean[name] > 5e-5)
+        shares = [name for name in mean if name not in ("interruptions", "nodes", "each") and mean[name] > 5e-5]
+        told = ", ".join(f"{name} {mean[name]:.2%}" for name in shares)
         row(text + every, told)
-        row("", f"{mean['interruptions']:.0f} interruptions; {(time.process_time() - before) / 5:.1f} CPU s a run")
+        told = f"{mean['nodes']:.1%} with a node, {mean['each']:.1f} min done again each"
+        row(
+            "",
+            f"{mean['interruptions']:.0f} interruptions, {told}; {(time.process_time() - before) / 5:.1f} CPU s a run",
+        )
 
 
 def counts(seeds: int) -> None:
@@ -178,6 +187,50 @@ def swarms() -> None:
         row(f"swarm of {n}: part of the max-flow bound", f"{'; '.join(told)}; {took:.1f} CPU s")
 
 
+def pools() -> None:
+    """500 jobs on own and spot nodes by each policy, 32 tenants, and rollouts beside 3,000 requests."""
+    from etude.fleet.rl import beside, read_borrow, read_rl, rl_record
+    from etude.fleet.sharing import read_pool
+
+    rng = np.random.default_rng(0)
+    lines = ["arrival_s,gpus,min_gpus,max_gpus,duration_s,harvest,weight,save_s,rates"]
+    for k, arrival in enumerate(np.cumsum(rng.exponential(60, 500))):
+        gpus = int(2 ** rng.integers(0, 6))
+        least, most = max(gpus // 4, 1), gpus * 2
+        duration = rng.lognormal(7, 1)
+        lines.append(
+            f"{arrival:.1f},{gpus},{least},{most},{duration:.1f},{k % 2},1,600,h100:1;a100:{rng.uniform(0.3, 0.7):.2f}"
+        )
+    spot = "{count: 8, gpus: 8, kind: a100, price: 0.4, mtbf: 4h, back: 30min}"
+    nodes = f"[{{count: 8, gpus: 8, kind: h100, price: 2.5}}, {spot}]"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "j.csv").write_text("\n".join(lines) + "\n")
+        Path(folder, "p.yaml").write_text(f"nodes: {nodes}\njobs: j.csv\nswitch: 30s\nstart: 30s\nmigrate: 30s\n")
+        pool = read_pool(Path(folder, "p.yaml"))
+        assert pool.jobs is not None
+        print(f"\n{len(pool.jobs):,} jobs on {pool.cluster.devices} devices, half of them on spot nodes")
+        for policy in ("backfill", "las", "elastic", "harvest", "fair", "gavel"):
+            before = time.process_time()
+            found = shared_record(share(pool.cluster, pool.jobs, policy, times=pool.times))
+            took, parts = time.process_time() - before, found["device_s"]
+            off = abs(sum(parts[k] for k in ("useful", "redone", "set_up", "idle")) / parts["there"] - 1)
+            jct_h, cost = found["jct_s"]["mean"] / 3600, found["cost"]
+            told = f"{took:.1f} CPU s, {jct_h:.2f} h from arrival to end, {cost:,.0f} dollars"
+            row(f"  {policy}", f"{told}, device seconds off by {off:.0e}")
+    here = Path(__file__).resolve().parent.parent / "examples"
+    for name, change in (("rl.yaml", {"tenants": 32}), ("rose.yaml", {})):
+        pool = read_pool(here / name)
+        assert pool.rl is not None
+        spec, borrow = read_rl(pool.rl | change, name), read_borrow(pool.borrow, pool.streams, name)
+        beside(pool.cluster, spec, pool.streams, borrow, name)  # compiled and predicted
+        before = time.process_time()
+        found = rl_record(beside(pool.cluster, spec, pool.streams, borrow, name)[0])
+        took, parts = time.process_time() - before, found["device_s"]
+        off = abs(sum(parts[k] for k in ("useful", "redone", "set_up", "idle")) / parts["there"] - 1)
+        told = f"{took:.1f} CPU s for {found['samples']:,} samples, {found['tokens']:,.0f} tokens"
+        row(f"{name} {change or ''}", f"{told}, device seconds off by {off:.0e}")
+
+
 def fabric() -> None:
     """Jobs beside each other: two equal all-reduces, then two training steps, on links that they share or do not."""
     from etude.simulate import Options
@@ -250,12 +303,12 @@ def middle() -> None:
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__)
-    ask.add_argument("--part", choices=["fabric", "middle"], help="This part alone.")
+    ask.add_argument("--part", choices=["fabric", "middle", "pools"], help="This part alone.")
     ask.add_argument("--seeds", type=int, default=1000)
     ask.add_argument("--shared", type=Path, default=Path("../shared"))
     given = ask.parse_args()
     if given.part:
-        {"fabric": fabric, "middle": middle}[given.part]()
+        {"fabric": fabric, "middle": middle, "pools": pools}[given.part]()
         return
     counts(given.seeds)
     availability()
@@ -264,6 +317,7 @@ def main() -> None:
     erlang()
     rounds()
     swarms()
+    pools()
     fabric()
     middle()
     alibaba(given.shared)

@@ -7,7 +7,7 @@ from etude.errors import UsageError
 from etude.serve import Engine, serve
 from etude.serve.hooks import Hooks
 from etude.serve.requests import Requests, requests_of
-from etude.serve.results import step_imbalance
+from etude.serve.results import request_times, step_imbalance
 from etude.serve.serving import Group
 from etude.serve.steps import step_cost
 
@@ -234,3 +234,12 @@ def test_what_cannot_be_is_refused():
         serve(stream(), Engine(), CONSTANT, admit="slack")
     with pytest.raises(UsageError, match="a draft proposes tokens for one branch"):
         serve(requests_of([0], [4], [4], branches=[2]), Engine(num_speculative_tokens=2), CONSTANT)
+
+
+def test_tokens_of_branches_side_by_side_count_from_pass_to_pass():
+    """Four branches of two tokens after the first: a pass of 1,000 ns each."""
+    requests = requests_of([0, 0], [10, 10], [9, 5], branches=[4, 1])
+    for admit in ("off", "eager"):
+        found = serve(requests, Engine(async_scheduling=False), CONSTANT, admit=admit)
+        assert request_times(found)["tpot_s"].tolist() == [1e-6, 1e-6]
+    assert found.column("FINISH")[0] < 9000

@@ -59,6 +59,8 @@ class Account:
     step: int = 0
     energy_j: float = 0.0
     rows: list[Row] = field(default_factory=list)
+    configs: dict[tuple[str, int], Config] = field(default_factory=dict)
+    """States in which steps ended, by name and devices."""
     held: list[int] = field(default_factory=list)
     """Rows of the step under way, which a fault cut and which may yet end; their time is booked when it does."""
 
@@ -94,6 +96,7 @@ class Account:
             useful -= mine
             self.useful_ns += mine
             self.lost_ns["degraded"] += row.end_ns - row.start_ns - mine
+        self.configs.setdefault((config.name, config.gpus), config)
         last = self.held[-1]
         self.rows[last] = self.rows[last]._replace(steps=1, tokens=config.tokens)
         self.held = []
@@ -108,6 +111,7 @@ class Account:
         cut into so many equal stretches, each followed by a save."""
         elapsed, tokens = end_ns - start_ns - cycles * stall_ns, steps * config.tokens
         self.lost_ns["checkpoint"] += cycles * stall_ns
+        self.configs.setdefault((config.name, config.gpus), config)
         usual = tokens * self.healthy.step_ns // self.healthy.tokens
         useful = min(usual, elapsed)
         self.useful_ns += useful

@@ -156,6 +156,7 @@ class Column(IntEnum):
     WEIGHT = 39  # of its tenant in fair queueing, in thousandths
     ON_WIRE = 40  # ns that its keys and values were on the link
     TASK = 41  # kind of call: what is known of one tells of others
+    STEPS = 42  # passes that give it tokens
 
 
 class Count(IntEnum):
@@ -284,7 +285,7 @@ class State(NamedTuple):
 (ARRIVAL, PROMPT, OUTPUT, SESSION_OF, TENANT, TIER, DEADLINE, BRANCHES, PARENTS, COMPUTED, PLANNED, OUT, HELD, LEFT,
  LEFT_AT, FOLLOWING, REPLICA, QUEUED, SCHEDULED, FIRST, FINISH, PREEMPTED, REFS, HIT, AT, MISSING, KEY, THERE, DECODER,
  LANDS, BRANCH_AT, BRANCH, HOLDS, CODED, SENT, REUSED, LESS, ADAPTER, IMAGES,
- WEIGHT, ON_WIRE, TASK) = (int(c) for c in Column)  # fmt: skip
+ WEIGHT, ON_WIRE, TASK, STEPS) = (int(c) for c in Column)  # fmt: skip
 (INBOX, WAITING, RUNNING, BATCH, AHEAD, END, USED, PENDING, PASSES, BUSY, PEAK, GAVE_WAY, READ, MADE, MOST, TAKEN,
  FOUND, CACHED, EVICTED, ROOM, KIND, ROLE, SHUT, READY, COMING, LANDING, MOVED, OWN, EXTRA, EXTRA_NS, SLACK_NS, LOAD,
  SCORE, VIRTUAL, ENCODER, PORT_OUT, PORT_IN, DECODES, LOADING, STORED, SKIPPED, ADAPTERS,

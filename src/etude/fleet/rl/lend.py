@@ -110,7 +110,7 @@ class Lender:
 
 def beside(
     cluster: Cluster, spec: Spec, streams: list[Stream], borrow: Borrow, where: str, *, seed: int = 0,
-    horizon_ns: int = 8_640_000 * 10**9,
+    horizon_ns: int = 0,
 ) -> tuple[Ran, dict[str, pa.Table]]:  # fmt: skip
     """Rollouts and streams on one pool; and the table of what was lent."""
     from etude.serve import summary

@@ -49,7 +49,7 @@ class Replica:
     """It stands still until then."""
     at_ns: int = 0
     clock: float = 0.0
-    """Steps that a sample would have made that was there from the start."""
+    """Steps that a sample would have made that was there since it was empty."""
     heap: list[tuple[float, Sample]] = field(default_factory=list)
     version: int = 0
     steps_made: float = 0.0
@@ -88,6 +88,8 @@ class Replica:
         self.at_ns = now
 
     def add(self, sample: Sample, steps: float) -> None:
+        if not self.heap:
+            self.clock = 0.0  # rounding does not pile up, and a step that begins anew goes as it did before
         heapq.heappush(self.heap, (self.clock + steps, sample))
 
     def due(self) -> list[Sample]:

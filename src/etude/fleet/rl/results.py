@@ -48,6 +48,7 @@ def rl_record(ran: Ran) -> dict[str, Any]:
         "updates_per_h": updates / seconds * 3600,
         "step_s": seconds / spec.steps,
         "rollout_s": float(np.mean([one.end_ns - one.start_ns for one in rolled])) / 1e9,
+        "rollout_times_s": [(one.end_ns - one.start_ns) / 1e9 for one in rolled if one.tenant == 0],
         "explore_s": float(np.mean(explored)) / 1e9 if explored else 0.0,
         "train_s": float(np.mean([one.end_ns - one.start_ns for one in trained])) / 1e9,
         "tenant_s": float(np.mean([tenant.end_ns for tenant in loop.tenants])) / 1e9,

@@ -12,6 +12,7 @@ from etude.fleet.rl.loop import Loop, replicas_of
 from etude.fleet.rl.replicas import Replica
 from etude.fleet.rl.spec import BORROWED, Making, Spec
 from etude.fleet.sharing.cluster import Cluster
+from etude.fleet.sharing.gangs import Times
 from etude.fleet.sharing.supply import Supply
 
 
@@ -141,7 +142,7 @@ class Nodes:
 
 
 def run_rl(
-    cluster: Cluster, spec: Spec, where: str, *, seed: int = 0, horizon_ns: int = 8_640_000 * 10**9,
+    cluster: Cluster, spec: Spec, where: str, *, seed: int = 0, horizon_ns: int = 0,
     loop: Loop | None = None, step: Callable[[], None] | None = None,
 ) -> Ran:  # fmt: skip
     loop = loop or loop_of(cluster, spec, where, seed=seed)
@@ -150,8 +151,9 @@ def run_rl(
         turn, own = nodes.supply.next_ns, loop.next_ns
         if turn is None and own is None:
             raise UsageError("no devices are left that could make its samples", where=where, hint="nodes that stay")
-        if min(one for one in (turn, own) if one is not None) > horizon_ns:
-            raise UsageError(f"is not done after {horizon_ns / 1e9:,.0f} s", where=where, hint="a longer horizon")
+        end = Times(horizon_ns=horizon_ns).end_ns(0, nodes.supply)
+        if min(one for one in (turn, own) if one is not None) > end:
+            raise UsageError(f"is not done after {end / 1e9:,.0f} s", where=where, hint="a longer horizon")
         if turn is None:
             loop.finish()
         else:

@@ -7,7 +7,7 @@ switch: 30s                     # a job that was stopped starts again
 start: 60s                      # a cold start ...
 keep: 10min                     # ... unless its tenant was on the node so shortly before
 migrate: 60s                    # a job that was stopped goes on elsewhere
-horizon: 30 days
+horizon: 30d
 streams: [...]                  # requests that are served: streams.py
 rl: {...}                       # post-training by reinforcement: fleet/rl
 borrow: {...}                   # rollouts on devices of a stream

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from etude.report.fleet.federated import federated_cards, federated_sections, federated_verdict
 from etude.report.fleet.rl import rl_cards, rl_sections, rl_verdict
-from etude.report.fleet.sharing import sharing_sections, sharing_verdict
+from etude.report.fleet.sharing import beside_section, sharing_sections, sharing_verdict
 from etude.report.fleet.training import duration, hours_section, training_sections, training_verdict
 from etude.view.page import Figure, Page, Section
 
@@ -25,6 +25,8 @@ def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Pa
     trained, by_stage = "events" in tables, "stages" in tables
     asked = record.get("asked", {})
     sections: list[Section] = [hours_section([(name, one) for name, one, _ in runs], trained=trained)]
+    if len(runs) > 1 and not trained and all("utilisation" in one for _, one, _ in runs):
+        sections.append(beside_section([(name, one) for name, one, _ in runs]))
     if trained:
         verdict, more = training_verdict(record), training_sections(record, tables)
     elif by_stage:
