@@ -18,13 +18,14 @@ from numba.core.datamodel import default_manager
 from numba.core.datamodel.models import PrimitiveModel
 from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_generic
 from numba.core.pythonapi import NativeValue, box, unbox
+from numba.core.types.containers import NamedTuple
 from numba.core.typing.typeof import typeof_impl
 
 PACKAGE = __name__.partition(".")[0]
 PASSED = "by address"  # part of the key of compiled code
 
 
-class Record(types.NamedTuple):  # type: ignore[misc]
+class Record(NamedTuple):  # type: ignore[misc]
     """The type of a record that came from Python."""
 
     def __init__(self, fields: tuple[Any, ...], cls: type) -> None:
