@@ -151,7 +151,10 @@ class Process:
         self.turns = {"replay": player.iteration, "fast": fast.iteration}
         return {
             "steps": program.about["steps"], "covered": coverage(program, player.failures)["time"], "ready_s": ready_s,
-            "about": program.about["host"] | {"own_call_ns": player.own_call_ns, "calls": len(program.calls.op)},
+            "about": program.about["host"] | {
+                "own_ns": round(player.own_rounds * player.round_ns), "round_ns_here": player.round_ns,
+                "new_pages": player.new_pages, "calls": len(program.calls.op),
+            },
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }  # fmt: skip
 

@@ -18,6 +18,7 @@ from etude.cli import main
 from etude.serve.cache import Room, cache_rules
 from etude.serve.pieces import pieces_of
 from etude.serve.request_files import read_requests
+from etude.serve.reuse import no_reuse
 from etude.serve.store import hits, store_of
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2] / "shared" / "requests")
@@ -50,7 +51,7 @@ def found_by(name: str) -> None:
     for mode in ("prefix", "blocks", "content"):
         began = time.process_time()
         store = store_of(requests, cache_rules(mode), 1, 16)
-        by[mode] = hits(store, requests.prompt, requests.arrival_ns)
+        by[mode] = hits(store, no_reuse(), requests.prompt, requests.session, requests.arrival_ns)
         print(f"  {mode:8} all room   {by[mode].sum() / total:7.2%}   {time.process_time() - began:.1f} CPU s")
     largest = pieces_of(requests, cache_rules("content"), 16).size.max()
     assert (by["prefix"] <= by["blocks"]).all()
@@ -60,7 +61,9 @@ def found_by(name: str) -> None:
         for policy in ("lru", "belady", "ttl=60s", "pinned=512"):
             rules = replace(cache_rules(f"prefix {policy}"), tiers=(Room(name="host", bytes=room),))
             began = time.process_time()
-            found = hits(store_of(requests, rules, 1, 16), requests.prompt, requests.arrival_ns).sum()
+            found = hits(
+                store_of(requests, rules, 1, 16), no_reuse(), requests.prompt, requests.session, requests.arrival_ns
+            ).sum()
             row.append(f"{policy} {found / total:.2%} ({time.process_time() - began:.1f} s)")
         print(f"  prefix   {room / 1e6:3.0f}M tokens {', '.join(row)}")
 

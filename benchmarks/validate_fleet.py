@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from etude.cost.stacks import open_stack
-from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet
+from etude.fleet import Recovery, parse_checkpoints, predicted_costs, simulate_fleet
 from etude.fleet.costs import Config, Costs
 from etude.fleet.events import draw
 from etude.fleet.faults import open_faults
-from etude.fleet.federated import Clients, federate
+from etude.fleet.federated import Swarm, alike, federate
+from etude.fleet.middle import fault_in_step
 from etude.fleet.sharing import read_cluster, read_jobs, share, shared_record
 from etude.generate import Plan, generate
 from etude.generate.model import open_model
@@ -49,18 +50,27 @@ def row(what: str, *values: Any) -> None:
 def llama3(costs: Costs) -> None:
     print("\nLlama 3 405B, 54 days, 16,384 H100 (published: more than 90% effective training time)")
     print(f"step {costs.healthy.step_ns / 1e9:.3f} s, state {costs.state_bytes / 1e12:.2f} TB")
-    for text in ("local:5min,remote:1h", "remote:auto:rate=10GB/s:total=2TB/s"):
+    for text in ("local:5min,remote:1h", "local:5min,peer:5min,remote:1h", "remote:auto:rate=10GB/s:total=2TB/s"):
         parts: list[dict[str, float]] = []
         before = time.process_time()
         for seed in range(5):
-            found = simulate_fleet(costs, days=54, faults="llama3", tiers=parse_checkpoints(text), seed=seed).record()
+            ran = simulate_fleet(costs, days=54, faults="llama3", tiers=parse_checkpoints(text), seed=seed)
+            found, felt = ran.record(), ran.ran.hit
+            with_nodes = int((felt & (ran.events.nodes > 0)).sum()) / max(int(felt.sum()), 1)
             lost = {name: s / found["duration_s"] for name, s in found["lost_s"].items()}
-            parts.append({"useful": found["useful_fraction"], **lost, "interruptions": found["interruptions"]})
+            count = found["interruptions"]
+            parts.append({"useful": found["useful_fraction"], **lost, "interruptions": count, "nodes": with_nodes,
+                          "each": found["lost_s"]["redo"] / count / 60})  # fmt: skip
             every = f" (every {found['interval']['best_s']:.0f} s)" if "interval" in found else ""
         mean = {name: float(np.mean([p[name] for p in parts])) for name in parts[0]}
-        told = ", ".join(f"{name} {mean[name]:.2%}" for name in mean if name != "interruptions" and mean[name] > 5e-5)
+        shares = [name for name in mean if name not in ("interruptions", "nodes", "each") and mean[name] > 5e-5]
+        told = ", ".join(f"{name} {mean[name]:.2%}" for name in shares)
         row(text + every, told)
-        row("", f"{mean['interruptions']:.0f} interruptions; {(time.process_time() - before) / 5:.1f} CPU s a run")
+        told = f"{mean['nodes']:.1%} with a node, {mean['each']:.1f} min done again each"
+        row(
+            "",
+            f"{mean['interruptions']:.0f} interruptions, {told}; {(time.process_time() - before) / 5:.1f} CPU s a run",
+        )
 
 
 def counts(seeds: int) -> None:
@@ -88,8 +98,6 @@ def young() -> None:
 def availability() -> None:
     costs = Costs(Config(8, 10**10, 100), 8, 8, 8.0, 0.0, 1.0)
     faults = "node:mtbf=100h,repair=25h,repair_spread=exponential"
-    from etude.fleet import Recovery
-
     found = simulate_fleet(costs, days=365, faults=faults, recovery=Recovery(spares="99")).record()
     row("\nnodes up, 100 of them, up 100 h and down 25 h (0.8)", f"{found['node_availability']:.4f}")
 
@@ -142,17 +150,85 @@ def alibaba(shared: Path) -> None:
 
 
 def rounds() -> None:
+    """1,000 clients, 500 rounds: some of them, or all that are there."""
     rng, n = np.random.default_rng(0), 1000
-    links = rng.uniform(1e6, 2e7, (2, n))
-    who = Clients(
-        tuple(map(str, range(n))), rng.uniform(0.1, 2.0, n), links[0], links[1], np.full(n, 0.8), np.zeros(n),
-        np.ones(n), np.ones(n),
-    )  # fmt: skip
-    for limit in (0.0, 2e8):
+    links, step = rng.uniform(1e6, 2e7, (2, n)), rng.uniform(0.1, 2.0, n)
+    who = alike(tuple(map(str, range(n))), step, links[0], links[1], available=np.full(n, 0.8))
+    federate(who, model_bytes=1e8, rounds=1, count=2, server_bytes_per_s=1e9)
+    for count, limit, sample in (
+        (100, 0.0, "uniform"),
+        (100, 2e8, "uniform"),
+        (100, 2e8, "awpsp"),
+        (n, 2e8, "uniform"),
+    ):
         before = time.process_time()
-        found = federate(who, model_bytes=1e8, rounds=500, count=100, steps=10, server_bytes_per_s=limit)
+        found = federate(
+            who, model_bytes=1e8, rounds=500, count=count, steps=10, server_bytes_per_s=limit, sample=sample
+        )
         told = f"{time.process_time() - before:.1f} CPU s, {found.round_s.mean():.1f} s a round"
-        row(f"500 rounds, 100 of {n:,} clients, server {limit / 1e9:g} GB/s (0: no limit)", told)
+        row(f"500 rounds, {count:,} of {n:,} clients, {sample}, server {limit / 1e9:g} GB/s", told)
+
+
+def swarms() -> None:
+    """Updates of 140 GB in 100 chunks, links of 7 to 10 Gb/s."""
+    for n in (25, 50, 100, 200):
+        link = np.random.default_rng(0).uniform(7, 10, n) * 1e9 / 8
+        who = alike(tuple(map(str, range(n))), np.zeros(n), link, link)
+        told = []
+        for part in (None, 0.0, 0.05, 0.1):
+            rules = Swarm(chunk_bytes=1.4e9) if part is None else Swarm(
+                chunk_bytes=1.4e9, warmup=0.1, lag_ns=part * (n - 1) * 140e9 / link.min() * 1e9
+            )  # fmt: skip
+            before = time.process_time()
+            found = federate(who, model_bytes=140e9, rounds=1, count=n, swarm=rules).summary()
+            took = time.process_time() - before
+            name = "plain" if part is None else f"lags to {part:.0%}"
+            told.append(f"{name} {found['of_bound']:.1%} ({found['warmup_share']:.1%} warm-up)")
+        row(f"swarm of {n}: part of the max-flow bound", f"{'; '.join(told)}; {took:.1f} CPU s")
+
+
+def pools() -> None:
+    """500 jobs on own and spot nodes by each policy, 32 tenants, and rollouts beside 3,000 requests."""
+    from etude.fleet.rl import beside, read_borrow, read_rl, rl_record
+    from etude.fleet.sharing import read_pool
+
+    rng = np.random.default_rng(0)
+    lines = ["arrival_s,gpus,min_gpus,max_gpus,duration_s,harvest,weight,save_s,rates"]
+    for k, arrival in enumerate(np.cumsum(rng.exponential(60, 500))):
+        gpus = int(2 ** rng.integers(0, 6))
+        least, most = max(gpus // 4, 1), gpus * 2
+        duration = rng.lognormal(7, 1)
+        lines.append(
+            f"{arrival:.1f},{gpus},{least},{most},{duration:.1f},{k % 2},1,600,h100:1;a100:{rng.uniform(0.3, 0.7):.2f}"
+        )
+    spot = "{count: 8, gpus: 8, kind: a100, price: 0.4, mtbf: 4h, back: 30min}"
+    nodes = f"[{{count: 8, gpus: 8, kind: h100, price: 2.5}}, {spot}]"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "j.csv").write_text("\n".join(lines) + "\n")
+        Path(folder, "p.yaml").write_text(f"nodes: {nodes}\njobs: j.csv\nswitch: 30s\nstart: 30s\nmigrate: 30s\n")
+        pool = read_pool(Path(folder, "p.yaml"))
+        assert pool.jobs is not None
+        print(f"\n{len(pool.jobs):,} jobs on {pool.cluster.devices} devices, half of them on spot nodes")
+        for policy in ("backfill", "las", "elastic", "harvest", "fair", "gavel"):
+            before = time.process_time()
+            found = shared_record(share(pool.cluster, pool.jobs, policy, times=pool.times))
+            took, parts = time.process_time() - before, found["device_s"]
+            off = abs(sum(parts[k] for k in ("useful", "redone", "set_up", "idle")) / parts["there"] - 1)
+            jct_h, cost = found["jct_s"]["mean"] / 3600, found["cost"]
+            told = f"{took:.1f} CPU s, {jct_h:.2f} h from arrival to end, {cost:,.0f} dollars"
+            row(f"  {policy}", f"{told}, device seconds off by {off:.0e}")
+    here = Path(__file__).resolve().parent.parent / "examples"
+    for name, change in (("rl.yaml", {"tenants": 32}), ("rose.yaml", {})):
+        pool = read_pool(here / name)
+        assert pool.rl is not None
+        spec, borrow = read_rl(pool.rl | change, name), read_borrow(pool.borrow, pool.streams, name)
+        beside(pool.cluster, spec, pool.streams, borrow, name)  # compiled and predicted
+        before = time.process_time()
+        found = rl_record(beside(pool.cluster, spec, pool.streams, borrow, name)[0])
+        took, parts = time.process_time() - before, found["device_s"]
+        off = abs(sum(parts[k] for k in ("useful", "redone", "set_up", "idle")) / parts["there"] - 1)
+        told = f"{took:.1f} CPU s for {found['samples']:,} samples, {found['tokens']:,.0f} tokens"
+        row(f"{name} {change or ''}", f"{told}, device seconds off by {off:.0e}")
 
 
 def fabric() -> None:
@@ -196,14 +272,43 @@ def fabric() -> None:
                 row(f"  {what}, 16 H100, {network}, {times:g}:1", told)
 
 
+def middle() -> None:
+    """One step with one fault, node by node through the engine, and by the long loop."""
+    model, system = replace(open_model("llama3-8b"), layers=4), open_system("dgx-h100")
+    times = Recovery(detect_ns=5e6, restart_ns=7e6, regroup_ns=3e6)
+    plans = {"tp 8 dp 4": Plan(gpus=32, tp=8, zero=0, micro_batch=1, global_batch=32, seq=1024),
+             "tp 8 pp 2 dp 4": Plan(gpus=64, tp=8, pp=2, zero=0, micro_batch=1, global_batch=32, seq=1024)}  # fmt: skip
+    print("\none step with one replica lost in the middle: end of the step node by node, and the loop's less that")
+    for name, plan in plans.items():
+        costs = predicted_costs(model, plan, system, energy=False)
+        step_ns, nodes = costs.healthy.step_ns, costs.replica_gpus // costs.gpus_per_node
+        for recover in ("restart", "shrink", "redistribute"):
+            told = []
+            for part in (0.05, 0.3, 0.6, 0.9):
+                at_ns = round(part * step_ns)
+                found = fault_in_step(model, plan, system, at_ns=at_ns, replicas=1, recover=recover, recovery=times)
+                with tempfile.TemporaryDirectory() as folder:
+                    file = Path(folder, "fault.csv")
+                    fault = f"{at_ns / 1e9:.9f},x,stop,node,{costs.nodes - nodes},{nodes},9e6"
+                    file.write_text(f"time_s,name,effect,scope,node,nodes,duration_s\n{fault}\n")
+                    ran = simulate_fleet(
+                        costs, days=found.end_ns * 2 / DAY, faults=str(file), recover=recover, recovery=times
+                    ).ran
+                ended = next(r for r in ran.account.rows if r.steps)
+                end_ns = ended.end_ns - (ended.steps - 1) * ((ended.end_ns - ended.start_ns) // ended.steps)
+                kept = f" ({found.kept} kept)" if recover == "redistribute" else ""
+                told.append(f"{found.end_ns / step_ns:.2f}{kept}, {end_ns - found.end_ns:+d} ns")
+            row(f"  {name}, {recover}, at 5, 30, 60, 90% of the step", "; ".join(told))
+
+
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__)
-    ask.add_argument("--part", choices=["fabric"], help="This part alone.")
+    ask.add_argument("--part", choices=["fabric", "middle", "pools"], help="This part alone.")
     ask.add_argument("--seeds", type=int, default=1000)
     ask.add_argument("--shared", type=Path, default=Path("../shared"))
     given = ask.parse_args()
     if given.part:
-        {"fabric": fabric}[given.part]()
+        {"fabric": fabric, "middle": middle, "pools": pools}[given.part]()
         return
     counts(given.seeds)
     availability()
@@ -211,7 +316,10 @@ def main() -> None:
     print()
     erlang()
     rounds()
+    swarms()
+    pools()
     fabric()
+    middle()
     alibaba(given.shared)
     costs = llama3_costs()
     llama3(costs)

@@ -76,11 +76,12 @@ def vllm(folder: Path, profiles: Path) -> None:
 
 TEXT = ("lm-arena-chat", "gpqa")
 FACTORS = {
-    "products": 1.0, "narrow": 1.15, "experts": 0.9, "wide_experts": 1.1, "narrow_experts": 1.05,
+    "products": 1.0, "dense": 1.0, "narrow": 1.15, "experts": 0.9, "wide_experts": 1.1, "narrow_experts": 1.05,
     "packed_experts": 0.65, "decode_attention": 1.1,
 }  # fmt: skip
 HOST = {
-    "group_ns": 2.5e4, "word_ns": 0.1, "kernel_ns": 1000.0, "pass_ns": 5e5, "sequence_ns": 1.2e4, "launch_ns": 4e4,
+    "group_ns": 2.5e4, "word_ns": 0.1, "kernel_ns": 1000.0, "pass_ns": 5e5, "sequence_ns": 6e3, "schedule_ns": 1.2e4,
+    "launch_ns": 4e4, "one_launch_ns": 4e4,
 }  # fmt: skip
 """Where the search begins."""
 PULL, HOST_PULL = 0.04, 0.004
@@ -97,18 +98,27 @@ def rows(path: Path) -> None:
         ("held out", TEXT, ""),
         ("held out", TEXT, "H100"),
         ("held out", TEXT, "B200"),
+        ("held out", TEXT, "one B200"),
+        ("held out", TEXT, "others"),
     ]
     for what, tasks, gpu in [*parts, ("all", ("image-chat", "video-chat"), "")]:
         chosen = [
             one for row, one in zip(given, found, strict=True)
-            if row["task"] in tasks and row["gpu"].startswith(gpu) and "predicted" in one
+            if row["task"] in tasks and _of(row, gpu) and "predicted" in one
             and (what == "all" or (row["model"] in fit) == (what == "fit"))
         ]  # fmt: skip
         kind = f"{what}, {'text' if tasks == TEXT else 'pictures'} {gpu}"
         for name in NUMBERS:
             off = np.abs([one["predicted"][name] / one["measured"][name] - 1 for one in chosen])
             half, most = np.quantile(off, [0.5, 0.9])
-            print(f"{kind:20} {len(chosen):4} rows  {name:34} median {half:6.1%}  p90 {most:7.1%}")
+            near = (off <= 0.3).mean()
+            print(f"{kind:23} {len(chosen):4} rows  {name:32} median {half:6.1%}  p90 {most:7.1%}  near {near:4.0%}")
+
+
+def _of(row: dict[str, str], gpu: str) -> bool:
+    """Whether a row is of these GPUs; `one B200` are those of a single one, `others` all but these."""
+    one = row["gpu"] == "B200" and row["num_gpus"] == "1"
+    return {"one B200": one, "others": not one}.get(gpu, row["gpu"].startswith(gpu))
 
 
 def split(name: str) -> set[str]:
@@ -152,7 +162,7 @@ def fit_images(path: Path) -> None:
         print(gpu, len(chosen), "rows", {name: round(value, 3) for name, value in best.items()})
 
 
-ENGINE = {"network": 0.0, "direct": 1.0}
+ENGINE = {"network": 0.0, "direct": 1.0, "dense": 1.0}
 
 
 class Parts:
@@ -178,9 +188,12 @@ class Parts:
 
     def error(self, figures: dict[str, float]) -> list[float]:
         device = np.array([figures[name] for name in (*FACTORS, *COUNTED)]) @ self.parts + self.others
-        floor = self.eager * figures["launch_ns"] * self.kernels
-        own = figures["pass_ns"] + figures["kernel_ns"] * self.kernels + figures["sequence_ns"] * self.sequences
-        time_ns = np.maximum(device, floor) + own
+        one = self.asked.gpus == 1
+        launches = self.eager * figures["one_launch_ns" if one else "launch_ns"] * self.kernels
+        schedule = figures["schedule_ns"] * self.sequences
+        host = launches + schedule if one else np.maximum(launches, schedule)
+        own = figures["pass_ns"] + figures["sequence_ns"] * self.sequences
+        time_ns = np.maximum(device + figures["kernel_ns"] * self.kernels, host) + own
         tokens = self.asked.copies * self.asked.batch / (self.weights @ time_ns) * 1e9
         between_ms = middle(time_ns, self.weights) / 1e6
         return [abs(np.log(between_ms / self.measured[0])), abs(np.log(tokens / self.measured[1]))]

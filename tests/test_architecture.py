@@ -12,7 +12,7 @@ from module_graph import circles, folders, inside, module_graph, module_name, so
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet"}
+GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet", "pages", "rounds"}
 BASE = GROUND | {"kernels", "machine", "model"}
 VERBS = {
     "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "qualify", "analyse",
@@ -27,6 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"errors", "units"},
     "seals": set(),
     "quiet": set(),
+    "pages": set(),
+    "rounds": set(),
     "kernels": {"errors"},
     "machine": GROUND | {"kernels"},
     "model": GROUND | {"kernels", "machine"},

@@ -137,3 +137,17 @@ def test_the_interval_that_is_found_is_youngs():
     grid = np.array([every for every, _ in found.tried])
     best, young = (int(np.abs(grid - at).argmin()) for at in (found.best_s, found.young_s))
     assert abs(best - young) <= 1
+
+
+def test_a_link_is_slow_and_a_file_may_hold_every_effect(tmp_path: Path):
+    kind = open_faults("link:mtbf=90d,factor=1.2,duration=2h").kinds[0]
+    assert kind.effect == "slow" and kind.factor == 1.2 and kind.unit == "node"
+    lines = ["time_s,effect,node,duration_s,factor,notice_s,scope", "10,preempt,1,60,,30,", "20,storage,,60,,,process"]
+    (tmp_path / "e.csv").write_text("\n".join([*lines, "5,slow,0,60,1.5,,"]) + "\n")
+    found = read_events(tmp_path / "e.csv", nodes=2)
+    assert [found.names[k] for k in found.kind] == ["slow", "preempt", "storage"]
+    assert found.notice_ns.tolist() == [0, 30_000_000_000, 0] and found.nodes.tolist() == [1, 1, 0]
+    for row in ("-1,stop,0,60,,,", "1,preempt,0,60,,-5,", "1,stop,7,60,,,", "1,slow,0,60,1,,"):
+        (tmp_path / "e.csv").write_text("\n".join([lines[0], row]) + "\n")
+        with pytest.raises(UsageError):
+            read_events(tmp_path / "e.csv", nodes=2)

@@ -62,6 +62,28 @@ def test_same_seed_same_bytes_and_the_folder_is_asked_and_compared(tmp_path: Pat
     assert again == {name: written[name] for name in again}  # the same events, the same answer
 
 
+def test_nodes_that_a_sweep_finds_slow_are_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for i, rate in enumerate((100.0, 70.0, 101.0, 100.0)):
+        figure = {"name": "gemm", "part": "device", "unit": "FLOP/s", "value": rate, "spread": 0.01, "device": "cuda:0"}
+        head = {"format": "etude node", "version": 1, "name": f"node{i}", "about": {}, "figures": [figure]}
+        (tmp_path / f"node{i}.json").write_text(json.dumps(head))
+    slow = [
+        "--faults",
+        "slow:at=60s,every=1d,times=1,factor=2,duration=10min,skew=9",
+        "--spares",
+        "2",
+        "--recover",
+        "spare",
+    ]
+    found = fleet(capsys, *slow, "--sweep", str(tmp_path))
+    assert found["excluded"] == [1] and fleet(capsys, *slow, "--exclude", "1") == found
+    assert [c["micro_batches"] for c in found["configs"]] == [1]
+    for more, said in ((["--exclude", "x"], "not a node"), (["--sweep", "nowhere"], "0 files of nodes"),
+                       (["--exclude", "0-2"], "3 nodes are excluded")):  # fmt: skip
+        assert main(["fleet", *JOB, *slow, *more]) == 2
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -70,6 +92,7 @@ def test_same_seed_same_bytes_and_the_folder_is_asked_and_compared(tmp_path: Pat
         (["--faults", "node:mtbf=x"], "is not a time"),
         (["--checkpoint", "local:soon"], "not a time"),
         (["--tp", "4", "--pp", "4", "--recover", "shrink"], "one replica"),
+        (["--gpus", "8", "--recover", "replan"], "none is left"),
         (["--checkpoint", "remote:auto"], "no fault has a rate"),
         (["--spares", "many"], "not a number of nodes"),
         (["--restart", "-5s"], "negative"),

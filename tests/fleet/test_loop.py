@@ -5,7 +5,7 @@ import pytest
 
 from etude.errors import UsageError
 from etude.fleet.checkpoint import SaveTier
-from etude.fleet.costs import Config, Costs
+from etude.fleet.costs import Config, Costs, Rounds
 from etude.fleet.events import EFFECTS, SCOPES, Events
 from etude.fleet.loop import Ran, run_job
 from etude.fleet.recovery import Recovery, policy_of
@@ -216,3 +216,35 @@ def test_policies_that_cannot_go_on_are_refused(policy, said):
     with pytest.raises(UsageError, match=said):
         run_job(costs(), events((5, "stop", "node", 0, 1, 0)), policy=policy, recovery=TIMES, spares=None,
                 horizon_ns=S * 1000)  # fmt: skip
+
+
+def test_nodes_that_are_not_used_feel_nothing():
+    both = events((102, "slow", "node", 1, 1, 500), (300, "stop", "node", 1, 1, 900), factor=2.0)
+    given = {"policy": policy_of("spare"), "recovery": TIMES, "spares": 1, "horizon_ns": 1000 * S}
+    out = run_job(costs(), both, excluded=(1,), **given)
+    assert (parts(out), out.interruptions) == ({"useful": 1000}, 0)
+    assert run_job(costs(), both, **given).interruptions == 1
+    for excluded, said in (((1, 2), "2 nodes are excluded, and 1 stand by"), ((9,), "node 9 is excluded")):
+        with pytest.raises(UsageError, match=said):
+            run_job(costs(), both, excluded=excluded, **given)
+
+
+def test_replan_deals_micro_batches_by_speed():
+    """4 nodes with 6 micro-batches of 1 s each, and 4 s of sums; one node becomes slower by 2."""
+    whole = Config(4, 10 * S, 24, rounds=Rounds(6, S, S, 9 * S))
+
+    def dealt(most: int) -> Config:
+        return Config(4, (most + 4) * S, 24, name=str(most), rounds=Rounds(most, S, S, (most + 3) * S))
+
+    of = costs(healthy=whole, dealt=dealt, predicted=fewer, replicated=True)
+    found = of.slowed(2.0)
+    assert found is not None and (found.step_ns, found.absorbs) == (11 * S, 2.0)  # 3 for it in 6 s, 7 for the others
+    assert of.slowed(1.0) is None  # healthy devices keep the plan
+    slow = events((100, "slow", "node", 2, 1, 98), factor=2.0)
+    times = Recovery(detect_ns=5 * S, regroup_ns=2 * S)
+    # slow from 100 on: a step of 20 s; noticed at 105, dealt from 120 to 122; 7 steps of 11 s until 199; 2 s; then 10 s
+    replanned = ran(slow, policy="replan", of=of, times=times, spares=0, seconds=301)
+    assert replanned.transitions == {"deal": 2}
+    assert parts(replanned) == {"useful": 280, "restart": 4, "degraded": 17}
+    kept = ran(slow, policy="redistribute", of=of, times=times, spares=0, seconds=301)
+    assert kept.account.step < replanned.account.step

@@ -172,6 +172,15 @@ def test_same_seed_same_nodes_for_every_policy(tmp_path: Path):
     assert a == b and a != ran(tmp_path, text, "backfill", 6).end_ns.tolist()
 
 
+def test_jobs_of_another_year_are_run_to_their_end(tmp_path: Path):
+    late = 400 * 86_400
+    jobs = f"[{{gpus: 1, duration_s: 5}}, {{gpus: 1, arrival_s: {late}, duration_s: 5}}]"
+    found = ran(tmp_path, f"gpus: 1\njobs: {jobs}\n")
+    assert found.end_ns.tolist() == [5 * 10**9, (late + 5) * 10**9] and found.stuck == 0
+    cut = ran(tmp_path, "gpus: 1\nhorizon: 60s\njobs: [{gpus: 1, duration_s: 50}, {gpus: 1, duration_s: 50}]\n")
+    assert cut.stuck == 1 and shared_record(cut)["jobs_done"] == 1
+
+
 def test_a_predicted_job_is_as_fast_as_its_steps(tmp_path: Path):
     text = """gpus: 8
 jobs:
@@ -193,7 +202,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert found["policy"] == "harvest" and found["jobs_done"] == 4
     assert found["useful_s"] + sum(found["lost_s"].values()) == pytest.approx(found["duration_s"])
-    assert main(["report", str(tmp_path / "out"), "-o", str(tmp_path / "page.html")]) == 0
+    assert main(["fleet", str(example), "--policy", "elastic", "-o", str(tmp_path / "other")]) == 0
+    assert main(["report", str(tmp_path / "out"), str(tmp_path / "other"), "-o", str(tmp_path / "page.html")]) == 0
+    assert "Side by side" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert main(["fleet", "gpt2", "--policy", "fifo"]) == 2
 
 

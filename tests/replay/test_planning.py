@@ -17,7 +17,7 @@ from etude.errors import FormatError, UsageError
 from etude.model.build import TraceBuilder
 from etude.model.schema import Kind
 from etude.replay import coverage, plan
-from etude.replay.between import Busy, pauses_before, pauses_ns, python_ns, unit_ns, waited
+from etude.replay.between import Busy, pauses_before, pauses_ns, python_ns, unit_ns, waited, without_waits
 from etude.replay.compiled import compiled_sources
 from etude.replay.host_time import counted, host_intervals, plain_ns
 from etude.replay.light import light_clocks, light_events
@@ -103,15 +103,25 @@ def test_what_the_profiler_adds_to_a_gap_is_taken_off():
 def test_python_between_operators_from_light_steps_by_hand():
     calls, recorded = np.array([False, True, True, True]), np.array([0, 90, 95, 30])
     light = [(np.array([0, 20, 20, 99]), np.array([0, 0, 3, 0])), (np.array([0, 40, 22, 99]), np.array([0, 0, 3, 0]))]
-    # An event costs 4: 16 and 36 before the first call; 4 and 6 with three events more; 95 is more than was recorded.
-    assert python_ns(recorded, light, calls, 4.0).tolist() == [0, 16, 4, 30]
+    # An event costs 4: 16 and 36 before the first call; 4 and 6 with three events more; 99 is more than was recorded.
+    assert python_ns(recorded, light, calls, np.array([4.0, 4.0]), np.array([9.0, 9.0])).tolist() == [0, 16, 4, 26]
+    # Passes took 6 and 18 ns: 16 and 36 are 32 and 24 with one of 12.
+    assert python_ns(recorded, light, calls, np.array([4.0, 4.0]), np.array([6.0, 18.0])).tolist() == [0, 24, 4, 17]
 
 
 def test_pauses_make_up_for_calls_that_the_player_makes_slowly():
-    us, calls = 1000, np.array([True] * 5)
-    # A call costs 3 us: ahead by 7, which is played; then behind by 2, ahead by 2 (too little), ahead by 5.
-    wanted = np.array([10, 1, 7, 6, 0]) * us
-    assert pauses_before(wanted, calls, 3.0 * us, 200.0).tolist() == [6800, 0, 0, 4800, 0]
+    # A call costs 30 or 20: ahead by 70, which is played; then behind by 20, ahead by 20 (too little), and by 50.
+    wanted, own = np.array([100.0, 10, 70, 50, 0]), np.array([30.0, 30, 30, 20, 30])
+    assert pauses_before(wanted, own, 50.0, 2.0).tolist() == [68, 0, 0, 48, 0]
+
+
+def test_gaps_are_no_longer_than_the_thread_worked():
+    gaps, waits = np.array([5, 40, 10, 100, 7]), np.array([False, True, True, False, False])
+    assert without_waits(gaps, waits, 200.0).tolist() == gaps.tolist()
+    assert without_waits(gaps, waits, 132.0).tolist() == [5, 10, 10, 100, 7]  # 30 less: where it waited, the longest
+    assert without_waits(gaps, waits, 124.0).tolist() == [5, 6, 6, 100, 7]
+    assert without_waits(gaps, waits, 32.0).tolist() == [5, 0, 0, 20, 7]  # more than there is: then the longest
+    assert without_waits(gaps, waits, -1.0).tolist() == [0] * 5
 
 
 def test_moments_of_a_window_are_those_of_the_same_events_in_a_light_step(tmp_path: Path):
@@ -124,7 +134,8 @@ def test_moments_of_a_window_are_those_of_the_same_events_in_a_light_step(tmp_pa
     start, end = np.array([1000, 1100, 1500, 1200]), np.array([2000, 1400, 1600, 1900])
     told = {
         "names": ["ProfilerStep#5", "aten::mm", "aten::add", "gloo:all_reduce"], "name": [0, 1, 3, 2],
-        "thread": [4, 4, 5, 4], "start_ns": [0, 10, 15, 50], "end_ns": [100, 40, 77, 60], "event_ns": 2.5,
+        "thread": [4, 4, 5, 4], "start_ns": [0, 10, 15, 50], "end_ns": [100, 40, 77, 60], "event_ns": [2.5],
+        "pass_ns": [9.5], "node_ns": 1.5, "cpu_ns": [88],
     }  # fmt: skip
     file = tmp_path / "trace.rank3.light.json.gz"
     file.write_bytes(gzip.compress(json.dumps(told).encode()))
@@ -141,7 +152,7 @@ def test_moments_of_a_window_are_those_of_the_same_events_in_a_light_step(tmp_pa
         60,
         100,
     ]
-    assert clock.comm_end_ns == {3: 77} and light.event_ns == 2.5
+    assert clock.comm_end_ns == {3: 77} and (clock.step, clock.worked_ns) == (0, 88)
     assert light_clocks(trace, events & (np.arange(4) != 2), start, end, light) == []  # another program
     for broken in (b"{}", b"[", json.dumps(told | {"name": [9, 1, 3, 2]}).encode()):
         file.write_bytes(gzip.compress(broken))

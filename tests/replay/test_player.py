@@ -1,15 +1,18 @@
 """Playing, on the CPU: numbers come out right, memory is let go, what cannot be called is counted."""
 
 import json
+import time
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import etude
 from etude.cli import main
 from etude.collect import torch as collect
 from etude.errors import UsageError
+from etude.pages import page_faults
 from etude.replay import PlayerOptions, plan, play, play_together
 from etude.replay.builder import ProgramBuilder
 from etude.replay.program import CommKind, Fill, Origin, Program, StandInKind, StepKind
@@ -17,7 +20,7 @@ from etude.replay.program import CommKind, Fill, Origin, Program, StandInKind, S
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
 
 from etude.replay.cuda_graph import refusals  # noqa: E402 - needs PyTorch
-from etude.replay.own_cost import own_call_ns  # noqa: E402
+from etude.replay.own_cost import Events, Expected, Session, own, session  # noqa: E402
 from etude.replay.player import Player  # noqa: E402
 
 
@@ -153,7 +156,9 @@ def test_a_step_without_the_profiler_is_known(tmp_path: Path, capsys: pytest.Cap
             optimizer.step()
             run.step()
     measured = collect.manifests(tmp_path / "run")[0]["steps"]["unprofiled"]
-    assert measured["count"] == 2 and measured["step_ns"] > 0  # of four the first is thrown away, the last is light
+    assert (
+        measured["count"] == 1 and measured["step_ns"] > 0
+    )  # of four the first is thrown away, the last two are light
     command = ["replay", str(tmp_path / "run"), "--device", "cpu", "--iterations", "1", "--warmup", "0", "--json"]
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["step_ns"]["unprofiled"] == measured["step_ns"]
@@ -162,7 +167,7 @@ def test_a_step_without_the_profiler_is_known(tmp_path: Path, capsys: pytest.Cap
     assert main([*command, "--unprofiled", "soon"]) == 2
     torch.set_num_threads(2)  # recorded with one thread: so it is played
     program = plan(etude.open(tmp_path / "run"), recording=tmp_path / "run")[0]
-    assert program.about["host"]["light_steps"] == 1
+    assert program.about["host"]["light_steps"] == 2
     assert play(program, PlayerOptions(iterations=1, warmup=0, device="cpu"))["threads"] == 1
     assert play(program, PlayerOptions(iterations=1, warmup=0, device="cpu", threads=2))["threads"] == 2
 
@@ -206,7 +211,9 @@ def test_time_between_operators_of_a_cpu_is_played_by_default(monkeypatch: pytes
 
 def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatch):
     us = 1000
-    b = ProgramBuilder(host={"free_ns": 600 * us, "light_steps": 2, "event_ns": 900.0})
+    b = ProgramBuilder(
+        host={"free_ns": 600 * us, "light_steps": 2, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 0}
+    )
     x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
     b.mark(0)
     for _ in range(2):
@@ -214,22 +221,93 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
     b.step(StepKind.END, 0)
     b.host_ns = [0, 300 * us, 2 * us, 100 * us]
     spun: list[int] = []
-    monkeypatch.setattr("etude.replay.player.spin", spun.append)
-    monkeypatch.setattr(
-        "etude.replay.player.own_call_ns", lambda chunks, calls, views, most_ns: 10.0 * us * (calls == 2)
+    monkeypatch.setattr("etude.replay.player.work", spun.append)
+    # Played twice; a pass takes 1,000 ns, which are 100 rounds, and took 2,000 in the recording. An event costs 100 ns.
+    events = Events(["aten::neg_"] * 4, *np.array([[50, 60, 100, 112], [55, 65, 105, 117], [7, 7, 7, 7]]) * us)
+    told = Session(events, np.array([1000.0, 1000.0]), np.array([100.0, 100.0]), 200.0)
+    monkeypatch.setattr("etude.replay.player.session", lambda play, times: told)
+    monkeypatch.setattr("etude.replay.player.times_for", lambda once_ns: 2)
+    monkeypatch.setattr("etude.replay.player.pause_rounds", lambda: 3.0)
+    player = Player(b.build(), "cpu")
+    player.prepare()
+    spun.clear()
+    player.iteration()
+    # A us of the recording is 50 rounds. The player's gap is 600 (500 and 700) less 22.5, half of an event of the
+    # recording; the first gap is not known, so it is as long. 15,000 - 577.5 - 3; then 100 + 5,000 - 577.5 - 3.
+    assert player.own_rounds == 1155
+    assert spun == [14_420, 4_520]
+
+
+def test_the_cost_of_a_gap_is_measured_between_operators():
+    def play() -> None:
+        torch.neg(x)
+        time.sleep(0.002)
+        torch.abs(x)
+
+    x = torch.ones(8)
+    told = session(play, 3)
+    steps = [Expected(at, StepKind.CALL, name, 0) for at, name in enumerate(("aten::neg", "aten::abs"))]
+    found = own(told.events, steps, 3, 2)
+    assert found is not None and len(told.pass_ns) == 3
+    assert np.isnan(found.before_ns[:, 0]).all() and (found.before_ns[:, 1] >= 2e6).all()
+    assert (found.inside_ns < 2e6).all() and (found.events[:, 1] == 1).all()
+    assert own(told.events, [*steps, Expected(2, StepKind.CALL, "aten::neg", 0)], 3, 3) is None  # another program
+
+
+def test_a_wait_for_communication_is_no_cost_of_the_player():
+    # An operator up to 20; a call of 30 to 40, done at 90; the next operator at 100 waits for it.
+    names = ["aten::neg", "c10d::allreduce_", "gloo:all_reduce", "aten::abs"]
+    events = Events(names, np.array([10, 30, 35, 100]), np.array([20, 40, 90, 110]), np.array([1, 1, 2, 1]))
+    kinds = (
+        (StepKind.CALL, "aten::neg"),
+        (StepKind.COMM, "c10d"),
+        (StepKind.WAIT, "c10d"),
+        (StepKind.CALL, "aten::abs"),
     )
-    monkeypatch.setattr("etude.replay.player.pause_ns", lambda: 500.0)
+    found = own(events, [Expected(at, kind, name, 0) for at, (kind, name) in enumerate(kinds)], 1, 4)
+    assert found is not None and found.before_ns[0].tolist()[1::2] == [10, 10]
+
+
+def test_a_step_touches_as_many_new_pages_as_the_program_did():
+    b = ProgramBuilder(host={"free_ns": 0, "light_steps": 1, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 300})
+    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    b.mark(0)
+    b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
+    player = Player(b.build(), "cpu", host="fast")
+    player.prepare()
+    before = page_faults()
+    player.iteration()
+    assert 290 <= player.new_pages <= 300 <= page_faults() - before + 10
+
+
+def test_second_moments_are_0_where_gradients_are():
+    b = ProgramBuilder(host={"free_ns": 0, "light_steps": 1, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 0})
+    gradient, average, square = (b.storage(16, origin=Origin.OUTSIDE) for _ in range(3))
+    for storage, fill in ((gradient, Fill.ONES), (average, Fill.AVERAGES), (square, Fill.SQUARES)):
+        b.fill(storage, fill)
+    g, m, v = (b.slot(storage, "float32", [4]) for storage in (gradient, average, square))
+    half = b.slot(gradient, "float32", [2])
+    b.mark(0)
+    b.call("aten::zero_", [{"t": 0}], [half], [])
+    b.call("aten::lerp_.Scalar", [{"t": 0}, {"t": 1}, 0.1], [m, g], [])
+    b.call("aten::addcmul_", [{"t": 0}, {"t": 1}, {"t": 2}, 0.001], [v, g, g], [])
+    player = Player(b.build(), "cpu", host="fast")
+    player.prepare()
+    assert player._values[m].tolist()[:2] == [0, 0] == player._values[v].tolist()[:2]
+    assert min(player._values[v].tolist()[2:]) > 0.001 and not player.failures
+
+
+def test_functions_of_python_are_called_where_they_take_the_arguments():
+    b = ProgramBuilder()
+    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    b.call("aten::fill_.Scalar", [{"t": 0}, 3], [x], [])
+    b.call("aten::add_.Tensor", [{"t": 0}, {"t": 1}, 2], [x, x], [])  # alpha must have its name
+    b.call("aten::ones_like", [{"t": 0}, 6, 0, "cpu", False, None], [x], [])  # a data type as a number: the operator
     player = Player(b.build(), "cpu")
     player.prepare()
     player.iteration()
-    # 10 us late before the first call, so 290 of 300; 8 us late before the second, so 92 of the last 100.
-    assert spun == [289_500, 91_500]
-
-
-def test_the_cost_of_a_call_is_measured_without_its_operator():
-    x = torch.ones(300, 300)
-    found = own_call_ns([lambda: [torch.mm(x, x) for _ in range(20)]], 20, 0, 1000.0)  # ms of products, us of calls
-    assert 0 <= found < 1e6
+    assert player._values[x].tolist() == [9.0] * 4 and not player.failures
+    assert [player.program.ops[op] for op, _ in player._not_quick] == ["aten::ones_like"]
 
 
 def test_streams_and_events_of_a_device_are_none_on_a_cpu():

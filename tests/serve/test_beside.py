@@ -10,6 +10,7 @@ from etude.errors import FormatError, UsageError
 from etude.generate.model import open_model
 from etude.machine import open_system
 from etude.serve import Engine, serve
+from etude.serve import state as of
 from etude.serve.adapters import LoraCost
 from etude.serve.beside import lora_cost, tower_cost, weighed, with_images
 from etude.serve.deployment import shared_plan
@@ -18,8 +19,10 @@ from etude.serve.pools import deployed_pools
 from etude.serve.pools.groups import Pool
 from etude.serve.request_files import read_requests
 from etude.serve.requests import Requests, requests_of
+from etude.serve.serving import Group
 from etude.serve.stacks import ServingStack
 from etude.serve.steps import step_cost
+from etude.serve.wire import wire_of
 
 COST = step_cost(tokens=[1], layers_ns=[1000.0])
 LORA = LoraCost(pass_ns=10.0, adapter_ns=20.0, token_ns=1.0, load_ns=300)
@@ -71,6 +74,21 @@ def test_no_adapter_is_lost(more):
     assert (found.state.adapter[:, :, 0] <= 0).all() and not found.count("PENDING").any()
     plain = serve(requests, engine(6, **more), COST, replicas=2, router="least")
     assert int(found.count("MADE").sum()) == int(requests.output.sum()) == int(plain.count("MADE").sum())
+
+
+def test_adapters_where_prompts_and_answers_are_apart():
+    groups = [Group(COST, 1, of.PREFILL), Group(COST, 1, of.DECODE)]
+    wire = wire_of(100, 1e9, choose="best")
+    # 4 tokens, 400 bytes. Loaded where the prompt is read, and again where it is decoded, while the bytes come.
+    found = serve(alike(1, output=2, adapter=[0]), engine(1), groups, lora=LORA, wire=wire)
+    first = 1000 + 300 + 10 + 20 + 4
+    assert found.column("FIRST").tolist() == [first] and found.column("READY").tolist() == [first + 400]
+    assert found.column("FINISH").tolist() == [first + 400 + 1000 + 300 + 10 + 20 + 1]
+    # One slot: the second is not sent before the first is answered.
+    requests = requests_of([0, 5000], [4, 4], [9, 2], adapter=[0, 1])
+    found = serve(requests, engine(1), groups, lora=LORA, wire=wire)
+    assert found.column("READY")[1] == found.column("FINISH")[0] + 400
+    assert not found.count("ADAPTERS").any() and found.count("LOADED").tolist() == [2, 2]
 
 
 def test_adapters_without_slots_are_refused():

@@ -10,12 +10,16 @@ from etude.serve import Engine, serve
 from etude.serve.cache import CacheRules, Room, cache_rules, on_system
 from etude.serve.pieces import pieces_of
 from etude.serve.requests import Requests, requests_of
+from etude.serve.reuse import no_reuse, reuse_of
+from etude.serve.serving import Served
 from etude.serve.steps import step_cost
 from etude.serve.store import hits, store_of
+from etude.serve.wire import Codec, wire_of
 from etude.serve.workloads import Agents, Recommend
 from toy_systems import one_level
 
 BY_TOKENS = step_cost(tokens=[0, 1000], layers_ns=[100.0, 10100.0])  # 100 + 10 a token
+CONSTANT = step_cost(tokens=[1], layers_ns=[1000.0])
 APART = 10**9
 
 
@@ -24,7 +28,9 @@ def found(requests: Requests, words: str, room: int | None = None) -> np.ndarray
     rules = cache_rules(words)
     if room is not None:
         rules = replace(rules, tiers=(Room(name="host", bytes=room),))
-    return hits(store_of(requests, rules, 1, 16), requests.prompt, requests.arrival_ns)
+    known = reuse_of(requests) if rules.policy == "expected" else no_reuse()
+    store = store_of(requests, rules, 1, 16)
+    return hits(store, known, requests.prompt, requests.session, requests.arrival_ns)
 
 
 def of_one_size(seed: int, count: int = 120) -> Requests:
@@ -99,11 +105,12 @@ def test_policies_by_room(seed: int, words: str):
     requests = of_one_size(seed)
     whole = found(requests, words).sum()
     assert found(requests, words, 0).sum() == 0
-    for policy in ("lru", "belady", "ttl=10000s", "pinned=512"):
+    for policy in ("lru", "belady", "ttl=10000s", "pinned=512", "expected"):
         assert found(requests, f"{words} {policy}").sum() == whole  # with all the room eviction does not matter
     for blocks in (3, 10, 20, 30):
         least, most = (found(requests, f"{words} {p}", 512 * blocks).sum() for p in ("lru", "belady"))
         assert least <= most <= whole
+        assert found(requests, f"{words} expected", 512 * blocks).sum() <= most
     assert found(requests, f"{words} ttl=1s", 512 * 10).sum() <= found(requests, f"{words} lru", 512 * 10).sum()
 
 
@@ -125,7 +132,10 @@ def test_what_no_room_has_goes_to_the_next_tier():
     requests = of_one_size(5)
     two = CacheRules(mode="prefix", tiers=(Room(name="host", bytes=512 * 8), Room(name="nvme", bytes=512 * 12)))
     store = store_of(requests, two, 1, 16)
-    assert hits(store, requests.prompt, requests.arrival_ns).tolist() == found(requests, "prefix", 512 * 20).tolist()
+    assert (
+        hits(store, no_reuse(), requests.prompt, requests.session, requests.arrival_ns).tolist()
+        == found(requests, "prefix", 512 * 20).tolist()
+    )
     assert (store.used[0] <= store.room).all() and store.moved[0, :2].min() > 0
     assert store.moved[0, 2] == 0  # nothing came from another replica
 
@@ -218,6 +228,8 @@ def test_belady_in_the_blocks_of_a_device_finds_no_less():
         ("none host=1GB", "`none` keeps nothing"),
         ("prefix fix=0.1", "`fix` is of pieces found at another place"),
         ("blocks sharded", "needs a link"),
+        ("prefix shared", "`shared` is of tiers"),
+        ("prefix host=1GB@1GB/s coded=disk", "names no tier"),
         ("prefix sharded link=1GB/s", "the blocks of a device are its own"),
         ("blocks fix=2", "not between 0 and 1"),
         ("prefix host=1GB host=2GB", "two tiers of one name"),
@@ -237,3 +249,55 @@ def test_tiers_of_a_system_give_their_rates():
     found_rules = on_system(cache_rules("belady host=1GB nvme=1TB@7GB/s"), open_system("h200-server"), 2.0**20)
     assert [tier.bytes_per_s for tier in found_rules.tiers] == [55.4e9, 7e9]
     assert found_rules.mode == "prefix" and found_rules.tiers[0].latency_ns == 5000
+
+
+# -- what is expected, and what is coded -------------------------------------------------------------------------------
+
+
+def sessions_of(order: str) -> Requests:
+    """A request of one piece for each letter, a second apart; a letter is a session."""
+    names = [ord(one) - ord("a") for one in order]
+    lists = [[[one, 64], [f"own-{k}", 16]] for k, one in enumerate(order)]
+    return requests_of(
+        np.arange(len(order)) * APART, np.full(len(order), 80), np.full(len(order), 1), session=names, segments=lists
+    )
+
+
+def test_what_is_expected_latest_goes_first():
+    """Room for two prompts. `a` comes every 2 s, the others once."""
+    requests = sessions_of("abacadaea")
+    by = {p: found(requests, f"blocks {p}", 2 * 80)[[0, 2, 4, 6, 8]].tolist() for p in ("lru", "expected", "belady")}
+    assert by == {p: [0, 64, 64, 64, 64] for p in by}
+    requests = sessions_of("abcabcdeabc")
+    by = {p: int(found(requests, f"blocks {p}", 3 * 80).sum()) for p in ("lru", "expected", "belady")}
+    assert by["lru"] <= by["expected"] <= by["belady"]
+
+
+def twice(words: str, choose: str, rate: str = "1GB/s") -> Served:
+    """A prompt of 80 tokens of 100 bytes on one replica, the same front on the other, a store at 1 byte/ns."""
+    requests = sessions_of("aa")
+    codecs = [Codec("none"), Codec("four", 4.0, 2e9, 4e9, 10)]
+    engine = Engine(async_scheduling=False, cache=f"prefix {words} far=1GB@{rate} coded=far")
+    return serve(requests, engine, CONSTANT, replicas=2, token_bytes=100.0, wire=wire_of(100, 1e9, 0, codecs, choose))
+
+
+def test_loads_from_a_store_are_coded():
+    # 64 tokens, 6,400 bytes: as they are 6,400 ns; coded 20 + 3,200 + 1,600 + 1,600.
+    late = {c: twice("shared", c).column("FIRST")[1] - APART - 1000 for c in ("fixed:none", "fixed:four", "best")}
+    assert late == {"fixed:none": 6400, "fixed:four": 20 + 3200 + 1600 + 1600, "best": 6400}
+    slow = {c: twice("shared", c, "250MB/s").column("FIRST")[1] - APART - 1000 for c in ("fixed:four", "best", "learn")}
+    assert slow == {"fixed:four": 20 + 4800 + 6400, "best": 20 + 4800 + 6400, "learn": 25600}
+    assert twice("", "best").column("FIRST")[1] == APART + 1000  # without `shared` the other replica has nothing
+
+
+def test_the_rate_of_a_store_is_learnt_from_loads():
+    requests = sessions_of("aaaa")
+    codecs = [Codec("none"), Codec("four", 4.0)]
+    engine = Engine(async_scheduling=False, cache="prefix shared far=1GB@100MB/s coded=far")
+    found = serve(
+        requests, engine, CONSTANT, replicas=4, token_bytes=100.0, wire=wire_of(100, 1e9, 0, codecs, "learn"),
+        router=lambda request, replicas, now_s: (0, 1, 1, 2)[request["request"]],
+    )  # fmt: skip
+    # Replica 1 has the front in its own blocks the second time; what one has seen another does not know.
+    assert (found.column("FIRST") - requests.arrival_ns - 1000).tolist() == [0, 64_000, 0, 64_000]
+    assert found.state.store.link[:, 0].tolist() == [0.0, 10.0, 10.0, 0.0]

@@ -13,6 +13,8 @@ from etude.generate.passes import PassShape, pass_job
 from etude.machine import open_system
 from etude.predict import grown
 from etude.serve.catalogue import PARTS, TOKENS, fullest, pass_tables
+from etude.serve.deployment import deployed
+from etude.serve.engine import Engine
 from etude.serve.fit import descend
 from etude.serve.network import all_reduce_ns
 from etude.serve.pass_time import times_ns
@@ -104,7 +106,7 @@ def test_passes_cost_what_the_node_level_says():
 def test_few_tokens_read_few_experts():
     model = open_model("qwen3-30b-a3b").replace(layers=2)
     tables = pass_tables(model, Plan(gpus=1), open_system("dgx-h100"), keep=False)
-    experts = tables.layers_ns[2]
+    experts = tables.layers_ns[PARTS.index("experts")]
     assert experts[0] < 0.15 * experts[10]  # 8 of 128 against all, and what is fixed
 
 
@@ -201,3 +203,23 @@ def test_a_profile_whose_chunks_have_places_of_their_own(tmp_path):
     assert one(cost, prompt_tokens=5) == pytest.approx(1000 * (2 * 6 + 1) + 2000 * (10 + 0), rel=0.01)
     shape = {"prompt_tokens": 16, "pairs": 16 * 16 + 16 * 17 / 2, "decode": 2, "decode_keys": 64}
     assert one(cost, **shape) - 1000 * (2 * 19 + 1) == pytest.approx(2000 * (32 + 16 + 3 * 64), rel=0.01)
+
+
+def test_the_host_schedules_beside_the_device_and_before_its_launches_in_one_process():
+    """Of 10 sequences that decode, 20 are counted (each is run and comes out). Tokens take 1 ns each, gaps 5."""
+    given = {"tokens": [0, 100], "layers_ns": [0, 100], "gaps_ns": 5.0, "floor_ns": (0, 70, 90), "pass_ns": (1, 1)}
+    ten = [Shape(0, 0.0, 10, 10, 10, 1)]
+    assert times_ns(step_cost(**given, graphs=[16], schedule_ns=0.5), ten) == 16 + 5 + 1  # the device is slower
+    assert times_ns(step_cost(**given, graphs=[16], schedule_ns=2.0), ten) == 2 * 20 + 1
+    assert times_ns(step_cost(**given, schedule_ns=2.0), ten) == 70 + 1  # launched, while 40 ns of others go on
+    assert times_ns(step_cost(**given, schedule_ns=2.0, one_process=True), ten) == 70 + 40 + 1
+
+
+def test_a_deployment_has_the_graphs_of_its_limit_of_sequences():
+    """vLLM captures sizes up to twice `max_num_seqs`, and no more than 512."""
+    tiny, system = open_model("qwen3-0.6b").replace(layers=1), open_system("dgx-h100")
+    few, many = (
+        deployed(tiny, Plan(gpus=1), system, Engine(max_num_seqs=limit)).cost.padded.tolist() for limit in (8, 256)
+    )
+    assert few == [1, 1, 2, 4, 4, 8, 8, 8, 8, *[16] * 8]
+    assert len(many) == 513 and many[300] == 304

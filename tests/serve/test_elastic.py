@@ -324,7 +324,18 @@ def test_prompts_and_answers_scale_apart():
 
 @pytest.mark.parametrize(
     "text",
-    ["queue:2..16", "queue:16..2,most=4", "queue:2,most=4", "queue:1..2,most=0", "queue:1..2,most=1", "f,most=4,x=1"],
+    [
+        "queue:2..16",
+        "queue:16..2,most=4",
+        "queue:2,most=4",
+        "queue:1..2,most=0",
+        "queue:1..2,most=1",
+        "f,most=4,x=1",
+        "target:0,most=4",
+        "target:8,most=4,tolerance=2",
+        "queue:1..2,most=4,down=5s",
+        "f,most=4,noise=x",
+    ],
 )
 def test_rules_of_scaling_that_are_refused(text: str):
     with pytest.raises(UsageError):
@@ -367,3 +378,28 @@ def test_the_command_scales(capsys: pytest.CaptureFixture[str], tmp_path: Path):
 def test_what_does_not_go_together(given: list[str], capsys: pytest.CaptureFixture[str]):
     assert main([*STREAM, *given]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_target_asks_as_kubernetes_does():
+    rule = ScaleRule(most=20, target=8.0)
+    # 10% of the target is no reason; else as many as bring it there.
+    assert [rule.aimed(requests, 4) for requests in (32, 35, 36, 29, 28, 400)] == [4, 4, 5, 4, 4, 20]
+    assert [rule.aimed(requests, 4) for requests in (0, 8, 9)] == [1, 1, 2]
+    scale = Scale(ScaleRule(most=20, target=8.0, down_ns=100), 4, 0)
+    asked = [(0, 6), (50, 3), (100, 2), (101, 2), (160, 1)]
+    now, found = 4, []
+    for when, aim in asked:
+        now = scale._aimed(aim, now, when)
+        found.append(now)
+    # 6 at 0 holds until 100, 3 at 50 until 150, then 2 of 100 and 101.
+    assert found == [6, 6, 6, 3, 2]
+
+
+def test_what_is_known_of_the_load_is_old_and_noisy():
+    told: dict[str, list[float]] = {"now": [], "old": [], "noisy": []}
+    for name, more in (("now", {}), ("old", {"seen_ns": 2000}), ("noisy", {"noise": 0.5, "seed": 3})):
+        hook = lambda seen, now_s, name=name: told[name].append(seen["requests"]) or 1  # noqa: E731
+        rule = ScaleRule(most=2, every_ns=1000, hook=hook, **more)
+        serve(requests_of([0, 2500], [4, 4], [9, 9]), PLAIN, SLOW, replicas=2, control=Scale(rule, 1, 0))
+    assert told["old"] == told["now"][: len(told["old"])] and len(told["now"]) - len(told["old"]) == 2
+    assert len(told["noisy"]) == len(told["now"]) and told["noisy"] != told["now"] and min(told["noisy"]) >= 0

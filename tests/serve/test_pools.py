@@ -72,6 +72,43 @@ def test_a_codec_pays_on_a_slow_link_alone():
         assert ready[rate, "best"] == min(ready[rate, "fixed:none"], ready[rate, "fixed:four"])
 
 
+def test_a_link_that_changes_while_bytes_are_on_it():
+    # 1,000 bytes from 1,000 on: 500 at 1 byte/ns, 300 at a tenth from 1,500 to 4,500, the rest at 2 bytes/ns.
+    wire = wire_of(100, 1e9, 0, choose="best", later=[(1500, 1e8), (4500, 2e9)])
+    found = serve(requests_of([0], [10], [2]), PLAIN, apart(), wire=wire)
+    assert found.column("READY").tolist() == [4500 + 100]
+    same = wire_of(100, 1e9, 0, choose="best", later=[(0, 1e9), (10**6, 1e8)])
+    assert serve(requests_of([0], [10], [2]), PLAIN, apart(), wire=same).column("READY").tolist() == [2000]
+
+
+def test_the_rate_of_a_link_is_learnt():
+    """Ratio 4 at no cost. Nothing is coded before a transfer was there; then 10 ns a byte is known, so that it is. The
+    newest counts for a half: after 20 ns a byte it is 15."""
+    codecs, at = [Codec("none"), Codec("four", 4.0, 1e8, 1e8)], [0, 50_000, 100_000, 300_000]
+    wire = wire_of(100, 1e8, 0, codecs, "learn:0.5", later=[(90_000, 5e7)])
+    found = serve(requests_of(at, [10] * 4, [2] * 4), PLAIN, apart(), wire=wire)
+    # Coded: 20,000 ns of the codec and 2,500 of the link, against 10,000 as it is: not before it takes 26.7 ns a byte.
+    assert found.column("CODED").tolist() == [0, 0, 0, 0] and found.state.link_ns.tolist() == [0.0, 17.5]
+    codecs = [Codec("none"), Codec("four", 4.0, 1e9, 1e9)]
+    found = serve(requests_of(at, [10] * 4, [2] * 4), PLAIN, apart(), wire=wire_of(100, 1e8, 0, codecs, "learn:0.5"))
+    assert found.column("CODED").tolist() == [0, 1, 1, 1] and found.state.link_ns.tolist() == [0.0, 10.0]
+    together = serve(requests_of([0, 0], [10] * 2, [2] * 2), PLAIN, apart(), wire=wire_of(100, 1e8, 0, codecs, "learn"))
+    assert together.column("CODED").tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--kv-choose", "learn:2"], "learn:2"), (["--kv-choose", "lern"], "lern"), (["--link-later", "5s"], "5s"),
+        (["--link-later", "5s:1GB/s;5s:2GB/s"], "times that rise"),
+    ],
+)  # fmt: skip
+def test_what_is_no_choice_and_no_link_is_refused(flags: list[str], problem: str, capsys: pytest.CaptureFixture[str]):
+    given = ["serve", "llama3-8b", "--system", "dgx-h100", "--disaggregate", "1:1", "--rate", "1", "--count", "1"]
+    assert main([*given, *flags]) == 2
+    assert problem in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("blocks", [0, 6])
 def test_tokens_are_conserved_apart_too(blocks: int):
     random = np.random.default_rng(1)

@@ -7,7 +7,7 @@ from etude.errors import UsageError
 from etude.serve import Engine, serve
 from etude.serve.hooks import Hooks
 from etude.serve.requests import Requests, requests_of
-from etude.serve.results import step_imbalance
+from etude.serve.results import request_times, step_imbalance
 from etude.serve.serving import Group
 from etude.serve.steps import step_cost
 
@@ -141,11 +141,12 @@ def test_tokens_that_leave_early_take_their_part_of_the_layers():
 
 
 def test_the_router_that_balances_fills_the_margin_below_the_fullest():
-    # 100 to the first, 60 and 30 below it to the second, 20 then to the second (10 over) or the third, which is empty.
+    # 100 to the first, 60 to the second, 30 to the third, which holds less. 100 are 60 over the fullest on the second
+    # and 30 on the third, which is the fullest then. 5 fit below it on the first and the second, which holds less.
     requests = requests_of([0, 0, 0, 0, 0], [100, 60, 30, 100, 5], [50, 50, 50, 50, 50])
     found = serve(requests, Engine(), BY_TOKENS, replicas=3, router="br0")
-    assert found.column("REPLICA").tolist() == [0, 1, 1, 2, 1]
-    assert serve(requests, Engine(), BY_TOKENS, replicas=3, router="br:0").column("REPLICA").tolist() == [0, 1, 1, 2, 1]
+    assert found.column("REPLICA").tolist() == [0, 1, 2, 2, 1]
+    assert serve(requests, Engine(), BY_TOKENS, replicas=3, router="br:0").column("REPLICA").tolist() == [0, 1, 2, 2, 1]
 
 
 def test_looking_ahead_sees_who_will_be_gone():
@@ -233,3 +234,12 @@ def test_what_cannot_be_is_refused():
         serve(stream(), Engine(), CONSTANT, admit="slack")
     with pytest.raises(UsageError, match="a draft proposes tokens for one branch"):
         serve(requests_of([0], [4], [4], branches=[2]), Engine(num_speculative_tokens=2), CONSTANT)
+
+
+def test_tokens_of_branches_side_by_side_count_from_pass_to_pass():
+    """Four branches of two tokens after the first: a pass of 1,000 ns each."""
+    requests = requests_of([0, 0], [10, 10], [9, 5], branches=[4, 1])
+    for admit in ("off", "eager"):
+        found = serve(requests, Engine(async_scheduling=False), CONSTANT, admit=admit)
+        assert request_times(found)["tpot_s"].tolist() == [1e-6, 1e-6]
+    assert found.column("FINISH")[0] < 9000

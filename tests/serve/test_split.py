@@ -10,7 +10,7 @@ import pytest
 
 from etude.errors import UsageError
 from etude.serve.requests import Requests, requests_of
-from etude.serve.split import RATIOS, SplitRules, served_split, split_rules
+from etude.serve.split import RATIOS, SplitRules, best_sequence, served_split, split_rules
 from etude.serve.steps import step_cost
 from etude.serve.workloads import request_stream
 
@@ -95,6 +95,10 @@ def test_no_controller_beats_the_best_of_all_plans():
     p99 = adaptive["latency_s"]["p99"] * 1e3
     assert p99 >= min(np.quantile(times, 0.99) for times in ways.values()) - 1e-5
     assert run(requests, plan=[own])["latency_s"] == adaptive["latency_s"]
+    found = best_sequence(requests, MILLISECOND, RULES, token_bytes=10.0)["latency_s"]["p99"] * 1e3
+    assert found == pytest.approx(min(np.quantile(times, 0.99) for times in ways.values()), abs=1e-5)
+    with pytest.raises(UsageError, match="too many sequences"):
+        best_sequence(request_stream(DRIFT.format(300), rate_per_s=400.0), MILLISECOND, RULES, token_bytes=10.0)
 
 
 def test_the_controller_takes_what_would_have_loaded_least():

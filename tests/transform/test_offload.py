@@ -1,11 +1,14 @@
 """offload: loads and stores worked out by hand; double-buffered layers by their closed form."""
 
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import etude
+from etude.analyse.memory import levels
 from etude.cost.tiers import streamed_ns
 from etude.errors import ClusterError, UsageError
 from etude.generate import Plan, generate
@@ -16,9 +19,12 @@ from etude.machine.system import System
 from etude.machine.tier import Tier
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
+from etude.model.memory import memory_peaks
+from etude.model.run import Run
 from etude.model.schema import Kind
 from etude.predict import predict
 from etude.predict.what_if import what_if
+from etude.store import chakra
 from etude.transform import with_durations
 from etude.transform.edits import apply_edits
 from toy_systems import one_level, two_levels
@@ -236,6 +242,148 @@ def test_what_still_does_not_fit_is_refused_with_the_numbers():
     with pytest.raises(UsageError, match=r"does not fit: pipeline rank 0 needs .* of 1 MB"):
         what_if(found, ["offload what=weights"], check=True)
     what_if(found, ["offload what=weights", "offload what=optimizer", "offload what=activations"], check=False)
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
+def stack(count: int = 6, time_ns: int = 100) -> Job:
+    """Layers of two products, which take this time together."""
+    b, before = TraceBuilder(), []
+    for number in range(count):
+        for name in ("up", "down"):
+            before = [
+                b.add(Kind.COMP, name, data=before, duration_ns=time_ns // 2, module=f"layers.{number}.mlp.{name}")
+            ]
+    return job_of("layers", [b], {})
+
+
+def over_time(run: Run) -> list[tuple[int, int]]:
+    """(ns, bytes in memory from then on), once for each time."""
+    return list({row["time_ns"]: (row["time_ns"], row["held_bytes"]) for row in levels(run).to_pylist()}.values())
+
+
+def peak(job: Job) -> int:
+    run = etude.simulate(job, ONE)
+    (found,) = set(memory_peaks(run).held_bytes.tolist())
+    assert found == max(levels(run)["held_bytes"].to_pylist())
+    return found
+
+
+@pytest.mark.parametrize("resident", [0, 0.25, 0.5, 0.75, 1])
+@pytest.mark.parametrize("compute", [100, 200])
+def test_a_layer_takes_the_longer_of_its_compute_and_its_load(resident: float, compute: int):
+    """160 B of a layer at 1 byte/ns come while the one before computes, in two buffers: n layers take n of the longer
+    and one of the shorter; in memory is what stays, and two layers of the rest."""
+    job, layer, n = stack(time_ns=compute), 160, 6
+    words = f"offload what=weights size={layer // 2}B rate=1GB/s by=layer part={1 - resident}"
+    changed = etude.edit(job, words)
+    load = round((1 - resident) * layer)
+    assert etude.simulate(changed, ONE).makespan_ns == n * max(compute, load) + min(compute, load)
+    assert int((changed.trace(0).kind == Kind.MEM_LOAD).sum()) == n * (resident < 1)
+    assert peak(changed) == layer * n - load * (n - 2)
+
+
+def test_a_load_of_a_layer_waits_for_the_last_product_whose_buffer_it_takes():
+    """Loads of 40 ns: those of layers 0 and 1 at once, that of layer k + 2 behind `down` of layer k."""
+    changed = etude.edit(stack(4), "offload what=weights size=20B rate=1GB/s by=layer")
+    run, trace = etude.simulate(changed, ONE), changed.trace(0)
+    assert run.timing.start_ns[0][trace.kind == Kind.MEM_LOAD].tolist() == [0, 40, 140, 240]
+    by_node = etude.edit(stack(4), "offload what=weights size=20B rate=1GB/s")
+    assert int((by_node.trace(0).kind == Kind.MEM_LOAD).sum()) == 8
+
+
+def test_what_a_layer_needs_twice_comes_once():
+    """Of a generated step: a layer has four products, and its weights come for the forward and the backward pass; the
+    head, needed at the end of one and the beginning of the other, comes once."""
+    changed = etude.edit(small(), "offload what=weights rate=55GB/s by=layer").trace(0)
+    layer, head = 2 * 64 * (192 + 64 + 2 * 128), 2 * 64 * 256
+    assert changed.tensor_bytes[changed.kind == Kind.MEM_LOAD].tolist() == [layer, layer, head, layer, layer]
+
+
+@pytest.mark.parametrize("what", ["activations", "kv", "features"])
+def test_layers_are_of_weights_and_state(what: str):
+    with pytest.raises(UsageError, match=f"by=layer with what={what}"):
+        etude.edit(small(), f"offload what={what} rate=1GB/s by=layer")
+
+
+# -- what is in memory -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ("", 2 * 60),  # the layer at work and the one that comes
+        ("prefetch=0", 60),
+        ("prefetch=3", 4 * 60),
+        ("part=0.5", 5 * 30 + 2 * 30),
+        ("part=0", 5 * 60),
+        ("policy=lru room=130B", 2 * 60),
+        ("policy=lru room=250B", 4 * 60),  # none is needed again, and they lie there until others come
+        ("policy=pinned room=190B", 3 * 60 + 2 * 60),  # the others pass through, beside the room
+    ],
+)
+def test_a_load_is_in_memory_from_its_start_to_the_end_of_who_needs_it(more: str, wanted: int):
+    assert peak(etude.edit(layers(*[100] * 5), f"offload what=weights size=60B rate=1GB/s {more}")) == wanted
+
+
+def test_what_is_in_memory_over_time():
+    """Two layers of 100 ns, loads of 60: [0, 60, 160] and [60, 120, 260]."""
+    job = etude.edit(layers(100, 100), "offload what=weights size=60B rate=1GB/s")
+    found = [(at, held) for at, held in over_time(etude.simulate(job, ONE)) if at != 120]
+    assert found == [(0, 60), (60, 120), (160, 60), (260, 0)]
+
+
+def test_state_is_there_until_it_is_stored():
+    changed = with_durations(
+        etude.edit(small(), "offload what=optimizer size=1MB rate=1GB/s"), open_system("dgx-h100").device
+    )
+    run = etude.simulate(changed, ONE)
+    trace, (start, end) = changed.trace(0), run.timing.block(0)
+    store, load = (int(np.flatnonzero(trace.kind == kind)[0]) for kind in (Kind.MEM_STORE, Kind.MEM_LOAD))
+    assert end[store] - start[load] > 2_000_000  # there and back
+    found = [row for row in over_time(run) if row[0] not in (end[load], start[store])]
+    assert found == [(start[load], 1_000_000), (end[store], 0)]
+
+
+def test_results_are_there_until_they_are_stored_and_when_they_come_back():
+    """Of a step whose only selected result has 16,384 B, and comes back as soon as it is stored."""
+    words = "offload what=activations module=layers.0.ffn.activation rate=1GB/s"
+    changed = with_durations(etude.edit(small(), words), open_system("dgx-h100").device)
+    run = etude.simulate(changed, ONE)
+    trace, (start, end) = changed.trace(0), run.timing.block(0)
+    store, load = (int(np.flatnonzero(trace.kind == kind)[0]) for kind in (Kind.MEM_STORE, Kind.MEM_LOAD))
+    (maker,) = trace.data[trace.data_start[store] : trace.data_start[store + 1]].tolist()
+    (user,) = np.flatnonzero([load in trace.data[a:b] for a, b in pairwise(trace.data_start.tolist())])
+    assert start[load] == end[store]
+    assert [row for row in over_time(run) if row[0] not in (end[load], start[store])] == [
+        (start[maker], 16384), (end[store], 16384), (end[user], 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "belady", "min_pending"])
+def test_no_more_is_in_memory_than_the_room(policy: str):
+    for room in (70_000, 110_000):
+        job = etude.edit(small(), f"offload what=weights rate=1GB/s prefetch=20 policy={policy} room={room}B")
+        timed = with_durations(job, open_system("dgx-h100").device)
+        assert room // 2 < peak(timed) <= room
+
+
+def test_the_memory_of_the_run_is_what_is_counted_as_freed():
+    """Of all weights, what `predict` says is freed, and what a run of the edited job holds, are the whole."""
+    for more in ("", "part=0.5", "prefetch=3", "by=layer", "by=layer part=0.25"):
+        applied = apply_edits(small(), [f"offload what=weights rate=1000GB/s {more}"])  # all buffers are in use
+        timed = with_durations(applied.job, open_system("dgx-h100").device)
+        whole = 2 * (2 * 64 * (192 + 64 + 2 * 128) + 64 * 256)
+        assert peak(timed) == whole - applied.steps[0].freed[0].size_bytes, more
+
+
+def test_memory_is_the_same_after_a_file(tmp_path: Path):
+    job = etude.edit(
+        stack(), "offload what=weights size=50B rate=1GB/s part=0.5", "offload what=features size=8B rate=1GB/s"
+    )
+    chakra.write_job(job, tmp_path)
+    assert peak(etude.open(tmp_path)) == peak(job) == 12 * 25 + 2 * 25 + 2 * 8
 
 
 # -- ranks of one host -------------------------------------------------------------------------------------------------

@@ -88,8 +88,8 @@ def rate_series(start: I64, end: I64, rate: F64) -> tuple[I64, F64]:
 
 
 def levels(run: Run) -> pa.Table:
-    """Bytes in memory over time, of tensors that nodes name and of memory nodes: rank, time_ns, held_bytes. A load adds
-    its bytes when it ends, a store takes them away."""
+    """Bytes in memory over time, of tensors that nodes name and of memory nodes: rank, time_ns, held_bytes. A load that
+    names nothing adds its bytes when it ends, a store takes them away."""
     ranks, times, held = ([np.zeros(0, np.int64)] for _ in range(3))
     for part in run.parts():
         found = memory_levels(part)

@@ -1,85 +1,244 @@
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
 from etude.cli.plan_flags import ModelName, model_of
-from etude.errors import UsageError
+from etude.errors import ClusterError, UsageError
 
-EXAMPLE = """Federated rounds: clients of mixed devices and links, sampled, with deadlines and limits of the server
+if TYPE_CHECKING:
+    from etude.fleet.federated import Clients, Swarm, Together
+    from etude.generate.model import Model
+
+EXAMPLE = """Federated rounds: clients of mixed devices and links, sampled, with a server or as a swarm
 
 [bold]Example[/bold]
 
   etude federate resnet-50 --clients clients.csv --rounds 500 --count 50 --sample weighted
   etude federate gpt2 --clients clients.csv --rounds 100 --count 20 --steps 10 --deadline 10min --server 1Gb/s
+  etude federate resnet-50 --clients clients.csv --train share:auto --deadline 60s
+  etude federate llama3-70b --clients 100 --link 7..10Gb/s --share swarm+warmup --lag 10min --chunk 1GB --rounds 1
+  etude federate resnet-50 --clients 1000 --count 50 --available 0.3..0.9 --away 4 --sample awpsp \\
+      --correlated 20x50:available=0.8,away=10
+  etude federate ... -o rounds/; etude report rounds/ -o rounds.html
 
 Clients are rows of a CSV: `down` and `up` (100Mb/s), `step_s` or `system` (a step there is predicted), and where they
-are not as usual `name`, `available`, `drops`, `samples`, `share`.
+are not as usual `name`, `available`, `away`, `drops`, `samples`, `share`, `group`, `label`. Or they are a number, and
+figures are drawn between bounds. The same seed gives the same clients and absences to every way to sample.
 """
+DRAWN = "Clients"
+SWARM = "Swarm"
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
 def federate(
     model: ModelName = "",
-    clients: Annotated[Path | None, typer.Option(help="CSV of clients.")] = None,
+    clients: Annotated[str, typer.Option(help="CSV of clients, or how many.", rich_help_panel=DRAWN)] = "",
+    link: Annotated[
+        str, typer.Option(help="With a number: link of each, down and up: `7..10Gb/s`.", rich_help_panel=DRAWN)
+    ] = "",
+    up: Annotated[
+        str, typer.Option(help="With a number: link up, where it is not as down.", rich_help_panel=DRAWN)
+    ] = "",
+    step: Annotated[
+        str, typer.Option(help="With a number: local step that trains all: `1..4s`.", rich_help_panel=DRAWN)
+    ] = "",
+    available: Annotated[
+        str, typer.Option(help="With a number: part of the rounds it is there: `0.5..0.9`.", rich_help_panel=DRAWN)
+    ] = "",
+    away: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="With a number: rounds that an absence takes; 0: drawn anew.", rich_help_panel=DRAWN
+        ),
+    ] = 0.0,
+    correlated: Annotated[
+        str,
+        typer.Option(
+            help="Groups that go away together: `20x50:available=0.9,away=5`; `groups:available=0.9` of a CSV.",
+            rich_help_panel=DRAWN,
+        ),
+    ] = "",
+    labels: Annotated[
+        int, typer.Option(min=0, help="Labels, dealt to groups or clients; 0: as the CSV says.", rich_help_panel=DRAWN)
+    ] = 0,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="Who is away in the next round did not answer.", rich_help_panel=DRAWN)
+    ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 100,
     count: Annotated[int, typer.Option(min=0, help="Clients of a round; 0: all.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Local steps of a client in a round.")] = 1,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples of a local step, where it is predicted.")] = 1,
-    sample: Annotated[str, typer.Option(help="How clients are drawn: uniform, weighted (by samples).")] = "uniform",
+    precision: Annotated[str, typer.Option(help="Of the weights that are sent: bf16, fp32.")] = "bf16",
+    sample: Annotated[
+        str, typer.Option(help="How clients are drawn: uniform (psp), weighted (by samples), awpsp (by availability).")
+    ] = "uniform",
+    train: Annotated[str, typer.Option(help="full; share:0.3; share:auto, as much as is done by the deadline.")] = "",
+    parts: Annotated[int, typer.Option(min=1, max=10_000, help="Equal parts that shares are made of.")] = 20,
     deadline: Annotated[str, typer.Option(help="Answers after it are not taken: `10min`.")] = "",
     quorum: Annotated[int, typer.Option(min=0, help="A round ends with so many answers; 0: with the last.")] = 0,
     server: Annotated[str, typer.Option(help="Link of the server, each way: `10Gb/s`; none: no limit.")] = "",
+    share: Annotated[
+        str, typer.Option(help="How updates get around: server, swarm, swarm+warmup.", rich_help_panel=SWARM)
+    ] = "server",
+    chunk: Annotated[str, typer.Option(help="Of a swarm.", rich_help_panel=SWARM)] = "16MB",
+    peers: Annotated[int, typer.Option(min=0, help="Others that a client knows; 0: all.", rich_help_panel=SWARM)] = 0,
+    warmup: Annotated[
+        float, typer.Option(min=0.0, help="Part of the chunks that everybody holds after it.", rich_help_panel=SWARM)
+    ] = 0.1,
+    lag: Annotated[str, typer.Option(help="Longest lag of a client in the warm-up.", rich_help_panel=SWARM)] = "0s",
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for `etude query` and `compare`.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for `etude query`, `compare` and `report`.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that exists.")] = False,
     json: AsJson = False,
 ) -> int:
     from etude.fleet import write_fleet
     from etude.fleet.federated import federate as run
-    from etude.fleet.federated import read_clients
-    from etude.generate import Plan
-    from etude.generate.train import plan_memory
-    from etude.units import parse_bandwidth, parse_time
+    from etude.fleet.federated import trained
+    from etude.units import parse_bandwidth
 
-    if not model or clients is None:
+    if not model or not clients:
         raise UsageError("a model and its clients are needed", hint="etude federate gpt2 --clients clients.csv")
     network = model_of(model)
-    weights = float(sum(memory.weights for memory in plan_memory(network, Plan())))
-
-    def step_of(system: str, share: float) -> float:
-        from etude.machine import open_system
-        from etude.predict import predict
-
-        plan = Plan(gpus=1, micro_batch=micro_batch, global_batch=micro_batch)
-        return share * predict(network, plan, open_system(system)).step_time_ns / 1e9
-
-    wait = parse_time(deadline) if deadline else 0
-    if wait < 0:
-        raise UsageError(f"--deadline: {deadline} is negative", hint="--deadline 10min")
-    who = read_clients(clients, step_of)
+    weights = weight_bytes(network, precision)
+    drawn = {"link": link, "up": up, "step": step, "available": available, "away": away}
+    who = clients_of(clients, network, micro_batch, seed, drawn)
+    who, together = grouped(who, correlated)
+    if labels:
+        who = who.with_labels(labels)
+    wait = seconds(deadline, "--deadline") if deadline else 0.0
+    who = trained(who, train, model_bytes=weights, steps=steps, deadline_s=wait, parts=parts)
     found = run(
-        who, model_bytes=weights, rounds=rounds, count=count or len(who), steps=steps, sample=sample,
-        deadline_s=wait / 1e9, quorum=quorum, server_bytes_per_s=parse_bandwidth(server) if server else 0.0, seed=seed,
+        who, model_bytes=weights, rounds=rounds, count=count or len(who), steps=steps, sample=sample, deadline_s=wait,
+        quorum=quorum, server_bytes_per_s=parse_bandwidth(server) if server else 0.0, together=together, leave=leave,
+        swarm=swarm_of(share, chunk, warmup, lag, peers), parts=parts, seed=seed,
     )  # fmt: skip
     record = found.summary() | {"model_bytes": weights}
     if out is not None:
-        asked = {"model": model, "clients": str(clients), "rounds": rounds, "count": count, "steps": steps,
-                 "sample": sample, "deadline": deadline, "quorum": quorum, "server": server, "seed": seed}  # fmt: skip
+        asked = {
+            "model": model, "clients": clients, **drawn, "correlated": correlated, "labels": labels, "leave": leave,
+            "rounds": rounds, "count": count, "steps": steps, "sample": sample, "train": train, "deadline": deadline,
+            "quorum": quorum, "server": server, "share": share, "chunk": chunk, "peers": peers, "warmup": warmup,
+            "lag": lag, "seed": seed,
+        }  # fmt: skip
         write_fleet(found.tables(), record | {"asked": asked}, out, force=force)
         say(f"wrote {out}")
     emit(record if json else _shown(record), json=json)
     return 0
 
 
+def weight_bytes(model: "Model", precision: str) -> float:
+    from etude.generate import Plan
+    from etude.generate.train import plan_memory
+
+    if precision not in ("bf16", "fp32"):
+        raise UsageError(f"--precision: unknown `{precision}`", hint="bf16, fp32")
+    plan = Plan.from_dict({"precision": precision}, "plan")
+    return float(sum(memory.weights for memory in plan_memory(model, plan)))
+
+
+def seconds(text: str, what: str) -> float:
+    from etude.units import parse_time
+
+    found = parse_time(text) / 1e9
+    if found < 0:
+        raise UsageError(f"{what}: {text} is negative", hint=f"{what} 10min")
+    return found
+
+
+def clients_of(text: str, model: "Model", micro_batch: int, seed: int, drawn: dict[str, Any]) -> "Clients":
+    """Those of a file, or as many as a number says."""
+    from etude.fleet.federated import drawn_clients, read_clients
+    from etude.generate import Plan
+
+    if text.isdecimal():
+        if not drawn["link"]:
+            raise UsageError(f"{text} clients on what links?", hint="--link 7..10Gb/s")
+        if not 1 <= int(text) <= 1_000_000:
+            raise UsageError(f"--clients: {text} cannot be", hint="--clients 1000")
+        return drawn_clients(
+            int(text), link=drawn["link"], up=drawn["up"], step=drawn["step"] or "1s",
+            available=drawn["available"] or "1", away=drawn["away"], seed=seed,
+        )  # fmt: skip
+    if given := [name for name, value in drawn.items() if value]:
+        raise UsageError(f"--{given[0]} is of clients that are drawn", hint=f"a column of {text}, or --clients 1000")
+
+    def step_of(system: str) -> float:
+        from etude.machine import open_system
+        from etude.predict import predict
+
+        plan = Plan(gpus=1, micro_batch=micro_batch, global_batch=micro_batch)
+        return predict(model, plan, open_system(system)).step_time_ns / 1e9
+
+    return read_clients(Path(text), step_of)
+
+
+def grouped(clients: "Clients", text: str) -> "tuple[Clients, Together | None]":
+    """`20x50:available=0.9,away=5`, or `groups:...` of clients that have them."""
+    from etude.config import read
+    from etude.fleet.federated import Together
+
+    if not text:
+        return clients, None
+    shape, _, rest = text.partition(":")
+    hint = "20x50:available=0.9,away=5"
+    count, times, size = shape.partition("x")
+    if shape == "groups":
+        if not (clients.group >= 0).any():
+            raise UsageError("--correlated: the clients have no groups", hint="a column `group`, or 20x50:...")
+    elif times and count.isdecimal() and size.isdecimal():
+        clients = clients.in_groups(int(count), int(size))
+    else:
+        raise UsageError(f"--correlated: `{shape}` is not a number of groups and their size", hint=hint)
+    pairs = [pair.partition("=") for pair in rest.split(",") if pair]
+    if bad := [pair for pair in pairs if not pair[2]]:
+        raise UsageError(f"--correlated: `{bad[0][0]}` has no value", hint=hint)
+    try:
+        return clients, read(Together, {key.strip(): value for key, _, value in pairs}, "--correlated")
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+
+
+def swarm_of(share: str, chunk: str, warmup: float, lag: str, peers: int) -> "Swarm | None":
+    from etude.fleet.federated import Swarm
+    from etude.units import parse_bytes
+
+    if share not in ("server", "swarm", "swarm+warmup"):
+        raise UsageError(f"--share: no such way `{share}`", hint="server, swarm, swarm+warmup")
+    if share == "server":
+        return None
+    size = parse_bytes(chunk)
+    if size <= 0:
+        raise UsageError(f"--chunk: {chunk} holds nothing", hint="--chunk 16MB")
+    warm = share == "swarm+warmup"
+    if warm and not 0 <= warmup < 1:
+        raise UsageError(f"--warmup: {warmup:g} is not a part of the chunks", hint="--warmup 0.1")
+    return Swarm(
+        chunk_bytes=float(size), warmup=warmup if warm else 0.0, lag_ns=seconds(lag, "--lag") * 1e9 if warm else 0.0,
+        peers=peers,
+    )  # fmt: skip
+
+
 def _shown(record: dict[str, Any]) -> dict[str, Any]:
-    each = record["round_s"]
-    return {
+    each, part = record["round_s"], record["participation"]
+    rows: dict[str, Any] = {
         "rounds": f"{record['rounds']:,} in {record['duration_s'] / 3600:,.2f} h",
         "a round": f"mean {each['mean']:,.2f} s, p50 {each['p50']:,.2f} s, p99 {each['p99']:,.2f} s",
-        "answers": f"{record['answered']:,} of {record['asked']:,} that were asked for",
+        "answers": f"{record['answered']:,} of {record['drawn']:,} that were asked for",
         "bytes": f"{record['down_bytes'] / 1e9:,.2f} GB down, {record['up_bytes'] / 1e9:,.2f} GB up",
         "clients": f"{record['clients']:,}, {record['never_taken']:,} of them never taken",
+        "rounds of a client": f"{part['min']:,} to {part['max']:,}, variance {part['variance']:,.2f}",
     }
+    if record["share"] < 1:
+        rows["trained"] = f"{record['share']:.1%} of the weights by a client in the mean"
+    if record["label_coverage"] is not None:
+        rows["labels"] = f"{record['label_coverage']:.1%} of them in a round"
+    if record["of_bound"] is not None:
+        rows["max-flow bound"] = f"{record['bound_s']:,.2f} s: {record['of_bound']:.1%} of a round"
+        rows["warm-up"] = f"{record['warmup_share']:.1%} of a round" if record["warmup_share"] else None
+        rows["delivered"] = f"{record['delivered']:.2%} of the updates of others"
+    return {name: value for name, value in rows.items() if value is not None}

@@ -59,6 +59,17 @@ def fleet(
     recover: Annotated[
         str, typer.Option(help="restart, spare, shrink, redistribute, replan, or FILE.py:name.")
     ] = "restart",
+    exclude: Annotated[
+        str,
+        typer.Option(help="Nodes that are not used: `3,17-20`; `--spares` take their place.", rich_help_panel=TIMES),
+    ] = "",
+    sweep: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of `etude qualify -o node3.json`, one for each node: those with a slow part are not used.",
+            rich_help_panel=TIMES,
+        ),
+    ] = None,
     jobs: Annotated[
         Path | None, typer.Option(help="CSV of jobs that share the cluster of a YAML file.", rich_help_panel=SHARING)
     ] = None,
@@ -108,8 +119,11 @@ def fleet(
     rules = recovery_of(recovery)
     wanted = fitting(network, given_of(flags, plan, model), machine, str(plan or "plan"), check=memory_check)
     costs = predicted_costs(network, wanted, machine, stack=open_stack(stack or "default"), check=memory_check)
-    found = simulate_fleet(costs, days=days, faults=faults, tiers=tiers, recover=recover, recovery=rules, seed=seed)
-    record = found.record(name=model, price=price)
+    out_of_use = excluded_nodes(exclude, sweep)
+    found = simulate_fleet(
+        costs, days=days, faults=faults, tiers=tiers, recover=recover, recovery=rules, seed=seed, excluded=out_of_use
+    )
+    record = found.record(name=model, price=price) | {"excluded": list(out_of_use)}
     if out is not None:
         asked = {
             "model": model, "system": system, "days": days, "faults": faults, "checkpoint": checkpoint,
@@ -120,6 +134,37 @@ def fleet(
         say(f"wrote {out}")
     emit(record if json else shown(record, costs), json=json)
     return 0
+
+
+def excluded_nodes(text: str, sweep: Path | None) -> tuple[int, ...]:
+    """Nodes by number: those given, and those that a sweep finds slow."""
+    found: set[int] = set()
+    for part in text.split(",") if text else ():
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not (last.isdecimal() and int(first) <= int(last) < int(first) + 10**6)):
+            raise UsageError(f"--exclude: `{part}` is not a node or a range of nodes", hint="--exclude 3,17-20")
+        found |= set(range(int(first), int(last or first) + 1))
+    return tuple(sorted(found | (slow_nodes(sweep) if sweep is not None else set())))
+
+
+def slow_nodes(folder: Path) -> set[int]:
+    """Nodes of which a part is slow against the others, by the number at the end of their names."""
+    import re
+
+    from etude.qualify import qualify, read_node
+
+    nodes = [read_node(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
+    if len(nodes) < 3:
+        raise UsageError(f"--sweep: {len(nodes)} files of nodes", where=str(folder),
+                         hint="one `etude qualify -o node3.json` for each of at least three")  # fmt: skip
+    found = set()
+    for finding in qualify(nodes[0], nodes[1:]).findings:
+        number = re.search(r"(\d+)$", str(finding["node"]))
+        if number is None:
+            raise UsageError(f"--sweep: node `{finding['node']}` has no number", hint="etude qualify --name node3")
+        found.add(int(number[1]))
+        say(f"note: {finding['node']}: {finding['part']} is {finding['slow_down']:.1%} slower, not used")
+    return found
 
 
 def recovery_of(given: dict[str, Any]) -> Recovery:

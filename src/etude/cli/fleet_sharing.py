@@ -29,6 +29,14 @@ def pooled(
     from etude.fleet.sharing import read_pool, share
 
     pool = read_pool(path)
+    if pool.rl is not None or pool.streams:
+        from etude.cli.fleet_rl import post_trained
+
+        if pool.jobs is not None or policy or switch:
+            what = "jobs" if pool.jobs is not None else "--policy and --switch"
+            hint = "one file for jobs, another for rl and streams"
+            raise UsageError(f"{what} beside rl or streams: nodes are not shared between them", where=path, hint=hint)
+        return post_trained(pool, out, seed=seed, force=force, json=json)
     if pool.jobs is None:
         raise UsageError("no jobs run there", where=path, hint="jobs: jobs.csv")
     times = replace(pool.times, switch_ns=switch_of(switch)) if switch else pool.times

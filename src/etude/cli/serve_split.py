@@ -15,7 +15,7 @@ def show_split(
     limits: dict[str, dict[str, float]], json: bool,
 ) -> int:  # fmt: skip
     """`room`: what weights leave of a replica's memory, and bytes of keys and values of a token."""
-    from etude.serve.split import served_split, split_rules
+    from etude.serve.split import best_sequence, served_split, split_rules
 
     rules = split_rules(words)
     left, token_bytes = room
@@ -23,6 +23,12 @@ def show_split(
     if not link:
         raise UsageError("says nothing of its link to the host", where=system.device.name, hint="link=25GB/s")
     rules = replace(rules, room_bytes=rules.room_bytes or int(left), link_bytes_per_s=link)
+    if rules.sequences:
+        if replicas > 1:
+            raise UsageError("--hbm-split sequences: of one replica", hint="--replicas 1")
+        tried = best_sequence(requests, cost, rules, token_bytes=token_bytes, limits=limits[""])
+        emit(tried if json else [_row(tried)], json=json)
+        return 0
     each = [replace(rules, ratios=(ratio,)) for ratio in rules.ratios] or [rules]
     found = [
         served_split(

@@ -13,15 +13,17 @@ from typing import Any
 from etude.collect import features
 from etude.collect.turns import ours
 from etude.quiet import quiet
+from etude.rounds import LAYERS, NODES, Network
 
-MOST, LEAST_NS = 3, 300
+PASSES = 8
+"""After each step, through the network of `etude.rounds`."""
 
 
 def light_steps(torch: Any, warmup: int) -> int:
-    """How many of the last steps of a warm-up are recorded so: none of the first two, and no more than half of the
-    others. None where a device works behind the host: then gaps of the host tell nothing."""
+    """How many of the last steps of a warm-up are recorded so: half of them. None where a device works behind the host:
+    then gaps of the host tell nothing."""
     on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return 0 if on_device or warmup < 3 else max((warmup - 1) // 2, 1)
+    return 0 if on_device or warmup < 3 else warmup // 2
 
 
 class LightCapture:
@@ -32,9 +34,12 @@ class LightCapture:
         self.folder = folder
         self._file = folder / "light.json"
         self.running = True
-        self._least_ns = 0
+        self._more_ns: list[list[int]] = []
+        self._graph_ns: list[int] = []
+        """What the profiler added to each pass, and what autograd added to its forward half."""
+        self._pass_ns: list[float] = []
         self._cpu_ns: list[int] = []
-        """Of each step what this thread worked."""
+        """Of each step the time of a pass without the profiler, and what this thread worked."""
         self._since_ns = 0
         self._marker: Any = None
         self._thread = threading.get_ident()
@@ -42,7 +47,6 @@ class LightCapture:
         config = features.experimental(torch, sync_events=False, stacks=False, memory=False)
         cpu = [torch.profiler.ProfilerActivity.CPU]
         self._profiler = torch.profiler.profile(activities=cpu, experimental_config=config)
-        self._off_ns = _operator_ns(torch)
         with ours(), quiet():
             self._profiler.start()
 
@@ -62,6 +66,10 @@ class LightCapture:
         if marker is not None:
             self._cpu_ns.append(time.thread_time_ns() - self._since_ns)
             marker.__exit__(None, None, None)
+            plain_ns, more_ns, graph_ns = _added_ns(self._torch)
+            self._pass_ns.append(statistics.median(plain_ns))
+            self._more_ns.append(more_ns)
+            self._graph_ns += graph_ns
 
     def stop(self) -> None:
         if not self.running:
@@ -69,25 +77,26 @@ class LightCapture:
         self.running = False
         self.unmark()
         with ours():
-            on_ns = _operator_ns(self._torch)
             with quiet():
                 self._profiler.stop()
-            self._least_ns = max(on_ns - min(self._off_ns, _operator_ns(self._torch)), LEAST_NS)
             self._profiler.export_chrome_trace(str(self._file))
 
-    def events(self, unprofiled_cpu_ns: list[int]) -> dict[str, Any]:
+    def events(self) -> dict[str, Any]:
         """Columns: the `names`, and of each event its `name` as a number, its `thread`, `start_ns` and `end_ns`, in
-        order of time, outer before inner; `event_ns`: what the profiler added to an event. Empty where nothing can be
-        read."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        order of time, outer before inner; `node_ns`: what a node of autograd takes to be made; of each step `event_ns`:
+        what the profiler added to an event, `pass_ns`: the time of a pass through a small network, `cpu_ns`: what the
+        thread worked. Empty where nothing can be read."""
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, ArithmeticError):
             rows = [one for one in json.loads(self._file.read_bytes())["traceEvents"]
                     if one.get("cat") in ("cpu_op", "user_annotation")]  # fmt: skip
             rows.sort(key=lambda one: (one["ts"], -one["dur"]))
             steps = [one for one in rows if one["name"].startswith("ProfilerStep#")]
-            ends = {one["tid"]: one["ts"] + one["dur"] for one in steps}
-            rows = [one for one in rows if one["ts"] < max(ends.values())]
-            mine = sum(one["tid"] in ends for one in rows) / max(len(steps), 1)
-            first = rows[0]["ts"]
+            spans = [(one["ts"], one["ts"] + one["dur"]) for one in steps]
+            mine = steps[0]["tid"]
+            between = [one["tid"] == mine and not any(a <= one["ts"] < b for a, b in spans) for one in rows]
+            passed = sum(between) / (PASSES * len(self._more_ns))
+            rows = [one for one, ours in zip(rows, between, strict=True) if not ours]
+            first = steps[0]["ts"]
             names: dict[str, int] = {}
             return {
                 "name": [names.setdefault(one["name"], len(names)) for one in rows],
@@ -95,29 +104,32 @@ class LightCapture:
                 "start_ns": [round(1000 * (one["ts"] - first)) for one in rows],
                 "end_ns": [round(1000 * (one["ts"] + one["dur"] - first)) for one in rows],
                 "names": list(names),
-                "event_ns": self._event_ns(unprofiled_cpu_ns, mine),
+                "event_ns": [max(statistics.median(each), 0.0) / passed for each in self._more_ns],
+                "pass_ns": self._pass_ns,
+                "cpu_ns": self._cpu_ns,
+                "node_ns": max(statistics.median(self._graph_ns), 0.0) / (NODES * LAYERS),
             }
         return {}
-
-    def _event_ns(self, unprofiled_cpu_ns: list[int], events: float) -> float:
-        """What steps with the profiler worked more than those without, for each event; between the least that an event
-        costs and MOST times that, since steps differ by themselves too."""
-        least = float(self._least_ns)
-        if not unprofiled_cpu_ns or not self._cpu_ns or not events:
-            return least
-        more = statistics.median(self._cpu_ns) - statistics.median(unprofiled_cpu_ns)
-        return min(max(more / events, least), MOST * least)
 
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _operator_ns(torch: Any) -> int:
-    """The smallest operator between others: what it needs is in no near cache, as in a program."""
-    other, took = torch.empty(30_000), []
-    for _ in range(160):
-        other.zero_()
-        begin = time.perf_counter_ns()
-        torch.empty(0)
-        took.append(time.perf_counter_ns() - begin)
-    return int(statistics.quantiles(took, n=4)[0])  # others on the machine only add
+def _added_ns(torch: Any) -> tuple[list[int], list[int], list[int]]:
+    """CPU time of passes through a network, what the profiler, which is on, adds to them, and what autograd adds to
+    their forward half. Passes with and without take turns: how fast a core is changes from one moment to the next."""
+    plain, more, graph = [], [], []
+    network = Network(torch)
+    with torch.enable_grad():
+        for _ in range(PASSES):
+            seen_ns = sum(network.pass_ns())
+            torch.autograd._enable_record_function(False)
+            try:
+                forward_ns, backward_ns = network.pass_ns()
+                with torch.no_grad():
+                    graph.append(forward_ns - network.pass_ns()[0])
+            finally:
+                torch.autograd._enable_record_function(True)
+            plain.append(forward_ns + backward_ns)
+            more.append(seen_ns - forward_ns - backward_ns)
+    return plain, more, graph

@@ -29,6 +29,7 @@ from etude.collect.manifest import World, manifest, process_name, world
 from etude.collect.options import CollectOptions
 from etude.collect.signals import Signals
 from etude.collect.turns import Turns
+from etude.pages import page_faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ class Recorder:
         self._windows = 0
         self._since_ns = 0
         self._unprofiled_ns: list[int] = []
-        self._unprofiled_cpu_ns: list[int] = []
-        """Times of steps before the window, without a profiler, and what this thread worked in them."""
-        self._since_cpu_ns = 0
+        self._unprofiled_faults: list[int] = []
+        """Times of steps before the window, without a profiler, and how often they touched new pages of memory."""
+        self._since_faults = 0
         self._gave_way = False
         self._stuck = False
         self._began = False
@@ -126,7 +127,7 @@ class Recorder:
                 self._start_over()
             profiled = self._capture is not None or (self._light is not None and self._light.running)
             self._since_ns = 0 if profiled or self._turns.taken else time.perf_counter_ns()
-            self._since_cpu_ns = time.thread_time_ns()
+            self._since_faults = page_faults()
 
     def interrupt(self) -> None:
         """The program's own profiler or observer is about to begin."""
@@ -171,7 +172,7 @@ class Recorder:
     def _start_over(self) -> None:
         self._throw_away()
         self._drop_light()
-        self._unprofiled_ns, self._unprofiled_cpu_ns = [], []
+        self._unprofiled_ns, self._unprofiled_faults = [], []
         self.steps_seen, self.steps_recorded = 1, 0
         if self.options.warmup <= 1:
             self._open()
@@ -184,7 +185,7 @@ class Recorder:
         if self.steps_seen == self.options.warmup:
             settle(self._torch)
         self._unprofiled_ns.append(time.perf_counter_ns() - self._since_ns)
-        self._unprofiled_cpu_ns.append(time.thread_time_ns() - self._since_cpu_ns)
+        self._unprofiled_faults.append(page_faults() - self._since_faults)
 
     def _unprofiled(self) -> dict[str, int] | None:
         """A host runs ahead of its device, so that there only the sum of all steps tells."""
@@ -321,8 +322,10 @@ class Recorder:
         layout.compress(capture.host, host, force=force)
         layout.compress(capture.device, device, force=force)
         self.files = {"host": host.name, "device": device.name}
-        events = self._light.events(self._unprofiled_cpu_ns) if self._light is not None else {}
+        events = self._light.events() if self._light is not None else {}
         if events:
+            if self._unprofiled_faults:
+                events["page_faults"] = min(self._unprofiled_faults)
             path = self._path(layout.LIGHT)
             layout.write_json(path, events, force=force)
             self.files["light"] = path.name

@@ -59,6 +59,50 @@ class Account:
     step: int = 0
     energy_j: float = 0.0
     rows: list[Row] = field(default_factory=list)
+    configs: dict[tuple[str, int], Config] = field(default_factory=dict)
+    """States in which steps ended, by name and devices."""
+    held: list[int] = field(default_factory=list)
+    """Rows of the step under way, which a fault cut and which may yet end; their time is booked when it does."""
+
+    @property
+    def held_ns(self) -> int:
+        return sum(self.rows[k].end_ns - self.rows[k].start_ns for k in self.held)
+
+    def hold(self, start_ns: int, end_ns: int, config: Config) -> None:
+        """A part of a step: whether it counts is said later."""
+        if end_ns == start_ns:
+            return
+        self.held.append(len(self.rows))
+        self.rows.append(Row(start_ns, end_ns, TRAIN, self.step, 0, 0, 0, config.gpus, config.name))
+        self.energy_j += config.energy_j * min((end_ns - start_ns) / config.step_ns, 1.0)
+
+    def let_go(self, part: str) -> None:
+        """What was held is lost."""
+        self.lost_ns[part] += self.held_ns
+        for k in self.held:
+            self.rows[k] = self.rows[k]._replace(state=part)
+        self.held = []
+
+    def ended(self, start_ns: int, end_ns: int, config: Config) -> None:
+        """The step of which parts are held ends, with a last part."""
+        whole = self.held_ns + end_ns - start_ns
+        useful = min(config.tokens * self.healthy.step_ns // self.healthy.tokens, whole)
+        if end_ns > start_ns:
+            self.hold(start_ns, end_ns, config)
+        for k in self.held:
+            row = self.rows[k]
+            mine = min(useful, row.end_ns - row.start_ns)
+            self.rows[k] = row._replace(useful_ns=mine)
+            useful -= mine
+            self.useful_ns += mine
+            self.lost_ns["degraded"] += row.end_ns - row.start_ns - mine
+        self.configs.setdefault((config.name, config.gpus), config)
+        last = self.held[-1]
+        self.rows[last] = self.rows[last]._replace(steps=1, tokens=config.tokens)
+        self.held = []
+        self.tokens += config.tokens
+        self.computed += config.tokens
+        self.step += 1
 
     def ran(
         self, start_ns: int, end_ns: int, steps: int, config: Config, *, cycles: int = 1, stall_ns: int = 0
@@ -67,6 +111,7 @@ class Account:
         cut into so many equal stretches, each followed by a save."""
         elapsed, tokens = end_ns - start_ns - cycles * stall_ns, steps * config.tokens
         self.lost_ns["checkpoint"] += cycles * stall_ns
+        self.configs.setdefault((config.name, config.gpus), config)
         usual = tokens * self.healthy.step_ns // self.healthy.tokens
         useful = min(usual, elapsed)
         self.useful_ns += useful

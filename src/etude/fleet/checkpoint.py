@@ -6,6 +6,10 @@
 
 All nodes save their part of the state at once. `sync` stops the steps for it; `async` stops them for the copy into the
 host's memory, and the rest goes on beside the steps, slower by `contend`.
+
+A tier with `diff` holds differences from a base: the newest whole copy of another tier, or one of its own where there
+is none. Where storage takes so many requests at once (`slots`), each of `request` bytes and `response` long, a node
+writes and reads slots · request / response at most.
 """
 
 from __future__ import annotations
@@ -38,13 +42,16 @@ class SaveTier:
     name: str = figure("text", "local, peer, remote, or a tier of the system")
     every_ns: float = figure("time", "between saves; 0: `steps` says it, or it is looked for", 0.0, zero=True)
     steps: int = figure("count", "steps between saves", 0, zero=True)
-    share: float = figure("fraction", "of the state that a save writes (differential)", 1.0)
+    share: float = figure("fraction", "of the state that changes from save to save (differential)", 1.0)
     background: bool = figure("flag", "steps go on while it is written", False)
     rate_bytes_per_s: float = figure("bandwidth", "written by a node", 0.0, zero=True)
     read_bytes_per_s: float = figure("bandwidth", "read by a node; default: as written", 0.0, zero=True)
     total_bytes_per_s: float = figure("bandwidth", "all nodes together; 0: no limit", 0.0, zero=True)
     snapshot_bytes_per_s: float = figure("bandwidth", "of a node into its host, before a background save", 2e11)
     latency_ns: float = figure("time", "of a save or a load, beside its bytes", 0.0, zero=True)
+    slots: int = figure("count", "requests of a node that storage takes at once; 0: no limit", 0, zero=True)
+    request_bytes: float = figure("bytes", "of one such request", float(1 << 20))
+    response_ns: float = figure("time", "of one such request", 50e6)
     contend: float = figure("number", "steps beside a background save over usual ones", 1.0)
     survives: str = figure("text", "the largest fault it outlives: process, node, group, all", "all")
 
@@ -58,24 +65,35 @@ class SaveTier:
     def outlives(self) -> int:
         return SEVERITY[self.survives]
 
-    def _ns(self, size: float, nodes: int, rate: float) -> int:
+    @property
+    def is_whole(self) -> bool:
+        """Every save is of the whole state."""
+        return self.share >= 1.0
+
+    def node_rate(self, nodes: int, *, read: bool = False) -> float:
+        """Bytes a second of one of so many nodes."""
+        rate = (read and self.read_bytes_per_s) or self.rate_bytes_per_s
         if self.total_bytes_per_s:
             rate = min(rate, self.total_bytes_per_s / nodes)
-        return math.ceil(self.latency_ns + size / rate * 1e9)
+        if self.slots:
+            rate = min(rate, self.slots * self.request_bytes / (self.response_ns / 1e9))
+        return rate
 
-    def write_ns(self, state_bytes: float, nodes: int) -> int:
-        """From the first byte to the last, on all nodes."""
-        return self._ns(state_bytes * self.share / nodes, nodes, self.rate_bytes_per_s)
+    def write_ns(self, state_bytes: float, nodes: int, part: float | None = None) -> int:
+        """From the first byte to the last, on all nodes, of a part of the state; default: of a usual save."""
+        size = state_bytes * (self.share if part is None else part) / nodes
+        return math.ceil(self.latency_ns + size / self.node_rate(nodes) * 1e9)
 
-    def stall_ns(self, state_bytes: float, nodes: int) -> int:
+    def stall_ns(self, state_bytes: float, nodes: int, part: float | None = None) -> int:
         """What the steps wait for."""
         if not self.background:
-            return self.write_ns(state_bytes, nodes)
-        return math.ceil(state_bytes * self.share / nodes / self.snapshot_bytes_per_s * 1e9)
+            return self.write_ns(state_bytes, nodes, part)
+        size = state_bytes * (self.share if part is None else part) / nodes
+        return math.ceil(size / self.snapshot_bytes_per_s * 1e9)
 
     def load_ns(self, node_bytes: float, nodes: int) -> int:
         """Every node reads what it holds."""
-        return self._ns(node_bytes, nodes, self.read_bytes_per_s or self.rate_bytes_per_s)
+        return math.ceil(self.latency_ns + node_bytes / self.node_rate(nodes, read=True) * 1e9)
 
     def steps_between(self, step_ns: int) -> int:
         return self.steps or max(math.ceil(self.every_ns / step_ns), 1)

@@ -6,10 +6,13 @@ Replicas are the data-parallel copies of a plan: the unit in which a plan can lo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from etude.errors import EtudeError, UsageError
+from etude.model.schema import Kind
 
 if TYPE_CHECKING:
     from etude.cost.stacks import Stack
@@ -23,6 +26,25 @@ SHAPES: Final = (SHRINK, REDISTRIBUTE, REPLAN)
 """Ways to run on fewer nodes."""
 
 
+class Rounds(NamedTuple):
+    """What is known of the inside of a step: when micro-batches are done, on every replica alike."""
+
+    most: int
+    """Micro-batches of the fullest replica."""
+    first_ns: int
+    """When the first is done."""
+    each_ns: int
+    """How long each further one takes."""
+    alone_ns: int
+    """From when on a replica needs nothing of the others to end the step."""
+
+    def done(self, into_ns: float) -> int:
+        """Whole micro-batches that are done so long after the step began."""
+        if into_ns < self.first_ns:
+            return 0
+        return min(1 + int((into_ns - self.first_ns) // max(self.each_ns, 1)), self.most)
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """A state that the job can run in."""
@@ -34,6 +56,10 @@ class Config:
     energy_j: float = 0.0
     """Of a step, all devices; 0 unknown."""
     name: str = ""
+    rounds: Rounds | None = None
+    """None where replicas need each other before the end of a step, or nothing is known."""
+    absorbs: float = 1.0
+    """A node may be slower by this factor, and the step takes no longer than said."""
 
 
 @dataclass(slots=True)
@@ -56,6 +82,8 @@ class Costs:
     price: float = 0.0
     """Of a device for an hour; 0 unknown."""
     predicted: Callable[[str, int], Config | None] | None = None
+    dealt: Callable[[int], Config | None] | None = None
+    """The plan with so many micro-batches for the fullest replica, and the tokens of the plan."""
     notes: list[str] = field(default_factory=list)
     _known: dict[tuple[str, int], Config | None] = field(default_factory=dict)
 
@@ -78,6 +106,32 @@ class Costs:
             self._known[shape, gpus] = self.predicted(shape, gpus)
         return self._known[shape, gpus]
 
+    def slowed(self, factor: float) -> Config | None:
+        """As planned, with one node slower by a factor: its replicas get as many micro-batches as they do in the time
+        in which the others do the rest. None where nothing is gained by that."""
+        rounds, size = self.healthy.rounds, max(self.gpus_per_node // self.replica_gpus, 1)
+        replicas = self.healthy.gpus // self.replica_gpus
+        if factor <= 1.0 or rounds is None or self.dealt is None or not 0 < size < replicas:
+            return None
+        batch = rounds.most * replicas
+        least, slow = min(
+            (max(fewer * factor, -(-(batch - fewer * size) // (replicas - size))), fewer)
+            for fewer in range(rounds.most + 1)
+        )
+        most = -(-(batch - slow * size) // (replicas - size))
+        key = ("dealt", most)
+        if key not in self._known:
+            self._known[key] = self.dealt(most)
+        found = self._known[key]
+        if found is None or found.rounds is None:
+            return None
+        late = max(least - most, 0.0) * found.rounds.each_ns  # the slow ones may be the last after all
+        step_ns = found.step_ns + round(late)
+        if step_ns >= self.healthy.step_ns * factor:
+            return None
+        name = f"{slow} of {rounds.most} micro-batches on slow replicas, {most} on others"
+        return replace(found, step_ns=step_ns, name=name, rounds=None, absorbs=factor)
+
 
 def predicted_costs(
     model: Model, plan: Plan, system: System, *, stack: Stack | None = None, check: bool = True, energy: bool = True
@@ -99,6 +153,9 @@ def predicted_costs(
             return one(_dealt(plan, gpus), f"{gpus // replica} replicas, same batch", healthy.tokens)
         return _best([_replanned(plan, gpus, pp) for pp in (plan.pp, plan.pp // 2, plan.pp * 2)], one, healthy.tokens)
 
+    def dealt(most: int) -> Config | None:
+        return one(_shrunk(plan, plan.gpus, most), f"{most} micro-batches", healthy.tokens)
+
     whole = plan_memory(model, plan.replace(zero=0, dp_shard=0))
     per_weight = sum(m.weights + m.optimizer for m in whole) / max(sum(m.weights for m in whole), 1)
     node = min(system.levels[0].size, plan.gpus)
@@ -114,6 +171,7 @@ def predicted_costs(
         idle_w=system.device.idle_power_w,
         price=system.device.price,
         predicted=smaller,
+        dealt=dealt,
         notes=list(found.assumed),
     )
 
@@ -131,7 +189,27 @@ def _config(found: Prediction, name: str, tokens: int = 0, *, energy: bool) -> C
         tokens=tokens or (found.generated.tokens or found.generated.samples) // plan.steps,
         energy_j=joules / plan.steps,
         name=name,
+        rounds=_rounds(found),
     )
+
+
+def _rounds(found: Prediction) -> Rounds | None:
+    """Ends of the compute of each micro-batch, of the slowest rank, and of what all have in common at the end."""
+    plan = found.generated.plan
+    if plan.steps > 1 or plan.zero > 1 or plan.dp_shard > 1 or plan.ep > 1:
+        return None  # weights, gradients or tokens cross replicas all the time
+    ends, alone = np.zeros(plan.micro_batches, np.int64), 0
+    for part in found.simulated.parts():
+        trace = part.trace
+        mine = (trace.kind == Kind.COMP) & (trace.micro_batch >= 0) & (trace.micro_batch < len(ends))
+        np.maximum.at(ends, trace.micro_batch[mine], part.end_ns[mine])
+        common = (trace.kind == Kind.COLL) & (trace.micro_batch < 0)
+        alone = max(alone, int(part.end_ns[common].max(initial=0)))
+    ends.sort()
+    if not ends[0]:
+        return None
+    each = (int(ends[-1]) - int(ends[0])) // max(len(ends) - 1, 1)
+    return Rounds(len(ends), int(ends[0]), each if len(ends) > 1 else int(ends[0]), alone or int(ends[-1]))
 
 
 def _shrunk(plan: Plan, gpus: int, micro_batches: int) -> Plan:
@@ -177,4 +255,14 @@ def check_shape(costs: Costs, shape: str) -> None:
         raise UsageError(
             f"--recover {shape}: the plan has one replica of {costs.replica_gpus:,} GPUs, and none is left without it",
             hint="--recover restart, or a plan with more data-parallel replicas",
+        )
+    if shape == REPLAN and costs.nodes > 1 and costs.at(REPLAN, costs.nodes - 1) is None:
+        raise UsageError(
+            f"--recover {shape}: no plan runs on {costs.nodes - 1:,} of {costs.nodes:,} nodes with as much tensor and "
+            "context parallelism and as many stages, half or twice",
+            hint="--recover restart",
+        )
+    if shape == REPLAN and costs.nodes == 1:
+        raise UsageError(
+            f"--recover {shape}: the plan has one node, and none is left without it", hint="--recover restart"
         )

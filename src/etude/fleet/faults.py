@@ -181,7 +181,7 @@ def open_faults(text: str) -> Faults:
 
 
 def _kind(text: str) -> Kind:
-    """`node:mtbf=2000h,repair=4h`; a name that is a scope or an effect says that too."""
+    """`node:mtbf=2000h,repair=4h`; a name that is a scope or an effect says that too, and a link is slow."""
     name, _, rest = text.strip().partition(":")
     given: dict[str, Any] = {"name": name}
     if name in set(Scope):
@@ -189,6 +189,8 @@ def _kind(text: str) -> Kind:
     elif name in set(Effect):
         given["effect"] = name
         given |= {"scope": "process"} if name == Effect.STORAGE else {}
+    elif name == "link":
+        given["effect"] = Effect.SLOW.value
     for pair in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = pair.partition("=")
         if not equals:

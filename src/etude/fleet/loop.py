@@ -17,12 +17,14 @@ from etude.errors import UsageError
 from etude.fleet.account import START, Account, Mark
 from etude.fleet.checkpoint import NODE, SaveTier, severity_of
 from etude.fleet.copies import Copies
-from etude.fleet.costs import RESTART, SHAPES, Config, Costs
+from etude.fleet.costs import REDISTRIBUTE, REPLAN, RESTART, SHAPES, Config, Costs
 from etude.fleet.events import EFFECTS, SCOPES, Events
 from etude.fleet.faults import Effect
 from etude.fleet.recovery import STAY, WAIT, Policy, Recovery, View, asked, restart
 
 RUNNING, BUSY, WAITING = "running", "busy", "waiting"
+DEAL: Final = "deal"
+"""A change of who does how many micro-batches."""
 NEVER: Final = 1 << 62
 
 
@@ -65,6 +67,10 @@ class Job:
     """Of the step under way, since `now`'s last step border."""
     todo: int = 0
     """Of the step under way; 0: none is."""
+    kept: int = 0
+    """Micro-batches of the step under way that the replicas had done before it was cut."""
+    going: tuple[int, int] | None = None
+    """Of a step that a fault cut: how far it was, and when. Replicas that are left go on until they are told."""
     factor: float = 1.0
     phases: list[Phase] = field(default_factory=list)
     after: tuple[str, ...] = ()
@@ -139,8 +145,11 @@ class Job:
                 return
             start = self.now - self.into
             self.now += self.todo
-            self.into = self.todo = 0
-            self.account.ran(start, self.now, 1, self.config)
+            self.into = self.todo = self.kept = 0
+            if self.account.held:
+                self.account.ended(start, self.now, self.config)
+            else:
+                self.account.ran(start, self.now, 1, self.config)
             self._border(ended=True)
             return
         if self._border(ended=False):
@@ -164,16 +173,16 @@ class Job:
         found = self.copies.regular(self.account.step, self.now)
         if found is None:
             return False
-        tier, steps, others = found
-        stall = self.copies.tiers[tier].stall_ns(self.costs.state_bytes, self._nodes())
-        cycles = min((until - self.now) // (steps * step_ns + stall), others)
+        tiers, steps, others, ready = found
+        stall = sum(self.copies.tiers[i].stall_ns(self.costs.state_bytes, self._nodes()) for i in tiers)
+        cycles = min((min(until, ready) - self.now) // (steps * step_ns + stall), others)
         if cycles < 2:
             return False
         end = self.now + cycles * (steps * step_ns + stall)
         self.account.ran(self.now, end, cycles * steps, self.config, cycles=cycles, stall_ns=stall)
         self.now = end
-        self.copies.done[tier] = self.account.mark()
-        self.copies.writes[tier] += cycles
+        for i in tiers:
+            self.copies.cycled(i, self.account.mark(), cycles)
         return True
 
     def _border(self, *, ended: bool) -> bool:
@@ -200,9 +209,8 @@ class Job:
             pending = self.copies.pending[i]
             stall = max(stall, pending.ready_ns - self.now) if pending is not None else stall
         for i in tiers:
-            it = self.copies.tiers[i]
             whole = self.forced >= 0 and i == self.forced_tier  # nodes go: a copy that is under way is of no use
-            stall += (it.write_ns if whole else it.stall_ns)(self.costs.state_bytes, nodes)
+            stall += self.copies.stall_ns(i, self.account.step, self.costs.state_bytes, nodes, whole=whole)
         self.saving = tiers
         self._busy([Phase("checkpoint", stall)], ("saved",))
 
@@ -236,8 +244,7 @@ class Job:
             self.saving = []
             if self.forced >= 0:
                 event, self.forced = self.forced, -1
-                self.copies.done[self.forced_tier] = self.account.mark()
-                self.copies.pending[self.forced_tier] = None
+                self.copies.at_once(self.forced_tier)
                 self._lose_nodes(event, planned=True)
         elif what == "decide":
             self._decide()
@@ -245,9 +252,11 @@ class Job:
             self._start(self.target)
 
     def _cut(self, part: str) -> None:
-        """The step under way does not end."""
+        """The step under way does not end; what a fault cut and nobody has taken up again is work to do again."""
+        self.account.let_go("redo" if self.going is not None else part)
         self.account.part_of_step(self.now - self.into, self.now, part, self.config)
-        self.into = self.todo = 0
+        self.into = self.todo = self.kept = 0
+        self.going = None
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -270,6 +279,10 @@ class Job:
                 noticed = self.now + (detect if detect >= 0 else int(self.recovery.detect_ns))
                 if noticed < ends:
                     self._push(noticed, "leave", event)
+            elif int(self.events.nodes[event]):
+                noticed = self.now + (detect if detect >= 0 else int(self.recovery.detect_ns))
+                if noticed < ends:
+                    self._push(noticed, "slow", event)
         elif effect == Effect.PREEMPT and self.events.notice_ns[event]:
             self._push(self.now + int(self.events.notice_ns[event]), "taken", event)
             self._give_up(event, int(self.events.notice_ns[event]))
@@ -280,6 +293,13 @@ class Job:
         if what == "as usual":
             self.slow.pop(event, None)
             self._speed()
+            if self.config.absorbs > 1.0 and self.mode == RUNNING:
+                self.change = DEAL
+        elif what == "slow":
+            if event in self.slow and self.mode == RUNNING and not self.change and self._felt() > self.config.absorbs:
+                view = self._view(lost=False)._replace(slow=self._felt())
+                if asked(self.policy, view) == REPLAN:
+                    self.change = DEAL
         elif what == "leave":
             if event in self.slow and self.used[self._struck(event)].any():
                 self._give_up(event, NEVER)
@@ -296,14 +316,17 @@ class Job:
         """Nodes that will go, or are slow: the state is saved at the next step border, if there is time for it."""
         if self.mode != RUNNING or self.forced >= 0 or not self.used[self._struck(event)].any():
             return
-        safe = self.copies.safe_tier(NODE, self.now, self.costs.state_bytes, self._nodes())
+        safe = self.copies.safe_tier(NODE, self.account.step + 1, self.now, self.costs.state_bytes, self._nodes())
         if safe is not None and self.todo + safe[1] <= within_ns:
             self.forced, self.forced_tier = event, safe[0]
 
+    def _felt(self) -> float:
+        felt = [f for e, f in self.slow.items() if not self.events.nodes[e] or self.used[self._struck(e)].any()]
+        return max(felt, default=1.0)
+
     def _speed(self) -> bool:
         """The slowest of the job's nodes says how fast steps are; whether that changed."""
-        felt = [f for e, f in self.slow.items() if not self.events.nodes[e] or self.used[self._struck(e)].any()]
-        factor = max(felt, default=1.0)
+        factor = max(self._felt() / self.config.absorbs, 1.0)
         changed = factor != self.factor
         if changed and self.todo:
             self.todo = max(round(self.todo * factor / self.factor), 1)
@@ -331,8 +354,10 @@ class Job:
         self.hit[event] = True
         self.interruptions += 1
         self.scope = SCOPES[self.events.scope[event]]
-        if self.mode == RUNNING:
-            self._cut("redo")
+        if self.mode == RUNNING and self.todo:
+            self.account.hold(self.now - self.into, self.now, self.config)
+            self.going = (self.into, self.now)
+            self.into = self.todo = 0
         self.forced, self.change, self.saving = -1, "", []
         severity = severity_of(SCOPES[self.events.scope[event]], len(struck))
         self.copies.struck(severity, self.now)
@@ -366,6 +391,7 @@ class Job:
             self.mode = WAITING
             return
         self.transitions[answer] = self.transitions.get(answer, 0) + 1
+        self._settle_step(answer)
         nodes = -(-config.gpus // self.costs.gpus_per_node)
         if answer != RESTART and self.memory:
             new = nodes > int(self.used.sum())
@@ -376,6 +402,25 @@ class Job:
         self.target = config
         self._busy([Phase("restart", wait)], ("go",))
 
+    def _settle_step(self, answer: str) -> None:
+        """What counts of the step that a fault cut. Replicas that hold the state, and processes that live, end it where
+        they need the lost ones no more; under `redistribute` they keep the micro-batches that they have done."""
+        lives = answer != RESTART and self.memory
+        rounds = self.config.rounds
+        if self.going is not None:
+            into, since = self.going
+            self.going = None
+            so_far = (into + self.now - since) / self.factor
+            if lives and rounds is not None and not self.kept:
+                whole = self.config.step_ns
+                if into / self.factor >= rounds.alone_ns and so_far >= whole:
+                    self.account.ended(self.now, self.now, self.config)
+                    return
+            self.kept = min(self.kept + rounds.done(so_far), rounds.most) if rounds is not None else 0
+        if not (lives and answer == REDISTRIBUTE and self.kept):
+            self.kept = 0
+            self.account.let_go("redo")
+
     def _load(self, nodes: int) -> int:
         """Goes back to the nearest copy; the time that its load takes, with what storage is waited for."""
         found = self.copies.nearest(self.costs.node_bytes, nodes)
@@ -384,12 +429,18 @@ class Job:
         self.copies.back_to(mark)
         if found is None:
             return 0
-        wait = 0 if self.copies.reached(found[1], self.now) else self.copies.out_until_ns - self.now
+        wait = 0 if self.copies.readable(found[1], self.now) else self.copies.out_until_ns - self.now
         return wait + found[2]
 
     def _start(self, config: Config) -> None:
         """On as many nodes as the configuration takes, those that were in the job first."""
         self.config, self.target, self.memory = config, None, True
+        if self.kept and config.rounds is not None:
+            rest = self._step_ns() - round(self.kept * config.rounds.each_ns * self.factor)
+            self.todo = max(rest, 1)
+        elif self.account.held:
+            self.kept = 0
+            self.account.let_go("redo")
         order = np.flatnonzero(self.up)
         order = order[np.argsort(~self.used[order], kind="stable")]
         self.used[:] = False
@@ -406,8 +457,23 @@ class Job:
             if answer not in (STAY, WAIT) and config is not None and config.gpus > self.config.gpus:
                 self.change = answer
 
+    def _deal(self) -> None:
+        """Micro-batches by the speed of their replicas, or evenly again; no state moves."""
+        slow, all_there = self._felt(), self.config.gpus == self.costs.healthy.gpus
+        config = self.costs.slowed(slow) if all_there else None
+        if config is None and self.config.absorbs > 1.0:
+            config = self.costs.healthy
+        if config is None or config is self.config or not all_there:
+            return
+        self.transitions[DEAL] = self.transitions.get(DEAL, 0) + 1
+        self.target = config
+        self._busy([Phase("restart", int(self.recovery.regroup_ns))], ("go",))
+
     def _take_in(self) -> None:
         answer, self.change = self.change, ""
+        if answer == DEAL:
+            self._deal()
+            return
         config = self.costs.at(answer, int(self.up.sum()))
         if config is None or config.gpus <= self.config.gpus:
             return
@@ -419,9 +485,10 @@ class Job:
 
 def run_job(
     costs: Costs, events: Events, *, tiers: tuple[SaveTier, ...] = (), policy: Policy, recovery: Recovery,
-    spares: int | None, horizon_ns: int,
+    spares: int | None, horizon_ns: int, excluded: tuple[int, ...] = (),
 ) -> Ran:  # fmt: skip
-    """`spares` None: a lost node is replaced by one that is never missing elsewhere."""
+    """`spares` None: a lost node is replaced by one that is never missing elsewhere. `excluded` nodes are never used,
+    and what happens to them is not felt."""
     if horizon_ns <= 0:
         raise UsageError("no time is given", hint="--days 54")
     if costs.healthy.step_ns <= 0:
@@ -431,11 +498,26 @@ def run_job(
         raise UsageError(f"an event strikes a node beyond the {nodes}")
     account = Account(costs.healthy, costs.idle_w)
     copies = Copies(tiers, costs.healthy.step_ns)
-    used = np.zeros(nodes, bool)
-    used[: costs.nodes] = True
+    up, used = np.ones(nodes, bool), np.zeros(nodes, bool)
+    up[_left_out(excluded, nodes, costs, spares)] = False
+    used[np.flatnonzero(up)[: costs.nodes]] = True
     job = Job(
         costs, events, policy, recovery, spares, horizon_ns, account, copies, costs.healthy,
-        up=np.ones(nodes, bool), used=used, down_until=np.zeros(nodes, np.int64), hit=np.zeros(len(events), bool),
+        up=up, used=used, down_until=np.zeros(nodes, np.int64), hit=np.zeros(len(events), bool),
     )  # fmt: skip
     job.run()
     return Ran(account, copies, job.hit, job.interruptions, job.transitions, job.node_up_ns, nodes, horizon_ns)
+
+
+def _left_out(excluded: tuple[int, ...], nodes: int, costs: Costs, spares: int | None) -> list[int]:
+    beyond = [node for node in excluded if not 0 <= node < nodes]
+    if beyond:
+        raise UsageError(f"node {beyond[0]} is excluded, and there are {nodes}", hint="nodes count from 0")
+    found = sorted(set(excluded))
+    if nodes - len(found) < costs.nodes:
+        raise UsageError(
+            f"{len(found)} nodes are excluded, and {spares or 0} stand by: {nodes - len(found)} are left for a plan of "
+            f"{costs.nodes}",
+            hint=f"--spares {len(found)}",
+        )
+    return found

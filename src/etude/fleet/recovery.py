@@ -34,6 +34,8 @@ class View(NamedTuple):
     spare_nodes: int
     """Up, and not in the job."""
     next_repair_s: float | None
+    slow: float = 1.0
+    """By how much a node of the job is slow, once that is noticed; the answer `replan` deals micro-batches by speed."""
 
 
 Policy = Callable[[View], str]
@@ -49,11 +51,11 @@ def spare(view: View) -> str:
 
 
 def shrink(view: View) -> str:
-    return SHRINK
+    return SHRINK if view.slow == 1.0 else STAY
 
 
 def redistribute(view: View) -> str:
-    return REDISTRIBUTE
+    return REDISTRIBUTE if view.slow == 1.0 else STAY
 
 
 def replan(view: View) -> str:

@@ -44,10 +44,31 @@ def summary(ran: Ran, costs: Costs, *, name: str = "", price: float = 0.0) -> di
         "state_bytes": costs.state_bytes,
         "saves": {tier.name: n for tier, n in zip(ran.copies.tiers, ran.copies.writes, strict=True)},
         "saved_bytes": {
-            tier.name: n * costs.state_bytes * tier.share
-            for tier, n in zip(ran.copies.tiers, ran.copies.writes, strict=True)
+            tier.name: times * costs.state_bytes
+            for tier, times in zip(ran.copies.tiers, ran.copies.written, strict=True)
         },
+        "tiers": [
+            {
+                "name": tier.name,
+                "every_s": steps * costs.healthy.step_ns / 1e9,
+                "save_s": tier.write_ns(costs.state_bytes, costs.nodes) / 1e9,
+                "stall_s": tier.stall_ns(costs.state_bytes, costs.nodes) / 1e9,
+                "load_s": tier.load_ns(costs.node_bytes, costs.nodes) / 1e9,
+                "node_bytes_per_s": tier.node_rate(costs.nodes),
+            }
+            for tier, steps in zip(ran.copies.tiers, ran.copies.steps, strict=True)
+        ],
         "transitions": ran.transitions,
+        "configs": [
+            {
+                "name": config.name,
+                "gpus": config.gpus,
+                "step_s": config.step_ns / 1e9,
+                "tokens": config.tokens,
+                "micro_batches": config.rounds.most if config.rounds is not None else None,
+            }
+            for config in account.configs.values()
+        ],
         "energy_j": account.energy_j if known_energy else None,
         "cost": hourly * held * seconds / 3600 if hourly else None,
     }

@@ -51,9 +51,9 @@ def spares_of(recover: str, recovery: Recovery) -> int | None:
 
 def simulate_fleet(
     costs: Costs, *, days: float, faults: str = "none", tiers: tuple[SaveTier, ...] = (), recover: str = "restart",
-    recovery: Recovery | None = None, seed: int = 0,
+    recovery: Recovery | None = None, seed: int = 0, excluded: tuple[int, ...] = (),
 ) -> Fleet:  # fmt: skip
-    """`faults`: a named mix, kinds in one line, a YAML file, or a file of events."""
+    """`faults`: a named mix, kinds in one line, a YAML file, or a file of events; `excluded`: nodes out of use."""
     recovery = recovery or Recovery()
     policy = policy_of(recover)
     if recover in SHAPES:
@@ -69,7 +69,10 @@ def simulate_fleet(
         return draw(mix, nodes=nodes, gpus_per_node=costs.gpus_per_node, horizon_ns=horizon_ns, seed=number)
 
     def one(chosen: tuple[SaveTier, ...], events: Events, how: Policy = policy) -> Ran:
-        return run_job(costs, events, tiers=chosen, policy=how, recovery=recovery, spares=spares, horizon_ns=horizon_ns)
+        return run_job(
+            costs, events, tiers=chosen, policy=how, recovery=recovery, spares=spares, horizon_ns=horizon_ns,
+            excluded=excluded,
+        )  # fmt: skip
 
     searched = None
     if any(not tier.every_ns and not tier.steps for tier in tiers):

@@ -3,7 +3,8 @@
 Generators and ASTRA-sim's memory tracker write tensors as two lists of text on a node, `inputs` and `outputs`, in which
 each tensor's name is followed by its size in bytes. A tensor lives from the start of the first node that puts it out
 to the end of the last that takes it in; one that no node puts out (a weight) is there all the time, and one that no
-node takes in (a result) stays to the end.
+node takes in (a result) stays to the end. A load that names what it brings takes its buffer when it begins; memory
+nodes that name nothing add their bytes when they end, and stores take them away.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from etude.model.trace import Trace
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
 U64 = NDArray[np.uint64]
 
 LOCAL: Final = 1
@@ -160,6 +162,23 @@ def _references(heap, cells, which, key, size):  # type: ignore[no-untyped-def]
     return -1
 
 
+def named(prefix: str, tensor: I64, size_bytes: I64) -> U8:
+    """A row of bytes for each tensor, of one width: its name (the prefix and its number) and its size, as two texts of
+    a list."""
+    columns = [np.frombuffer(prefix.encode(), np.uint8) + np.zeros((len(tensor), 1), np.uint8), _digits(tensor)]
+    name, size = np.hstack(columns), _digits(size_bytes)
+    if name.shape[1] > 127:
+        raise TraceError(f"the name of a tensor begins with {len(prefix)} bytes")
+    head, tail = (np.tile(np.array([10, part.shape[1]], np.uint8), (len(tensor), 1)) for part in (name, size))
+    return np.hstack([head, name, tail, size])
+
+
+def _digits(numbers: I64) -> U8:
+    """Numbers from 0 on in decimal, as many digits for each."""
+    width = len(str(int(numbers.max(initial=0))))
+    return (numbers[:, None] // 10 ** np.arange(width - 1, -1, -1, dtype=np.int64) % 10 + 48).astype(np.uint8)
+
+
 def moved_bytes(trace: Trace) -> I64:
     """Bytes that each node brings into memory, negative where it stores them elsewhere. What a node moves inside of the
     device's own memory is there before and after."""
@@ -191,10 +210,11 @@ def memory_levels(part: RunPart) -> MemoryLevels | None:
     time = np.concatenate([begin, until[ends], part.end_ns[loads]])
     turn = np.repeat(np.array([1, 0, 1], np.int8), [len(begin), int(ends.sum()), len(loads)])
     lives = np.concatenate([size, -size[ends], np.zeros(len(loads), np.int64)])
-    loaded = np.concatenate([np.zeros(len(time) - len(loads), np.int64), moved[loads]])
-    order = np.lexsort((turn, time))
-    lives, loaded = lives[order], loaded[order]
-    return MemoryLevels(time[order], np.cumsum(lives) + _not_below_0(loaded), _not_below_0(-loaded))
+    brought = moved.copy()
+    brought[tensors.row] = 0  # counted as the tensors that they name
+    none, order = np.zeros(len(time) - len(loads), np.int64), np.lexsort((turn, time))
+    loaded, stored = (np.concatenate([none, one[loads]])[order] for one in (brought, -moved))
+    return MemoryLevels(time[order], np.cumsum(lives[order]) + _not_below_0(loaded), _not_below_0(stored))
 
 
 def _not_below_0(change: I64) -> I64:

@@ -223,6 +223,12 @@ class HeapWriter:
     def put_all(self, values: Sequence[bytes | str | None]) -> I64:
         return np.array([-1 if v is None else self.put(v) for v in values], np.int64)
 
+    def join(self, heap: U8) -> int:
+        """All slices of another heap; the offset of its beginning."""
+        offset = len(self._buffer)
+        self._buffer += heap[: len(heap) - PAD].tobytes()
+        return offset
+
     def heap(self) -> U8:
         return pad(self._buffer)
 

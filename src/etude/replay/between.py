@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 GAP_UNITS: Final = 10.0
@@ -90,25 +91,51 @@ def pauses_ns(free_ns: I64, events: I64, unit: float) -> I64:
     return found if rest.sum() > LEAST_PART * gaps.sum() else np.zeros_like(found)
 
 
-def python_ns(recorded_ns: I64, light: Sequence[tuple[I64, I64]], calls: Bool, event_ns: float) -> I64:
+def python_ns(recorded_ns: I64, light: Sequence[tuple[I64, I64]], calls: Bool, event_ns: F64, pass_ns: F64) -> I64:
     """Of each step the time of the program before it, from the gaps in light steps and the events in them, to which the
-    end of one call and the begin of the next add one: the median, the lower one of two. What is longer than the same
-    gap in the window, where the profiler added more, was something else that had the core."""
-    gaps = np.stack([free - event_ns * (events + calls) for free, events in light])
-    usual = np.sort(gaps, axis=0)[(len(gaps) - 1) // 2]
-    found: I64 = np.rint(np.minimum(usual, recorded_ns)).astype(np.int64)
+    end of one call and the begin of the next add one: the median, the lower one of two, of gaps as they would be with
+    the median of `pass_ns`. What is longer than the same gap in the window, where the profiler added more, was
+    something else that had the core."""
+    as_usual = np.median(pass_ns) / pass_ns
+    gaps = np.stack([
+        (np.minimum(free, recorded_ns) - each_ns * (events + calls)) * by
+        for (free, events), each_ns, by in zip(light, event_ns, as_usual, strict=True)
+    ])  # fmt: skip
+    found: I64 = np.rint(np.sort(gaps, axis=0)[(len(gaps) - 1) // 2]).astype(np.int64)
     return found
 
 
-def pauses_before(python_ns: I64, calls: Bool, own_ns: float, pause_ns: float) -> I64:
-    """How long a player waits before each step to take as long as the program, where a call costs it `own_ns` of its
-    own and a pause that takes no time `pause_ns`. What it is late at one step it makes up for at the next ones, and a
-    pause that would be shorter than SHORTEST_NS is made later."""
-    ahead = np.cumsum(python_ns - own_ns * calls).tolist()
+def without_waits(gaps_ns: I64, after_waits: Bool, worked_ns: float) -> I64:
+    """Gaps that are together no longer than the thread worked in them: the longest of those in which it waited for a
+    communication are cut first, then the longest of all."""
+    found = gaps_ns.copy()
+    for where in (after_waits, np.ones_like(after_waits)):
+        over = float(found.sum()) - max(worked_ns, 0.0)
+        if over > 0:
+            found[where] = np.minimum(found[where], _level(found[where], float(found[where].sum()) - over))
+    return found
+
+
+def _level(lengths: I64, total: float) -> int:
+    """What all are cut to if they are to be so long together."""
+    left, several = max(total, 0.0), np.sort(lengths)
+    below = np.concatenate(([0], np.cumsum(several)))[:-1]
+    reached = below + several * np.arange(len(several), 0, -1)  # all cut to this one
+    at = int(np.searchsorted(reached, left, "right"))
+    return (
+        int((left - below[at]) / (len(several) - at)) if at < len(several) else int(several[-1]) if len(several) else 0
+    )
+
+
+def pauses_before(python: F64, own: F64, shortest: float, pause: float) -> I64:
+    """How long a player works before each step to take as long as the program, where a step takes the program `python`
+    and the player `own`, and a pause of no length `pause`: all in one unit, which a pause is a whole number of. What
+    the player is late at one step it makes up for at the next ones; a pause shorter than `shortest` is made later."""
+    ahead = np.cumsum(python - own).tolist()
     found = np.zeros(len(ahead), np.int64)
     paused = 0.0
     for step, wanted in enumerate(ahead):
-        if wanted - paused >= SHORTEST_NS:
-            found[step] = round(wanted - paused - pause_ns)
+        if wanted - paused >= shortest:
+            found[step] = round(wanted - paused - pause)
             paused = wanted
     return found

@@ -92,6 +92,26 @@ def _above_zero(*at: int) -> Told:
     return tell
 
 
+def _averaged(at: int) -> Told:
+    """First moments of an optimizer."""
+
+    def tell(memory: Memory, given: Arguments) -> None:
+        for tensor in _tensors(given, at):
+            memory.average(tensor)
+
+    return tell
+
+
+def _squared(at: int) -> Told:
+    """Second moments: squares are added."""
+
+    def tell(memory: Memory, given: Arguments) -> None:
+        for tensor in _tensors(given, at):
+            memory.square(tensor)
+
+    return tell
+
+
 def _all(*several: Told) -> Told:
     def tell(memory: Memory, given: Arguments) -> None:
         for one in several:
@@ -141,6 +161,10 @@ RANGES: Final[dict[str, Told]] = {
     "aten::index_put_": _each,
     "aten::_index_put_impl_": _each,
     "aten::_unsafe_index": _each,
+    "aten::lerp_": _averaged(0),
+    "aten::_foreach_lerp_": _averaged(0),
+    "aten::addcmul_": _squared(0),
+    "aten::_foreach_addcmul_": _squared(0),
     "aten::sqrt": _above_zero(0),
     "aten::rsqrt": _above_zero(0),
     "aten::log": _above_zero(0),

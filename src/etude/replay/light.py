@@ -22,6 +22,7 @@ from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
 
 I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 _FILE: Final = re.compile(r".*\.rank(\d+)\.light\.json\.gz")
@@ -40,8 +41,14 @@ class LightEvents:
     thread: I64
     start_ns: I64
     end_ns: I64
-    event_ns: float
-    """What the profiler added to an operator."""
+    event_ns: F64
+    pass_ns: F64
+    cpu_ns: I64
+    """Of each light step: what the profiler added to an event, a pass of `etude.rounds`, what the thread worked."""
+    node_ns: float = 0.0
+    """What a node of autograd takes to be made."""
+    page_faults: int = 0
+    """New pages of memory that a step without a profiler touched."""
 
 
 def light_events(path: Path) -> dict[int, LightEvents]:
@@ -66,18 +73,27 @@ def _read(told: dict[str, Any]) -> LightEvents:
         raise ValueError("columns of different lengths")
     if len(name) and not (name.min() >= 0 and name.max() < len(names)):
         raise ValueError("an event without a name")
-    return LightEvents(names, name, thread, start, end, float(told["event_ns"]))
+    return LightEvents(
+        names, name, thread, start, end,
+        event_ns=np.array(told["event_ns"], np.float64),
+        pass_ns=np.array(told["pass_ns"], np.float64),
+        cpu_ns=np.array(told["cpu_ns"], np.int64),
+        node_ns=float(told["node_ns"]),
+        page_faults=int(told.get("page_faults", 0)),
+    )  # fmt: skip
 
 
 class LightClock:
     """Moments of the window as moments of a light step; each recorded step has that step anew, one behind the other."""
 
-    def __init__(self, window_ns: I64, light_ns: I64, comm_end_ns: dict[int, int]) -> None:
+    def __init__(self, window_ns: I64, light_ns: I64, comm_end_ns: dict[int, int], step: int, worked_ns: int) -> None:
         order = np.lexsort((light_ns, window_ns))
         self._window = window_ns[order].astype(np.float64)
         self._light = np.maximum.accumulate(light_ns[order]).astype(np.float64)
         self.comm_end_ns = comm_end_ns
         """Nodes of communication that ran beside the host -> when they ended."""
+        self.step, self.worked_ns = step, worked_ns
+        """The number of the light step, and what the thread worked in it, once for each recorded step."""
 
     def __call__(self, moments_ns: I64) -> I64:
         found: I64 = np.rint(np.interp(moments_ns, self._window, self._light)).astype(np.int64)
@@ -100,8 +116,10 @@ def light_clocks(trace: Trace, events: Bool, start_ns: I64, end_ns: I64, light: 
     mine = np.flatnonzero(light.thread == _busiest(light.thread))
     beside = np.flatnonzero(np.array([name.startswith(_BACKEND) for name in light.names])[light.name])
     begins = np.flatnonzero(lights[mine] == known.get(_STEP, -1))
+    if any(len(column) != len(begins) for column in (light.event_ns, light.pass_ns, light.cpu_ns)):
+        return []
     clocks = []
-    for step in np.split(mine, begins)[1:]:
+    for which, step in enumerate(np.split(mine, begins)[1:]):
         begin, end = int(light.start_ns[step[0]]), int(light.end_ns[step[0]])
         step = step[light.start_ns[step] < end]
         if any(not np.array_equal(nodes[part], lights[step]) for part in window):
@@ -116,7 +134,8 @@ def light_clocks(trace: Trace, events: Bool, start_ns: I64, end_ns: I64, light: 
             comms = comms[np.argsort(start_ns[comms], kind="stable")]
             if np.array_equal(nodes[comms], lights[sent]):
                 ends |= dict(zip(comms.tolist(), (light.end_ns[sent] + shift).tolist(), strict=True))
-        clocks.append(LightClock(np.concatenate(moments), np.concatenate(moments_light), ends))
+        worked = int(light.cpu_ns[which]) * len(window)
+        clocks.append(LightClock(np.concatenate(moments), np.concatenate(moments_light), ends, which, worked))
     return clocks
 
 

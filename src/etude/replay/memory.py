@@ -33,6 +33,8 @@ class Held:
     bound: int = 0
     """Whole numbers in here are below this; 0: nothing is known."""
     positive: bool = False
+    average: bool = False
+    square: bool = False
     told: Fill | None = None
     """What a call said of it."""
 
@@ -131,6 +133,12 @@ class Memory:
         if source.dtype in _WHOLE and result.dtype in _WHOLE and source.storage != result.storage:
             self._now[result.storage].copied.append(self.held(source))
 
+    def average(self, tensor: Tensor) -> None:
+        self.held(tensor).average = True
+
+    def square(self, tensor: Tensor) -> None:
+        self.held(tensor).square = True
+
     def positive(self, tensor: Tensor) -> None:
         self.held(tensor).positive = True
 
@@ -142,11 +150,14 @@ class Memory:
 
     def fill(self) -> None:
         """Says what each storage from outside holds; at the end, when all uses were seen."""
+        moments = any(held.average for held in self._outside.values())
         for held in self._outside.values():
             first = self._first[held.storage]
             dtype = first.dtype
             if dtype in _WHOLE:
                 self._b.fill(held.storage, Fill.INTEGERS, 0, max(held.bound, 1))
+            elif moments and (held.average or held.square):
+                self._b.fill(held.storage, Fill.AVERAGES if held.average else Fill.SQUARES)
             elif dtype == "bool" or held.told == Fill.NONE:
                 self._b.fill(held.storage, Fill.NONE)
             elif held.told is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from keyword import iskeyword
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,8 @@ MODULES: Final = {
     "torchvision": "torchvision",
 }
 """What to import before operators of a namespace are there."""
+_NOT_QUICK: Final = ("to", "set_", "resize_", "data", "requires_grad_", "new_empty", "lift_fresh")
+"""Operators whose method of Python is not the operator alone."""
 
 
 class UnknownOperatorError(EtudeError):
@@ -32,6 +35,12 @@ class Bound:
     """It gives one tensor."""
     flat: bool
     """It gives a tuple, or a list of tensors: no list inside a list."""
+    quick: Callable[..., Any] | None = None
+    """PyTorch's own function or method of Python for it, where there is one: 1 us or so faster. It takes not all
+    arguments that a recording has, and says so with a TypeError."""
+    positional: int = 0
+    named: tuple[str, ...] = ()
+    """How many arguments come without a name, for `quick`, and the names of those that must have one."""
 
 
 def operator(name: str, device: str) -> Callable[..., Any]:
@@ -67,9 +76,17 @@ def _bound(name: str) -> Bound:
     single = kinds == ["Tensor"]
     flat = all(kind == "Tensor" or not kind.startswith("List") for kind in kinds) and len(kinds) > 1
     flat = flat or kinds == ["List[Tensor]"]
-    if len(positional) == len(schema.arguments):
-        return Bound(call, single, flat)
-    return Bound(_with_names(call, schema, len(positional)), single, flat)
+    named = tuple(a.name for a in schema.arguments[len(positional) :])
+    plain = call if not named else _with_names(call, schema, len(positional))
+    return Bound(plain, single, flat, _quick(base, overload, named), len(positional), named)
+
+
+def _quick(base: str, overload: str, named: tuple[str, ...]) -> Callable[..., Any] | None:
+    name = base.removeprefix("aten::")
+    if name == base or name in _NOT_QUICK or "out" in overload or any(map(iskeyword, named)):
+        return None
+    spaces = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+    return next((found for space in spaces if (found := getattr(space, name, None)) is not None), None)
 
 
 def _with_names(call: Callable[..., Any], schema: Any, positional: int) -> Callable[..., Any]:

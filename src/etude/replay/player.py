@@ -15,33 +15,38 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
-from etude.replay.between import pauses_before
+from etude.pages import page_faults
+from etude.replay.between import SHORTEST_NS, pauses_before
 from etude.replay.compiled import compiled_call, triton_call
 from etude.replay.cuda_graph import captured, captured_parts
+from etude.replay.heap import FEWEST, keep_heap, touch_new_pages
 from etude.replay.lanes import Lanes
 from etude.replay.needs import OutOfMemoryError
 from etude.replay.operators import UnknownOperatorError, operator, remapped
-from etude.replay.own_cost import own_call_ns, pause_ns
+from etude.replay.own_cost import COMM, UNCLEAR, Expected, own, own_passes, session, times_for, took
 from etude.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork, spin
+from etude.rounds import pause_rounds, work
 
 CHUNK: Final = 400
 """Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
 
 
-OWN_CHUNKS: Final = 5
-"""Functions on which the player measures what a call costs itself."""
+OWN_CHUNKS: Final = 20
+"""Functions on which the player measures what it takes between operators, where it need not meet others."""
+_RANDOM: Final = (Fill.NORMAL, Fill.POSITIVE, Fill.UNIT, Fill.AVERAGES, Fill.SQUARES)
 PAUSE_S: Final = 2.0
 """Before an iteration is recorded: a device that was busy has a lower clock than when the program was recorded."""
 
@@ -92,8 +97,15 @@ class Player:
         timed |= self._gaps and not self.on_device
         self.host = host or ("recorded" if timed and not cuda_graph else "fast")
         """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
-        self.own_call_ns = 0.0
-        """What a call costs this player beside the operator, where that was measured."""
+        self.own_rounds, self.round_ns = 0, 0.0
+        """What this player takes between the operators of an iteration, where that was measured, in rounds of Python,
+        and the time of a round."""
+        self._light = self._gaps and not self.on_device and bool(program.about["host"].get("light_steps"))
+        """The plan has what the program took between operators."""
+        self._together = comms is None or comms.all_light
+        """So have all processes."""
+        self.new_pages = 0
+        """That a step touches beside those that its operators do."""
         self._due: list[int] = []
         self.parts: list[tuple[Any, int]] = []
         """Where the host is as recorded and the calls can be graphs: graphs, and when each is due."""
@@ -110,14 +122,19 @@ class Player:
         self._marks: list[Any] = []
         self._work = StandInWork(self.device, program)
         self._dtypes = [getattr(torch, name) for name in program.dtypes]
-        self._held: list[Any] = []
+        self._held: dict[int, torch.Tensor] = {}
+        """Storage -> its memory, where it is there before the first step."""
         self._code: dict[str, Callable[..., Any]] = {}
+        self._not_quick: set[tuple[int, int]] = set()
+        """Operators with arguments that PyTorch's functions of Python do not take."""
         self._lanes = Lanes(program, self.device)
 
     # -- getting ready -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Allocates what is there before the first step and plays every step once, one by one."""
+        if self._light:
+            keep_heap()
         try:
             self._fill()
             with torch.no_grad():
@@ -130,16 +147,53 @@ class Player:
                 hint=f"inputs and states alone take {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
             ) from None
         self._chunks = list(self._compiled())
+        once_ns = self._once() if self._light and self._together else 0
         if self.host == "recorded" and not self.paced and "host" in self.program.about:
-            self._keep_pace()
+            self._keep_pace(once_ns)
+        elif self.new_pages:
+            self._chunks = list(self._compiled())
         if self.with_graph:
             self._capture()
 
-    def _keep_pace(self) -> None:
+    def _once(self) -> int:
+        """How long an iteration takes by itself; counts the pages that it lacks. All processes do it together."""
+        with torch.no_grad():
+            self._moments()
+            self.iteration()  # now its memory is there
+            before = page_faults()
+            once_ns = took(self.iteration)
+        steps = max(int((self.program.steps.kind == StepKind.MARK).sum()), 1)
+        lacking = int(self.program.about["host"]["page_faults"]) - (page_faults() - before) // steps
+        self.new_pages = lacking if lacking >= FEWEST else 0
+        return once_ns
+
+    def _moments(self) -> None:
+        """Moments of an optimizer are 0 where gradients are, as those of rows that no index picks: a root of 0 takes
+        some CPUs 15 times as long. Elsewhere second moments are as large as before, so that weights stay what they are.
+        """
+        fill = self.program.storages.fill
+        of = {which: [self._typed(row) for row in np.flatnonzero(fill == which).tolist() if row in self._held]
+              for which in (Fill.AVERAGES, Fill.SQUARES)}  # fmt: skip
+        if not of[Fill.SQUARES]:
+            return
+        for moment in (*of[Fill.AVERAGES], *of[Fill.SQUARES]):
+            moment.zero_()
+        self.iteration()
+        for moment in of[Fill.SQUARES]:
+            moment.copy_(
+                torch.where(moment != 0, torch.randn(moment.shape, generator=self._generator).abs() * 0.02, 0.0)
+            )
+
+    def _typed(self, row: int) -> torch.Tensor:
+        """The memory of a storage as numbers of its first use."""
+        slot = int(np.flatnonzero(self.program.slots.storage == row)[0])
+        return self._held[row].view(self._dtypes[int(self.program.layouts.dtype[self.program.slots.layout[slot]])])
+
+    def _keep_pace(self, once_ns: int) -> None:
         """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
         how fast this host makes them. On a CPU each call is made so much after the one before."""
         if self._gaps:
-            self._due = self._pauses().tolist()
+            self._due = self._pauses(once_ns).tolist()
             self._chunks = list(self._compiled())
             return
         self._due = np.cumsum(self.program.steps.host_ns).tolist()
@@ -151,23 +205,42 @@ class Player:
             self.parts = [(graph, self._due[end]) for graph, end in zip(graphs, self._ends, strict=False)]
         self._chunks = list(self._compiled())
 
-    def _pauses(self) -> NDArray[np.int64]:
-        """How long to wait before each step. Where the plan has the time of Python itself, what a call costs here is
-        taken off; communication is left out while that is measured, so that no process waits for another."""
-        found = self.program.steps.host_ns
-        if not self.program.about["host"].get("light_steps"):
-            return found
-        kind = self.program.steps.kind
-        comms, self.comms = self.comms, None
-        chunks = list(self._compiled())[:OWN_CHUNKS]
-        upto = slice(self._ends[len(chunks) - 1] + 1)
+    def _pauses(self, once_ns: int) -> NDArray[np.int64]:
+        """How long to pause before each step: rounds of Python where the plan has the time of Python itself, as much as
+        the program needed there, less what the player takes; else ns."""
+        steps = self.program.steps
+        if not self._light:
+            return steps.host_ns
+        comms = self.comms
+        if not self._together:  # nobody is to wait for another
+            self.comms, self._chunks = None, list(self._compiled())
+        chunks = self._chunks if self.comms is not None else self._chunks[:OWN_CHUNKS]
+        expected = list(self._expected(self._ends[len(chunks) - 1] + 1))
+        times = times_for(once_ns) if self.comms is None else self.comms.least(times_for(once_ns))
         self.comms = comms
-        calls, views = (int((kind[upto] == which).sum()) for which in (StepKind.CALL, StepKind.VIEW))
-        if comms is not None and comms.all_light:  # cores are shared while it is measured, as they will be
-            comms.meet()
         with torch.no_grad():
-            self.own_call_ns = own_call_ns(chunks, calls, views, self.program.about["host"]["event_ns"])
-        return pauses_before(found, kind == StepKind.CALL, self.own_call_ns, pause_ns())
+            told = session(lambda: [chunk() for chunk in chunks], times)
+        found = own(told.events, expected, times, len(steps.kind))
+        if found is None:
+            return np.zeros_like(steps.host_ns)
+        about, rounds = self.program.about["host"], float(np.median(told.rounds))
+        mine = own_passes(found, told, about["event_ns"] / about["pass_ns"]) * rounds
+        self.own_rounds, self.round_ns = round(mine.sum()), float(np.median(told.pass_ns)) / rounds
+        python = steps.host_ns / about["pass_ns"] * rounds
+        return pauses_before(python, mine, SHORTEST_NS / self.round_ns, pause_rounds())
+
+    def _expected(self, upto: int) -> Iterator[Expected]:
+        """Steps by which a profiler's events can be told apart."""
+        p = self.program
+        for at, (kind, row) in enumerate(zip(p.steps.kind[:upto].tolist(), p.steps.row[:upto].tolist(), strict=True)):
+            if kind == StepKind.CALL and self.compute:
+                op = p.ops[int(p.calls.op[row])]
+                plain = row not in self.failures and not self._is_code(int(p.calls.op[row]))
+                yield Expected(at, kind, op.partition(".")[0] if plain else UNCLEAR, row)
+            elif kind == StepKind.STAND_IN and self.compute:
+                yield Expected(at, kind, UNCLEAR, row)
+            elif kind in (StepKind.COMM, StepKind.WAIT) and self.comms is not None:
+                yield Expected(at, kind, COMM, row)
 
     def _capture(self) -> None:
         self._capturing = True
@@ -186,7 +259,7 @@ class Player:
         for slot, storage in enumerate(p.slots.storage.tolist()):
             if storage in memory:
                 self._values[slot] = self._look(memory[storage], int(p.slots.layout[slot]))
-        self._held = list(memory.values())
+        self._held = memory
 
     def _filled(self, row: int) -> torch.Tensor:
         """The memory of a storage, as bytes."""
@@ -201,14 +274,14 @@ class Player:
             made = torch.randint(low, max(high, low + 1), (count,), generator=self._generator, dtype=dtype)
             return made.to(place).view(torch.uint8)
         made = torch.zeros(count, dtype=dtype, device=place)
-        if fill in (Fill.NORMAL, Fill.POSITIVE, Fill.UNIT) and (dtype.is_floating_point or dtype.is_complex):
+        if fill in _RANDOM and (dtype.is_floating_point or dtype.is_complex):
             spread = 1.0 if fill == Fill.UNIT else 0.02
             if dtype.itemsize == 1:
                 made.copy_(torch.randn(count, generator=self._generator).mul_(spread))
             else:
                 seeded = torch.Generator(place).manual_seed(row)
                 made.normal_(0.0, spread, generator=seeded)
-            if fill == Fill.POSITIVE:
+            if fill in (Fill.POSITIVE, Fill.SQUARES):
                 made.abs_()
         elif fill == Fill.ONES:
             made.fill_(1)
@@ -275,8 +348,7 @@ class Player:
         inputs, outputs = p.calls.inputs[row], p.calls.outputs[row]
         args = _filled_in(self.arguments(form, inputs), values)
         try:
-            call = self._operator(name)
-            got = list(_opened(call(*args)))
+            got = list(_opened(self._called(row, name, args)))
         except torch.OutOfMemoryError:
             raise
         except Exception as problem:
@@ -290,6 +362,20 @@ class Player:
                 self.pinned.add(slot)
                 made = self._values[slot] = self._fresh(slot)
             values[slot] = made
+
+    def _called(self, row: int, name: str, args: list[Any]) -> Any:
+        """What a call gives; finds out whether PyTorch's function of Python takes these arguments."""
+        call = self._operator(name)
+        key = int(self.program.calls.op[row]), int(self.program.calls.form[row])
+        if not self._is_code(key[0]) and key not in self._not_quick:
+            bound = remapped(name, self.device.type)
+            if bound.quick is not None:
+                named = dict(zip(bound.named, args[bound.positional :], strict=False))
+                with suppress(TypeError, ValueError, Warning), catch_warnings():  # before anything is done
+                    simplefilter("error")  # an old order of arguments
+                    return bound.quick(*args[: bound.positional], **named)
+            self._not_quick.add(key)
+        return call(*args)
 
     def _operator(self, name: str) -> Callable[..., Any]:
         """What to call: an operator of PyTorch, or code that was compiled from some."""
@@ -305,6 +391,10 @@ class Player:
                 kernel, _, file = name.removeprefix(TRITON_SPACE).partition("@")
                 self._code[name] = triton_call(files[file]["code"], kernel)
         return self._code[name]
+
+    def _is_code(self, op: int) -> bool:
+        """It is no operator, but code that was compiled."""
+        return self.program.ops[op].startswith((COMPILED_SPACE, TRITON_SPACE))
 
     def _viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:
         p = self.program
@@ -373,7 +463,7 @@ class Player:
             names["until"], before = self._until, [f"until({int(p.steps.start_ns[at])})"]
         elif self._due and self._gaps:
             if self._due[at]:
-                names["spin"], before = spin, [f"spin({self._due[at]})"]
+                names["pause"], before = work if self._light else spin, [f"pause({self._due[at]})"]
         elif self._due and (kind in (StepKind.COMM, StepKind.END) or (kind == StepKind.CALL and p.steps.work_ns[at])):
             names["until"], before = self._until, [f"until({self._due[at]})"]
         if kind == StepKind.CALL and self.compute:
@@ -385,7 +475,7 @@ class Player:
             layout = int(p.slots.layout[slot])
             shape = p.layouts.shape[layout]
             stride = p.layouts.stride[layout] or _contiguous(shape)
-            names["view"] = operator("aten::as_strided", self.device.type)
+            names["view"] = torch.as_strided
             return [f"v[{slot}]=view(v[{base}],{shape},{list(stride)},{int(p.layouts.offset[layout])})"]
         if kind == StepKind.STAND_IN and self.compute:
             names[f"w{at}"] = self._work.of(p, row, int(p.steps.work_ns[at]))
@@ -396,7 +486,8 @@ class Player:
             return before
         if kind == StepKind.MARK:
             names["mark"] = self._mark
-            return [*before, "mark()"]
+            names["pages"] = touch_new_pages
+            return [*before, "mark()", *([f"pages({self.new_pages})"] if self.new_pages else [])]
         if kind == StepKind.COMM and self.comms is not None:
             names["comms"] = self.comms
             return [*before, f"comms.issue({row}, v)"]
@@ -412,14 +503,21 @@ class Player:
             return []
         p = self.program
         op, form = int(p.calls.op[row]), int(p.calls.form[row])
-        names[f"f{op}"] = self._operator(p.ops[op])
-        text = _text(self.arguments(json.loads(p.forms[form]), p.calls.inputs[row]), names)
-        call = f"f{op}({text})"
+        args = self.arguments(json.loads(p.forms[form]), p.calls.inputs[row])
+        schema = None if self._is_code(op) else remapped(p.ops[op], self.device.type)
+        if schema is not None and schema.quick is not None and (op, form) not in self._not_quick:
+            names[f"q{op}"] = schema.quick
+            given = [_text(each, names, False) for each in args]
+            named = (f"{name}={each}" for name, each in zip(schema.named, given[schema.positional :], strict=False))
+            call = f"q{op}({','.join((*given[: schema.positional], *named))})"
+        else:
+            names[f"f{op}"] = self._operator(p.ops[op])
+            call = f"f{op}({_text(args, names)})"
         outputs = p.calls.outputs[row]
         kept = [slot if slot not in self.pinned else NOTHING for slot in outputs]
         if all(slot == NOTHING for slot in kept):
             return [call]
-        schema = remapped(p.ops[op], self.device.type)
+        schema = schema or remapped(p.ops[op], self.device.type)
         if schema.single:
             return [f"v[{kept[0]}]={call}"]
         if schema.flat:

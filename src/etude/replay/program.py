@@ -89,6 +89,10 @@ class Fill(IntEnum):
     ONES = 4
     UNIT = 5
     """Numbers around 0 of size 1: tables of embeddings, as PyTorch makes them."""
+    AVERAGES = 6
+    """First moments of an optimizer: small numbers around 0."""
+    SQUARES = 7
+    """Second moments: small numbers above 0."""
 
 
 class CommKind(IntEnum):

@@ -14,7 +14,7 @@ from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
 from etude.replay.arguments import Arguments, arguments, results, without_stream
-from etude.replay.between import Busy, pauses_ns, python_ns, unit_ns, waited
+from etude.replay.between import Busy, pauses_ns, python_ns, unit_ns, waited, without_waits
 from etude.replay.builder import ProgramBuilder
 from etude.replay.call_tree import owners
 from etude.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
@@ -33,6 +33,8 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 _CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
+_NODE, _GRADIENT = "autograd::engine::evaluate_function: ", "AccumulateGrad"
+"""Nodes of autograd as the profiler names them; those that keep gradients are made once."""
 
 
 def plan_recorded(
@@ -299,9 +301,13 @@ class _Plan:
         clocks = light_clocks(self.trace, events, self.start, self.end, self.light)
         about: dict[str, Any] = {"free_ns": int(free.sum()), "events": int(count.sum()), "light_steps": len(clocks)}
         if clocks and self.light is not None:
-            each = [self._gaps(steps, events, clock) for clock in clocks]
-            self.b.host_ns = python_ns(free, each, steps[:, 0] == StepKind.CALL, self.light.event_ns).tolist()
-            about["event_ns"] = self.light.event_ns
+            each = self._without_waits([self._gaps(steps, events, clock) for clock in clocks], steps, clocks)
+            used = [clock.step for clock in clocks]
+            event_ns, pass_ns = self.light.event_ns[used], self.light.pass_ns[used]
+            python = python_ns(free, each, steps[:, 0] == StepKind.CALL, event_ns, pass_ns)
+            self.b.host_ns = (python + self._graph_ns(steps)).tolist()
+            about |= {"event_ns": float(np.median(event_ns)), "pass_ns": float(np.median(pass_ns)),
+                      "node_ns": self.light.node_ns, "page_faults": self.light.page_faults}  # fmt: skip
         else:
             about["unit_ns"] = unit_ns(self.trace.parent, self.start, events)
             self.b.host_ns = pauses_ns(free, count, about["unit_ns"]).tolist()
@@ -331,6 +337,29 @@ class _Plan:
         starts = on(self.start[events])
         count[known] = counted(moments, starts[~busy.has(starts)])
         return host_intervals(kind, self._called(steps), free, timed), count
+
+    def _without_waits(
+        self, each: list[tuple[I64, I64]], steps: I64, clocks: list[LightClock]
+    ) -> list[tuple[I64, I64]]:
+        """Gaps less what the thread did not work: where a program communicates it waits for others. Operators worked as
+        long as they took, the shortest of each."""
+        if not self.row_of:
+            return each
+        at = steps[np.isin(steps[:, 0], (StepKind.CALL, StepKind.COMM)) & (steps[:, 5] != NOTHING), 5]
+        inside = float(np.min([clock(self.end[at]) - clock(self.start[at]) for clock in clocks], axis=0).sum())
+        waits = np.append(False, steps[:-1, 0] == StepKind.WAIT) | (steps[:, 0] == StepKind.WAIT)
+        return [(without_waits(free, waits, clock.worked_ns - inside), count)
+                for (free, count), clock in zip(each, clocks, strict=True)]  # fmt: skip
+
+    def _graph_ns(self, steps: I64) -> I64:
+        """What autograd took to make the nodes that run before each step, inside operators that are played without."""
+        assert self.light is not None
+        nodes = np.array([name.startswith(_NODE) and not name.endswith(_GRADIENT) for name in self.names])[self.codes]
+        known = np.flatnonzero(steps[:, 3] != NOTHING)
+        found = np.zeros(len(steps))
+        starts = self.start[self.inside & nodes]
+        found[known] = self.light.node_ns * counted(steps[known, 3] + self.begin, starts)
+        return np.rint(found).astype(np.int64)
 
     def _called(self, steps: I64) -> I64:
         """The operator of each step that is a call."""

@@ -77,6 +77,9 @@ def _times(requests: pa.Table) -> dict[str, F64]:
         requests[name].to_numpy().astype(np.float64) for name in ("arrival_s", "first_token_s", "finish_s", "output")
     )
     tpot = (finish - first)[output > 1] / (output[output > 1] - 1)
+    if "tpot_s" in requests.column_names:  # of answers with branches from pass to pass
+        tpot = requests["tpot_s"].to_numpy()
+        tpot = tpot[~np.isnan(tpot)]
     return {"ttft_s": first - arrival, "tpot_s": tpot, "latency_s": finish - arrival}
 
 

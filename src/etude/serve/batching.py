@@ -152,12 +152,14 @@ def _advance_branch(q, branches, r):
 
 @kernel(allocates=False)
 def _slack_ns(q, batch, count, tpot_ns, begin, time_ns):
-    """What the pass may take longer before a token of it is late."""
+    """What the pass may take longer before a token of it is late. Branches side by side get a token each in a pass, and
+    count as one."""
     least = at.NEVER
     for k in range(count):
         r = batch[1, k]
         if q[r, at.FIRST] != at.NEVER:
-            due = q[r, at.FIRST] + np.int64((q[r, at.PLANNED] - batch[3, k]) * tpot_ns)
+            before = q[r, at.STEPS] - 1 if q[r, at.BRANCHES] > 1 else q[r, at.PLANNED] - batch[3, k]
+            due = q[r, at.FIRST] + np.int64(before * tpot_ns)
             least = min(least, due - begin - time_ns)
     return max(least, 0)
 
@@ -249,6 +251,7 @@ def _put(q, mine, shape, batch, branches, clock, rules, r, tokens, depth):
         mine[at.PENDING] -= tokens - (1 if q[r, at.PLANNED] and past + tokens == known else 0)
     if past + tokens == known:
         q[r, at.PLANNED] += made
+        q[r, at.STEPS] += 1
         shape[4] += 1
         batch[1, mine[at.AHEAD]] = r
         batch[3, mine[at.AHEAD]] = made

@@ -6,10 +6,13 @@
 |---|---|
 | `none`, `prefix`, `blocks`, `content` | nothing; the leading run; pieces at any place; pieces cut by their content |
 | `lru`, `ttl=60s`, `belady`, `pinned=2048` | what goes first; `pinned`: not the first so many tokens of prompts |
+| `expected` | what its session is expected to need latest goes first, as calls followed one another so far |
 | `host=64GB`, `nvme=1TB@7GB/s` | tiers below, nearest first: room of a replica, at the system's rate or this |
 | `fix=0.1`, `fix=2ns` | of each token that is found at another place: the part read again, or a time |
 | `chunk=128` | mean tokens of a piece that is cut by content |
 | `sharded`, `link=50GB/s` | a piece lies on one replica; the others fetch it over this link |
+| `shared` | the tiers are one store for all replicas, each at the tier's rate |
+| `coded=NAME` | what this tier sends is coded on its way, by `--kv-codec` and `--kv-choose` |
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from typing import Any, Final
 
 from etude.errors import UsageError
 from etude.machine import System
-from etude.serve.rings import BELADY, LRU, PINNED, TTL
+from etude.serve.rings import BELADY, EXPECTED, LRU, PINNED, TTL
 from etude.units import parse_bandwidth, parse_bytes, parse_time
 
 MODES: Final = ("none", "prefix", "blocks", "content")
-POLICIES: Final = {"lru": LRU, "ttl": TTL, "belady": BELADY, "pinned": PINNED}
+POLICIES: Final = {"lru": LRU, "ttl": TTL, "belady": BELADY, "pinned": PINNED, "expected": EXPECTED}
 HINT: Final = 'for example --cache "prefix belady host=64GB@50GB/s"'
 UNLIMITED: Final = 1 << 60
 
@@ -53,6 +56,10 @@ class CacheRules:
     """Below the blocks of the device. Without one, `blocks` and `content` keep all pieces, and loads take no time."""
     sharded: bool = False
     link_bytes_per_s: float = 0.0
+    shared: bool = False
+    """Tiers are one for all replicas."""
+    coded: str = ""
+    """Tier whose content is coded on its way."""
 
     @property
     def stores(self) -> bool:
@@ -86,17 +93,39 @@ def cache_rules(text: str) -> CacheRules:
         raise UsageError("--cache: `sharded` needs a link between replicas", hint="link=50GB/s")
     if made.sharded and not made.stores:
         raise UsageError("--cache: the blocks of a device are its own", hint="a tier: sharded host=64GB@50GB/s")
+    if made.shared and (made.sharded or not made.tiers):
+        raise UsageError(
+            "--cache: `shared` is of tiers, and not with `sharded`", hint="prefix remote=1TB@10Gb/s shared"
+        )
+    if made.coded and made.coded not in names:
+        raise UsageError(f"--cache: `coded={made.coded}` names no tier", hint="remote=1TB@10Gb/s coded=remote")
     return made
 
 
 def _plain_word(word: str) -> dict[str, Any]:
     if word in MODES:
         return {"mode": word}
-    if word in ("lru", "belady"):
+    if word in ("lru", "belady", "expected"):
         return {"policy": word}
-    if word == "sharded":
-        return {"sharded": True}
-    known = ", ".join((*MODES, "lru", "belady", "sharded", "ttl=", "pinned=", "fix=", "chunk=", "link=", "TIER=ROOM"))
+    if word in ("sharded", "shared"):
+        return {word: True}
+    known = ", ".join(
+        (
+            *MODES,
+            "lru",
+            "belady",
+            "expected",
+            "sharded",
+            "shared",
+            "ttl=",
+            "pinned=",
+            "fix=",
+            "chunk=",
+            "link=",
+            "coded=",
+            "TIER=ROOM",
+        )
+    )
     raise UsageError(f"--cache: unknown word `{word}`", hint=f"known: {known}")
 
 
@@ -106,6 +135,8 @@ def _figure(key: str, value: str, word: str) -> dict[str, Any]:
             return {"policy": "ttl", "ttl_ns": int(parse_time(value))}
         if key == "pinned":
             return {"policy": "pinned", "pinned_tokens": int(value)}
+        if key == "coded":
+            return {"coded": value}
         if key == "chunk":
             return {"chunk": _between(int(value), 8, 1 << 16)}
         if key == "link":

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.aten_matrix import VARLEN
-from etude.cost.compute import compute_time_ns
+from etude.cost.compute import compute_time_ns, cost_of, memory_ns, peaks_of
 from etude.cost.energy import at_work_w, costs_of
 from etude.cost.ops import DTYPE_NUMBER, EXPERTS, NARROW, OpClass, OpTable
 from etude.cost.traces import ops_of
@@ -41,13 +41,13 @@ from etude.simulate import simulate
 
 F64 = NDArray[np.float64]
 PARTS: Final = (
-    "products", "narrow", "experts", "wide_experts", "narrow_experts", "packed_experts", "rest", "network", "direct",
-    "group_ns", "word_ns",
+    "products", "dense", "narrow", "experts", "wide_experts", "narrow_experts", "packed_experts", "rest", "network",
+    "direct", "group_ns", "word_ns",
 )  # fmt: skip
-"""Kinds of work: products in 16 bits or more and in fewer, those of experts in 16 (`wide`: spread over ranks, and fewer
-on a rank than tokens), 8 and 4, all else, communication as it is generated, and as engines have it (a stack takes the
-one or the other); and what the catalogue has no time for: how many products of experts in 8 bits there are, and words
-that a token out is chosen from."""
+"""Kinds of work: products in 16 bits or more (`dense`: bound by the matrix units) and in fewer, those of experts in 16
+(`wide`: spread over ranks, and fewer on a rank than tokens), 8 and 4, all else, communication as it is generated, and
+as engines have it (a stack takes the one or the other); and what the catalogue has no time for: how many products of
+experts in 8 bits there are, and words that a token out is chosen from."""
 TOKENS: Final = (
     1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384,
 )  # fmt: skip
@@ -67,6 +67,12 @@ BETWEEN: Final = (
     *(PassShape(chunk=c, past=200, decode=n, keys=700) for c, n in ((90, 6), (300, 40), (1800, 200))),
 )
 """Shapes that the error of the interpolation is measured at: middles of intervals, and prompts beside tokens out."""
+
+
+def factors_of(stack: ServingStack) -> F64:
+    """On the times of PARTS."""
+    given = {name: float(getattr(stack, name)) for name in PARTS}
+    return np.array([*(given | {"dense": given["dense"] or given["products"]}).values()])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +95,7 @@ class PassTables:
     kernels: F64
     """Of a pass."""
     layers: F64
+    ranks: F64
     slots: F64
     """Sequences that fill a device if each has a core for each head of keys."""
     weights_bytes: F64
@@ -111,19 +118,22 @@ class PassTables:
     def step_cost(self, stack: ServingStack, **options: Any) -> StepCost:
         """With the factors of a stack; `options` are those of `steps.step_cost` that an engine sets, or that layers
         have which are not all on the device."""
-        factor = np.array([getattr(stack, name) for name in PARTS])
+        factor = factors_of(stack)
         prompt = np.vstack([np.zeros((1, len(PAST))), stack.attention * self.prompt_ns])
         decode = np.vstack([np.zeros((1, len(KEYS))), stack.decode_attention * self.decode_ns])
         grid = prompt[:, :, None, None] + decode[None, None, :, :]
-        gaps = stack.kernel_ns * float(self.kernels[0])
-        layers, launches = float(self.layers[0]), stack.launch_ns * float(self.kernels[0])
+        layers, one = float(self.layers[0]), bool(self.ranks[0] == 1)
+        launches = (stack.one_launch_ns if one else stack.launch_ns) * float(self.kernels[0])
         layers_given: dict[str, Any] = {"tokens": TOKENS, "layers_ns": factor @ self.layers_ns} | options
         return step_cost(
             head=(SEQUENCES, factor @ self.head_ns),
             attention=((0, *CHUNKS), PAST, (0, *DECODE), KEYS, grid),
             floor_ns=(0.0, stack.layer_floor_ns * layers + launches, stack.mixed_floor_ns * layers + launches),
             chain_ns=(stack.chain_ns * layers, float(self.slots[0])),
-            pass_ns=(stack.pass_ns + gaps, stack.pass_ns + gaps),
+            gaps_ns=stack.kernel_ns * float(self.kernels[0]),
+            schedule_ns=stack.schedule_ns,
+            one_process=one,
+            pass_ns=(stack.pass_ns, stack.pass_ns),
             sequence_ns=(stack.sequence_ns, stack.sequence_ns),
             **layers_given,
         )
@@ -179,7 +189,7 @@ def _digest(*given: Any) -> str:
 def _code() -> bytes:
     digest = hashlib.sha256()
     root = Path(__file__).parent.parent
-    files = [Path(__file__)]
+    files = [Path(__file__), Path(__file__).parent / "network.py"]
     for room in ("cost", "generate", "machine", "simulate"):
         files += [path for path in sorted((root / room).rglob("*")) if path.suffix in (".py", ".yaml")]
     for path in files:
@@ -227,7 +237,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     part = run.part(0)
     trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
     ops = ops_of(trace)
-    kind = _kinds(trace, ops, packed != 1.0)
+    kind = _kinds(trace, ops, system.device.busy(), packed != 1.0)
     if packed != 1.0:
         ops, time_ns = _packed(system.device, ops, time_ns, packed)
     sums = np.zeros((len(PARTS) + 1, len(shapes)))
@@ -270,6 +280,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
         decode_nj=work[-1, c:d].reshape(len(DECODE), len(KEYS)),
         kernels=np.array([float((trace.step == 0).sum())]),
         layers=np.array([float(model.layers)]),
+        ranks=np.array([float(plan.tp)]),
         slots=np.array([system.device.cores / max(model.kv // plan.tp, 1) if model.heads else 1.0]),
         weights_bytes=np.array([float(held.weights_bytes)]),
         token_bytes=np.array([float(held.token_bytes)]),
@@ -346,13 +357,16 @@ def _work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_
     return np.where(talks, costs.communication_w, np.maximum(beyond, 0.0)) * time_ns
 
 
-def _kinds(trace: Trace, ops: OpTable, packed: bool) -> NDArray[np.int64]:
+def _kinds(trace: Trace, ops: OpTable, device: Device, packed: bool) -> NDArray[np.int64]:
     """Row of each node in the sums: one of PARTS, or the last for attention."""
     product = np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
     codes, words = trace.coded("name")
     attention = np.array([word == VARLEN for word in words] + [False])[codes]
     found = np.full(len(trace), PARTS.index("rest"), np.int64)
     found[product] = PARTS.index("products")
+    cost = cost_of(device, OpClass.GEMM)
+    compute = ops.flops * 1e9 / (peaks_of(device, OpClass.GEMM, ops) * cost.flop_efficiency)
+    found[product & (compute > memory_ns(device, cost, ops.size_bytes.astype(np.float64)))] = PARTS.index("dense")
     narrow = np.isin(ops.dtype, [DTYPE_NUMBER[name] for name in NARROW])
     found[product & narrow] = PARTS.index("narrow")
     grouped = np.isin(ops.op_class, EXPERTS)

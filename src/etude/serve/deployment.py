@@ -18,7 +18,7 @@ from etude.serve.catalogue import pass_tables
 from etude.serve.energy import UNKNOWN, Energy, energy_of
 from etude.serve.engine import Engine
 from etude.serve.offload import ExpertRules, far_experts, tables_of
-from etude.serve.profiles import GRAPHS, profile_cost
+from etude.serve.profiles import graphs_of, profile_cost
 from etude.serve.requests import BLOCK_TOKENS
 from etude.serve.stacks import serving_stack
 from etude.serve.steps import StepCost
@@ -83,7 +83,7 @@ def deployed(
 ) -> Deployment:
     """One replica: the ranks of the plan. Experts may be spread over those of so many replicas, the `groups`; or
     `experts` lie with the host, whose memory so many `streams` of other replicas draw on."""
-    software = serving_stack(stack, device_name(system))
+    software, graphs = serving_stack(stack, device_name(system)), graphs_of(model.name, engine.max_num_seqs)
     record: dict[str, Any] = {}
     if experts is not None:
         if ops is not None or plan.ep > 1:
@@ -97,10 +97,10 @@ def deployed(
         if groups > 1:
             weights = float(held_by(model, shared_plan(model, plan.tp, groups, plan.precision), 1).weights_bytes)
         if ops is None:
-            cost = tables.step_cost(software, graphs=GRAPHS)
+            cost = tables.step_cost(software, graphs=graphs)
         else:
             spread = plan.tp * groups if groups > 1 else plan.ep
-            cost = profile_cost(ops, model, system, software, tp=plan.tp, spread=spread, groups=groups)
+            cost = profile_cost(ops, model, system, software, tp=plan.tp, spread=spread, groups=groups, graphs=graphs)
     memory = memory_bytes or system.device.memory_bytes
     token = float(tables.token_bytes[0])
     lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)

@@ -18,8 +18,9 @@ from etude.serve.batching import choose, shape_of, time_of
 from etude.serve.machines import machine_nj
 from etude.serve.prefix import release
 from etude.serve.queues import pop_later, push_later, put_last
+from etude.serve.reuse import answered, called
 from etude.serve.routing import route, steal
-from etude.serve.store import put
+from etude.serve.store import loads_begin, loads_seen, put
 from etude.serve.transfers import hand_over, land, placed, pull
 
 
@@ -28,6 +29,7 @@ def _answered(state, i, r, now):
     """A request has its last token: its children may arrive."""
     q = state.request
     q[r, at.FINISH] = now
+    answered(state.reuse, q[r, at.SESSION_OF], q[r, at.TASK], now)
     release(state, i, r)
     state.clock[at.FINISHED] += 1
     for k in range(state.child_start[r], state.child_start[r + 1]):
@@ -45,6 +47,8 @@ def _finish(state, i, now):
     """The pass under way on replica i is over."""
     q, mine = state.request, state.replica[i]
     gone = 0
+    if state.store.coded != at.NOBODY:
+        loads_seen(state.store, i)
     for k in range(mine[at.BATCH]):
         r, made = state.batch[i, 0, k], state.batch[i, 2, k]
         q[r, at.OUT] += made
@@ -53,7 +57,7 @@ def _finish(state, i, now):
         if q[r, at.FIRST] == at.NEVER:
             q[r, at.FIRST] = now
             if state.store.tiers:
-                put(state.store, i, r, now)
+                put(state.store, state.reuse, i, r, q[r, at.SESSION_OF], q[r, at.TASK], now)
         if q[r, at.OUT] == q[r, at.OUTPUT]:
             _answered(state, i, r, now)
             gone += 1
@@ -75,7 +79,7 @@ def _finish(state, i, now):
 
 
 @kernel(allocates=False)
-def _begin(mine, batch, put_together, clock, energy_nj, machines, log, i, now, time_ns):
+def _begin(state, mine, batch, put_together, clock, energy_nj, machines, log, i, now, time_ns):
     """Replica i starts the pass that was put together."""
     mine[at.BATCH] = mine[at.AHEAD]
     mine[at.AHEAD] = at.NOBODY
@@ -87,6 +91,8 @@ def _begin(mine, batch, put_together, clock, energy_nj, machines, log, i, now, t
     mine[at.BUSY] += time_ns
     mine[at.MOVED] = 0
     mine[at.LOADING] = 0
+    if state.store.coded != at.NOBODY:
+        loads_begin(state.store, i)
     shape = shape_of(put_together)
     work_nj = machine_nj(machines, mine[at.KIND], shape, time_ns)
     energy_nj[i] += work_nj
@@ -129,7 +135,7 @@ def _start(state, rules, machines, log, busy, now):
         if _joined(mine, rules):
             longest = max(longest, time_ns)
         else:
-            _begin(mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, time_ns)
+            _begin(state, mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, time_ns)
             if rules.ahead and not clock[at.HALT]:
                 choose(state, rules, machines, i, now)
     if longest:
@@ -137,7 +143,9 @@ def _start(state, rules, machines, log, busy, now):
         for i in range(len(state.replica)):
             mine = state.replica[i]
             if mine[at.AHEAD] != at.NOBODY and _joined(mine, rules):
-                _begin(mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, longest)
+                _begin(
+                    state, mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, longest
+                )
                 if rules.ahead and not clock[at.HALT]:
                     choose(state, rules, machines, i, now)
             elif _joined(mine, rules):
@@ -203,6 +211,7 @@ def _arrive(state, rules, now):
             pop_later(q, state.heap, clock)
         else:
             clock[at.NEXT] += 1
+        called(state.reuse, q[r, at.SESSION_OF], now)
         q[r, at.REPLICA] = i
         q[r, at.DECODER] = i
         state.replica[i, at.PENDING] += q[r, at.PROMPT] + q[r, at.OUTPUT]
@@ -225,7 +234,7 @@ def _go_on(state, rules, now):
         placed(state.request, state.replica, clock, i)
     for i in range(len(state.replica)):
         if state.replica[i, at.COMING] != at.NOBODY and not clock[at.HALT]:
-            r = pull(state.request, state.replica, clock, rules, i, now)
+            r = pull(state, rules, i, now)
             if r != at.NOBODY:
                 _asks(clock, at.CODEC, r)
                 return False
@@ -252,7 +261,7 @@ def advance(state, rules, machines, log):
             if mine[at.END] == now:
                 _finish(state, i, now)
             if mine[at.LANDING] != at.NOBODY:
-                land(state, i, now)
+                land(state, rules, i, now)
             if mine[at.END] != at.NEVER and _joined(mine, rules):
                 busy += 1
             flying += mine[at.LANDING + 2]

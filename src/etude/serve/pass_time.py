@@ -102,9 +102,12 @@ def pass_ns(cost, shape, number):
     if cost.beside_ns.shape[1]:
         beside = _curve(cost.tokens, cost.beside_ns[0], float(run))
         device = max(device, beside + _curve(cost.tokens, cost.beside_ns[1], float(run)) * device)
-    own = cost.engine_ns[0, eager] + cost.engine_ns[1, eager] * (shape.decode + shape.outputs)
-    floor = cost.floor_ns[eager * (2 if shape.prompt_tokens and shape.decode else 1)]
-    return max(np.int64(np.ceil(max(device, floor) + own - 1e-6)), 1)
+    sequences = shape.decode + shape.outputs
+    own = cost.engine_ns[0, eager] + cost.engine_ns[1, eager] * sequences
+    host = cost.floor_ns[eager * (2 if shape.prompt_tokens and shape.decode else 1)]
+    schedule = cost.floor_ns[4] * sequences
+    host = host + schedule if cost.floor_ns[5] else max(host, schedule)
+    return max(np.int64(np.ceil(max(device + cost.floor_ns[3], host) + own - 1e-6)), 1)
 
 
 @kernel

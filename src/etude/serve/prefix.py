@@ -17,8 +17,9 @@ from etude.kernels.compile import kernel
 from etude.serve.cache import POLICIES, CacheRules
 from etude.serve.pieces import Pieces, pieces_of
 from etude.serve.requests import BLOCK_TOKENS, Requests
-from etude.serve.rings import ABSENT, Ring, expired, goes_first, put_newest, ring_of, unlink
-from etude.serve.state import CACHED, COMPUTED, EVICTED, HELD, NOW, PEAK, PROMPT, REFS, REUSED, USED
+from etude.serve.reuse import again_ns
+from etude.serve.rings import ABSENT, EXPECTED, Ring, expect, expired, goes_first, no_ring, put_newest, ring_of, unlink
+from etude.serve.state import CACHED, COMPUTED, EVICTED, HELD, NOW, PEAK, PROMPT, REFS, REUSED, SESSION_OF, USED
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -51,7 +52,7 @@ def prefix_of(requests: Requests, rules: CacheRules, replicas: int, block: int) 
 def no_prefix() -> Prefix:
     none, bytes_, table = np.zeros(1, np.int64), np.zeros(1, np.uint8), np.zeros((1, 1), np.int32)
     pieces = Pieces(none, none, none, none, none, none, bytes_)
-    return Prefix(pieces, none, table, Ring(table, table, np.zeros((1, 1), np.int64), none, bytes_, 0, 0))
+    return Prefix(pieces, none, table, no_ring())
 
 
 @kernel(allocates=False)
@@ -113,6 +114,9 @@ def keep(state, i, r):
 def release(state, i, r):
     """A request gives up all that it holds."""
     prefix, mine, asked = state.prefix, state.replica[i], state.request[r]
+    now, later = state.clock[NOW], np.int64(0)
+    if prefix.ring.policy == EXPECTED:
+        later = again_ns(state.reuse, asked)
     while asked[REFS] > 0:
         asked[REFS] -= 1
         k = prefix.pieces.start[r] + asked[REFS]
@@ -120,11 +124,13 @@ def release(state, i, r):
         asked[HELD] -= prefix.blocks[one]
         prefix.refs[i, one] -= 1
         prefix.ring.soon[one] = prefix.pieces.next_use[k]
+        if prefix.ring.policy == EXPECTED:
+            expect(prefix.ring, i, one, asked[SESSION_OF], now, later)
         if prefix.refs[i, one] == 0:
             put_newest(prefix.ring, i, one, len(prefix.blocks))
-            prefix.ring.used_at[i, one] = state.clock[NOW]
             mine[USED] -= prefix.blocks[one]
             mine[CACHED] += prefix.blocks[one]
+        prefix.ring.used_at[i, one] = now
     mine[USED] -= asked[HELD]
     asked[HELD] = 0
 
@@ -134,7 +140,7 @@ def evict(state, i, room):
     """Ids that nobody uses go, until what is left fits."""
     prefix, mine = state.prefix, state.replica[i]
     while mine[USED] + mine[CACHED] > room:
-        one = goes_first(prefix.ring, i, len(prefix.blocks))
+        one = goes_first(prefix.ring, i, len(prefix.blocks), state.clock[NOW])
         unlink(prefix.ring, i, one)
         prefix.refs[i, one] = ABSENT
         mine[CACHED] -= prefix.blocks[one]

@@ -22,8 +22,9 @@ def request_times(served: Served, *, since: str = "arrival") -> dict[str, F64]:
     answer of one token has no time per further token: NaN."""
     requests, first, finish = served.requests, served.column("FIRST"), served.column("FINISH")
     begin = served.column("ARRIVAL" if since == "arrival" else "QUEUED")
-    more = np.maximum(requests.output - 1, 1)
-    tpot = np.where(requests.output > 1, (finish - first) / more, np.nan)
+    # Branches side by side get a token each in a pass: each of them waits from pass to pass.
+    tokens = np.where(requests.branches > 1, served.column("STEPS"), requests.output)
+    tpot = np.where(tokens > 1, (finish - first) / np.maximum(tokens - 1, 1), np.nan)
     return {
         "ttft_s": (first - begin) / 1e9,
         "tpot_s": tpot / 1e9,
@@ -50,6 +51,7 @@ def request_table(served: Served) -> pa.Table:
             "decode_replica": served.column("DECODER"),
             "kv_sent_bytes": served.column("SENT"),
             "codec": served.column("CODED"),
+            "tpot_s": request_times(served)["tpot_s"],
         }
     )
 
@@ -159,6 +161,8 @@ def summary(served: Served, *, limits: Limits | None = None) -> dict[str, Any]:
         "preemptions": int(served.count("PREEMPTED").sum()),
         "cache_hit_tokens": int(served.count("FOUND").sum()),
         "stored_hit_tokens": int(served.count("STORED").sum()),
+        "kv_fetched_bytes": round(float(served.state.store.link[:, 5].sum())),
+        "kv_fetch_s": float(served.state.store.link[:, 6].sum()) / 1e9,
         "remote_hit_tokens": int(served.state.store.moved[:, -2].sum()) if served.state.store.tiers else 0,
         "read_tokens": int(served.count("READ").sum()),
         "prompt_tokens": int(served.requests.prompt.sum()),

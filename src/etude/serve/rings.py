@@ -16,9 +16,10 @@ from etude.kernels.compile import kernel
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 ABSENT: Final = -1
-LRU, TTL, BELADY, PINNED = 0, 1, 2, 3
+LRU, TTL, BELADY, PINNED, EXPECTED = 0, 1, 2, 3, 4
 """What goes first: what was used longest ago; the same, and nothing is found after a time; what is asked for latest
-from now on; what was used longest ago, and pieces at the front of prompts only when nothing else is left."""
+from now on; what was used longest ago, and pieces at the front of prompts only when nothing else is left; what is
+expected latest."""
 NOT_AGAIN: Final = 1 << 62
 
 
@@ -31,6 +32,10 @@ class Ring(NamedTuple):
     soon: I64
     """Request that asks for a piece next, of those after the last that did: (piece)."""
     pinned: NDArray[np.uint8]
+    due: I64
+    """When a piece is expected again: (replica, piece), ns; only of EXPECTED."""
+    user: I32
+    """Session that used it last: the same."""
     policy: int
     ttl_ns: int
 
@@ -39,7 +44,16 @@ def ring_of(replicas: int, pieces: int, ends: int, pinned: NDArray[np.uint8], po
     """Empty ones: each end is its own neighbour."""
     newer = np.tile(np.arange(pieces + ends, dtype=np.int32), (replicas, 1))
     used_at = np.zeros((replicas, pieces), np.int64)
-    return Ring(newer, newer.copy(), used_at, np.full(pieces, NOT_AGAIN, np.int64), pinned, policy, ttl_ns)
+    watched = (replicas, pieces) if policy == EXPECTED else (1, 1)
+    return Ring(
+        newer, newer.copy(), used_at, np.full(pieces, NOT_AGAIN, np.int64), pinned, np.zeros(watched, np.int64),
+        np.full(watched, ABSENT, np.int32), policy, ttl_ns,
+    )  # fmt: skip
+
+
+def no_ring() -> Ring:
+    none, small, table = np.zeros(1, np.int64), np.zeros((1, 1), np.int32), np.zeros((1, 1), np.int64)
+    return Ring(small, small, table, none, np.zeros(1, np.uint8), table, small, 0, 0)
 
 
 @kernel(allocates=False)
@@ -62,9 +76,30 @@ def expired(ring, i, one, now):
 
 
 @kernel(allocates=False)
-def goes_first(ring, i, end):
+def expect(ring, i, one, session, now, again_ns):
+    """A session used a piece, and is expected to use it again after a time. What another session used before it is
+    expected after as long as between the two, if that is sooner."""
+    due = now + again_ns
+    if ring.user[i, one] != ABSENT and ring.user[i, one] != session:
+        due = min(due, 2 * now - ring.used_at[i, one])
+    ring.due[i, one] = due
+    ring.user[i, one] = session
+
+
+@kernel(allocates=False)
+def goes_first(ring, i, end, now):
     """The piece of a ring that is given up; `end` if it is empty."""
     oldest = ring.newer[i, end]
+    if ring.policy == EXPECTED:
+        best, latest = oldest, np.int64(-1)
+        one = oldest
+        while one != end:
+            # What is overdue is expected after as long as it is overdue.
+            away = abs(ring.due[i, one] - now)
+            if away > latest:
+                best, latest = one, away
+            one = ring.newer[i, one]
+        return best
     if ring.policy == BELADY:
         best, latest = oldest, np.int64(-1)
         one = oldest

@@ -69,7 +69,8 @@ def _load_in(q, mine, running, ahead):
 @kernel(allocates=False)
 def _balance(q, replicas, running, horizon, r, phase):
     """The placement that fills most of the margin below the fullest replica, and overflows it least; summed over the
-    steps that the router looks ahead. All wait for the fullest, so that a token over it costs all of them."""
+    steps that the router looks ahead. All wait for the fullest, so that a token over it costs all of them. Where a
+    request fits below it in several places, the one that holds least."""
     others = _how_many(replicas, phase)
     for i in range(len(replicas)):
         replicas[i, at.SCORE] = 0 if serves(replicas[i], phase) else -at.NEVER
@@ -86,7 +87,10 @@ def _balance(q, replicas, running, horizon, r, phase):
                 replicas[i, at.SCORE] += min(size, margin) - others * max(size - margin, 0)
     best = 0
     for i in range(len(replicas)):
-        if replicas[i, at.SCORE] > replicas[best, at.SCORE]:
+        better = replicas[i, at.SCORE] - replicas[best, at.SCORE]
+        if better > 0 or (
+            better == 0 and serves(replicas[i], phase) and replicas[i, at.LOAD] < replicas[best, at.LOAD]
+        ):
             best = i
     return best
 

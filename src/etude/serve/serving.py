@@ -20,6 +20,7 @@ from etude.serve.hooks import NO_HOOKS, Asked, Hooks, Route, loop_with
 from etude.serve.machines import Machines, machines_of
 from etude.serve.prefix import no_prefix, prefix_of
 from etude.serve.requests import Requests
+from etude.serve.reuse import no_reuse, reuse_of
 from etude.serve.steps import StepCost
 from etude.serve.store import no_store, store_of
 from etude.serve.wire import NO_WIRE
@@ -177,7 +178,7 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Ru
         "lora_load_ns": lora.load_ns, "lora_pass_ns": lora.pass_ns, "lora_adapter_ns": lora.adapter_ns,
         "lora_token_ns": lora.token_ns, "image_ns": options.image_ns,
     }  # fmt: skip
-    wire = options.wire if hooks.choose is None else options.wire._replace(choice=of.ASK)
+    wire = options.wire if hooks.choose is None else options.wire._replace(choice=of.ASK_CODEC)
     return engine.rules(
         router, admit=admit, admit_value=value, tpot_ns=float(options.tpot_ns), wire=wire,
         swap_ns=float(swap) if engine.preemption_mode == "swap" else 0.0,
@@ -186,15 +187,28 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Ru
 
 
 def start_of(
-    requests: Requests, engine: Engine, groups: Sequence[Group], rules: of.Rules, options: Options
+    requests: Requests, engine: Engine, groups: Sequence[Group], rules: of.Rules, options: Options, kinds: int = 1
 ) -> of.State:
+    """`kinds` of calls that requests are of."""
     total = sum(group.count for group in groups)
     caching = options.caching or engine.caching
     prefix = prefix_of(requests, caching, total, rules.block) if rules.prefix else no_prefix()
-    store = store_of(requests, caching, total, rules.block, options.token_bytes) if caching.stores else no_store()
+    store = no_store()
+    if caching.stores:
+        wire = rules.wire._replace(token_bytes=options.token_bytes)
+        store = store_of(requests, caching, total, rules.block, options.token_bytes, wire)
+    reuse = reuse_of(requests, kinds) if caching.policy == "expected" else no_reuse()
     adapters = adapters_of(total, int(requests.adapter.max()) + 1 if engine.max_loras else 1)
     state = of.start(
-        requests, total, engine.max_num_seqs, prefix, store, adapters, seed=options.seed, decide_ns=options.decide_ns
+        requests,
+        total,
+        engine.max_num_seqs,
+        prefix,
+        store,
+        adapters,
+        reuse,
+        seed=options.seed,
+        decide_ns=options.decide_ns,
     )
     first = 0
     for kind, group in enumerate(groups):
@@ -245,10 +259,13 @@ def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State,
         where = f"request {int((requests.adapter >= 0).argmax())}"
         if not engine.max_loras:
             raise UsageError("has an adapter, and there is no slot for one", where=where, hint="--max-loras 4")
-        if rules.apart or options.control is not None:
-            raise UsageError(
-                "adapters stay on one replica", where=where, hint="no --disaggregate, no plans that change"
-            )
+        if options.control is not None:
+            raise UsageError("adapters stay on one replica", where=where, hint="no plans that change")
+    if state.store.coded != of.NOBODY:
+        if options.wire is NO_WIRE or not options.token_bytes:
+            raise UsageError("--cache: `coded` needs a codec, and bytes of keys and values", hint="--kv-codec FILE.csv")
+        if options.hooks.choose is not None:
+            raise UsageError("--cache: `coded`: the hook `choose` is of transfers between replicas", hint="--kv-choose")
     if requests.images.any() and not rules.image_ns:
         where = f"request {int((requests.images > 0).argmax())}"
         raise UsageError("has images, and nothing says what a tower takes", where=where, hint="a model with a tower")

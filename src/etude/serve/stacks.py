@@ -19,6 +19,7 @@ class ServingStack:
     """Factors are times over what the catalogue says."""
 
     products: float = figure("number", "matrix products in 16 bits or more", 1.0)
+    dense: float = figure("number", "... bound by the matrix units; 0: as the others", 0.0, zero=True)
     narrow: float = figure("number", "matrix products in 8 bits or fewer", 1.0)
     experts: float = figure("number", "products of experts in 16 bits or more", 1.0)
     wide_experts: float = figure("number", "... spread over ranks, and fewer on a rank than tokens", 1.0)
@@ -34,7 +35,13 @@ class ServingStack:
     kernel_ns: float = figure("number", "between two kernels, ns", 0.0, zero=True)
     pass_ns: float = figure("number", "the engine's own for a pass, ns", 0.0, zero=True)
     sequence_ns: float = figure("number", "... for each sequence in it, ns", 0.0, zero=True)
+    schedule_ns: float = figure(
+        "number", "host's time to schedule a sequence, while the device works, ns", 0.0, zero=True
+    )
     launch_ns: float = figure("number", "host's time to launch a kernel of a pass without a graph, ns", 0.0, zero=True)
+    one_launch_ns: float = figure(
+        "number", "... in the one process that also schedules: replicas of one rank, ns", 0.0, zero=True
+    )
     layer_floor_ns: float = figure("number", "host's time for a layer of a pass without a graph, ns", 0.0, zero=True)
     mixed_floor_ns: float = figure("number", "... where prompts and tokens out share the pass, ns", 0.0, zero=True)
     chain_ns: float = figure("number", "attention of the longest sequence, for a key in a layer, ns", 0.0, zero=True)

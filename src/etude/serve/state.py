@@ -27,8 +27,9 @@ FCFS, DEADLINE_FIRST, FAIR, TIER_FIRST, SHORTEST = 0, 1, 2, 3, 4
 """Which of those that wait goes first."""
 SERIAL, EAGER, CAP, SLACK = 0, 1, 2, 3
 """How many branches of an answer run side by side."""
-BEST: Final = -1
-"""Of the codecs: whichever is there first."""
+BEST, LEARNT, ASK_CODEC = -1, -2, -3
+"""Of the codecs: whichever is there first, at the rate that the link has; or at the rate that it was seen to have; or a
+hook says."""
 PROMPTS, ANSWERS = 0, 1
 """What is to be placed: requests as they arrive, or answers whose prompt was read elsewhere."""
 MEANT, SENT_NOW = 0, 1
@@ -44,12 +45,16 @@ class Wire(NamedTuple):
 
     token_bytes: float
     ns_per_byte: float
-    """Of a port."""
+    """Of a port, at first."""
+    later: F64
+    """From when on, ns, and ns of a byte then: (changes, 2)."""
     latency_ns: int
     codec: F64
     """Bytes sent for a raw one, ns of encoding and of decoding a raw byte, ns of each call: (codec, 4)."""
     choice: int
-    """Row of `codec`, BEST, or ASK."""
+    """Row of `codec`, BEST, LEARNT, or ASK_CODEC."""
+    weight: float
+    """Of the newest transfer in what is known of a link."""
 
 
 class Rules(NamedTuple):
@@ -149,6 +154,9 @@ class Column(IntEnum):
     ADAPTER = 37  # or NOBODY
     IMAGES = 38  # that a tower turns into tokens of its prompt
     WEIGHT = 39  # of its tenant in fair queueing, in thousandths
+    ON_WIRE = 40  # ns that its keys and values were on the link
+    TASK = 41  # kind of call: what is known of one tells of others
+    STEPS = 42  # passes that give it tokens
 
 
 class Count(IntEnum):
@@ -268,12 +276,16 @@ class State(NamedTuple):
     """What a cache keeps beside the blocks: `store.Store`."""
     adapter: I64
     """Users of each adapter, and when it was left: (replica, adapter, 2), as `adapters` has it."""
+    link_ns: F64
+    """Of a byte, as transfers to a replica were seen to take; 0: none was seen."""
+    reuse: Any
+    """What is known of calls that follow one another: `reuse.Reuse`."""
 
 
 (ARRIVAL, PROMPT, OUTPUT, SESSION_OF, TENANT, TIER, DEADLINE, BRANCHES, PARENTS, COMPUTED, PLANNED, OUT, HELD, LEFT,
  LEFT_AT, FOLLOWING, REPLICA, QUEUED, SCHEDULED, FIRST, FINISH, PREEMPTED, REFS, HIT, AT, MISSING, KEY, THERE, DECODER,
  LANDS, BRANCH_AT, BRANCH, HOLDS, CODED, SENT, REUSED, LESS, ADAPTER, IMAGES,
- WEIGHT) = (int(c) for c in Column)  # fmt: skip
+ WEIGHT, ON_WIRE, TASK, STEPS) = (int(c) for c in Column)  # fmt: skip
 (INBOX, WAITING, RUNNING, BATCH, AHEAD, END, USED, PENDING, PASSES, BUSY, PEAK, GAVE_WAY, READ, MADE, MOST, TAKEN,
  FOUND, CACHED, EVICTED, ROOM, KIND, ROLE, SHUT, READY, COMING, LANDING, MOVED, OWN, EXTRA, EXTRA_NS, SLACK_NS, LOAD,
  SCORE, VIRTUAL, ENCODER, PORT_OUT, PORT_IN, DECODES, LOADING, STORED, SKIPPED, ADAPTERS,
@@ -283,8 +295,8 @@ class State(NamedTuple):
 
 
 def start(
-    requests: Requests, replicas: int, max_seqs: int, prefix: Any, store: Any, adapter: I64, *, seed: int = 0,
-    decide_ns: int = 0,
+    requests: Requests, replicas: int, max_seqs: int, prefix: Any, store: Any, adapter: I64, reuse: Any, *,
+    seed: int = 0, decide_ns: int = 0,
 ) -> State:  # fmt: skip
     """Nothing has happened yet. All replicas are alike, with no room; a router takes `decide_ns` for each request."""
     count = len(requests)
@@ -317,7 +329,7 @@ def start(
         np.zeros((replicas, 8)), clock, np.zeros(replicas),
         np.zeros((replicas, int(requests.tenant.max()) + 1), np.int64),
         np.zeros(int(requests.branches.sum()), np.int64), child_start.astype(np.int64), child.astype(np.int64),
-        np.zeros(int((request[:, PARENTS] > 0).sum()), np.int64), prefix, store, adapter,
+        np.zeros(int((request[:, PARENTS] > 0).sum()), np.int64), prefix, store, adapter, np.zeros(replicas), reuse,
     )  # fmt: skip
 
 

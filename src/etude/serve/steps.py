@@ -1,6 +1,6 @@
 """StepCost: what a pass takes, as a function of its shape. Arrays alone, so that the loop asks it in compiled code.
 
-    time = max(host floor, layers of all new tokens + attention + logits of the tokens sampled) + the engine's own
+    time = max(host, layers of all new tokens + attention + logits of the tokens sampled) + the engine's own
 
 What goes on beside the device (weights on their way, another part of the batch on the host) may take longer than it.
 
@@ -43,7 +43,9 @@ class StepCost(NamedTuple):
     decode_padded: I64
     """The same for passes without a prompt."""
     floor_ns: F64
-    """The least that a pass takes: with a graph, without one, and without one where prompts and tokens out share it."""
+    """What the host takes for a pass while the device works: with a graph, without one, and without one where prompts
+    and tokens out share it. Then what the device waits between its kernels, the host's time to schedule a sequence, and
+    1 where that comes before the rest of its work (one process does both), 0 where it goes on beside it."""
     chain_ns: F64
     """Attention of the longest sequence that decodes, for each of its keys; and how many sequences fill the device, so
     that fewer are split over it. Zero: kernels split any sequence."""
@@ -86,6 +88,9 @@ def step_cost(
     graphs: Sequence[int] = (),
     decode_graphs: Sequence[int] = (),
     floor_ns: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    gaps_ns: float = 0.0,
+    schedule_ns: float = 0.0,
+    one_process: bool = False,
     chain_ns: tuple[float, float] = (0.0, 1.0),
     pass_ns: tuple[float, float] = (0.0, 0.0),
     sequence_ns: tuple[float, float] = (0.0, 0.0),
@@ -102,7 +107,7 @@ def step_cost(
         _axis(head[0], "sequences"), np.ascontiguousarray(head[1], np.float64),
         axes[0], axes[1], axes[2], axes[3], grid,
         _rounded_up(graphs), _rounded_up([*graphs, *decode_graphs]),
-        np.array(floor_ns, np.float64), np.array(chain_ns, np.float64),
+        np.array([*floor_ns, gaps_ns, schedule_ns, one_process], np.float64), np.array(chain_ns, np.float64),
         np.array([pass_ns, sequence_ns], np.float64),
         np.ascontiguousarray(recorded, np.int64),
         np.ascontiguousarray(beside, np.float64).reshape(2, -1),

@@ -17,11 +17,15 @@ from etude.kernels.compile import kernel
 from etude.serve.cache import POLICIES, UNLIMITED, CacheRules, Room
 from etude.serve.pieces import ANYWHERE, Pieces, pieces_of
 from etude.serve.requests import Requests
-from etude.serve.rings import ABSENT, Ring, expired, goes_first, put_newest, ring_of, unlink
+from etude.serve.reuse import after_ns, answered, called
+from etude.serve.rings import ABSENT, EXPECTED, Ring, expect, expired, goes_first, no_ring, put_newest, ring_of, unlink
+from etude.serve.state import LEARNT, Wire
+from etude.serve.wire import NO_WIRE
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 MOST: Final = 1 << 28
+SHARED: Final = 2
 """Of replicas times pieces."""
 
 
@@ -31,6 +35,7 @@ class Store(NamedTuple):
     leading: int
     """Only the run at the front of a prompt is found."""
     sharded: int
+    """1: a piece lies on one replica; SHARED: the tiers are one for all."""
     fix_share: float
     fix_ns: float
     pieces: Pieces
@@ -45,9 +50,18 @@ class Store(NamedTuple):
     latency_ns: F64
     moved: I64
     """Tokens found and loaded by tier, and over the link; pieces given up: (replica, tiers + 2)."""
+    coded: int
+    """Tier whose loads are coded on their way, or ABSENT."""
+    wire: Wire
+    """The codecs, and who chooses."""
+    link: F64
+    """Of each replica's loads of that tier: ns of a byte as they were seen; bytes and ns of those of the pass that is
+    put together; the same of the pass under way; bytes in all, and ns with coding: (replica, 7)."""
 
 
-def store_of(requests: Requests, rules: CacheRules, replicas: int, block: int, token_bytes: float = 0.0) -> Store:
+def store_of(
+    requests: Requests, rules: CacheRules, replicas: int, block: int, token_bytes: float = 0.0, wire: Wire = NO_WIRE
+) -> Store:
     """Empty, with the rooms and rates of the rules. `token_bytes` are those of keys and values of a token on all ranks
     of a replica; 0: rooms are tokens, and nothing is waited for."""
     pieces = pieces_of(requests, rules, block)
@@ -60,28 +74,84 @@ def store_of(requests: Requests, rules: CacheRules, replicas: int, block: int, t
     token_ns = [token_bytes / rate * 1e9 if rate > 0 else 0.0 for rate in rates]
     count = len(pieces.size)
     ring = ring_of(replicas, count, len(tiers), pieces.pinned, POLICIES[rules.policy], rules.ttl_ns)
+    coded = [tier.name for tier in tiers].index(rules.coded) if rules.coded else ABSENT
     return Store(
-        len(tiers), int(rules.mode == "prefix"), int(rules.sharded), rules.fix_share, rules.fix_ns, pieces, ring,
+        len(tiers), int(rules.mode == "prefix"), SHARED if rules.shared else int(rules.sharded), rules.fix_share,
+        rules.fix_ns, pieces, ring,
         np.full((replicas, count), ABSENT, np.int8), np.zeros((replicas, len(tiers)), np.int64),
         np.array(room, np.int64), np.array(token_ns), np.array([tier.latency_ns for tier in tiers] + [0.0]),
-        np.zeros((replicas, len(tiers) + 2), np.int64),
+        np.zeros((replicas, len(tiers) + 2), np.int64), coded, wire, np.zeros((replicas, 7)),
     )  # fmt: skip
 
 
 def no_store() -> Store:
     none, bytes_ = np.zeros(1, np.int64), np.zeros(1, np.uint8)
-    table, small = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int32)
+    table = np.zeros((1, 1), np.int64)
     return Store(
-        0, 0, 0, 0.0, 0.0, Pieces(none, none, none, none, none, none, bytes_),
-        Ring(small, small, table, none, bytes_, 0, 0), np.zeros((1, 1), np.int8), table, none, np.zeros(1), np.zeros(1),
-        table,
+        0, 0, 0, 0.0, 0.0, Pieces(none, none, none, none, none, none, bytes_), no_ring(), np.zeros((1, 1), np.int8),
+        table, none, np.zeros(1), np.zeros(1), table, ABSENT, NO_WIRE, np.zeros((1, 7)),
     )  # fmt: skip
 
 
 @kernel(allocates=False)
 def _home(store, i, one, replicas):
+    if store.sharded == SHARED:
+        return 0
     lies = store.pieces.home[one]
     return lies % replicas if store.sharded and lies != ANYWHERE else i
+
+
+@kernel(allocates=False)
+def _coded_ns(wire, codec, raw, ns_per_byte):
+    """Encoding, the link and decoding, one after the other."""
+    part, encode, decode, fixed = wire.codec[codec, 0], wire.codec[codec, 1], wire.codec[codec, 2], wire.codec[codec, 3]
+    return 2.0 * fixed + raw * (encode + decode + part * ns_per_byte)
+
+
+@kernel(allocates=False)
+def _codec_for(store, i, raw, ns_per_byte):
+    """Of loads of so many bytes: as said, or the quickest at the rate that the link has or was seen to have."""
+    if store.wire.choice >= 0:
+        return store.wire.choice
+    rate = store.link[i, 0] if store.wire.choice == LEARNT else ns_per_byte
+    best, least = 0, np.inf
+    for codec in range(len(store.wire.codec)):
+        takes = _coded_ns(store.wire, codec, raw, rate)
+        if takes < least:
+            best, least = codec, takes
+    return best
+
+
+@kernel(allocates=False)
+def _load_coded(store, i, tokens, note):
+    """ns of the loads of the tier whose content is coded on its way. A request's are one transfer."""
+    raw = tokens * store.wire.token_bytes
+    ns_per_byte = store.token_ns[store.coded] / store.wire.token_bytes
+    codec = _codec_for(store, i, raw, ns_per_byte)
+    if note:
+        sent = raw * store.wire.codec[codec, 0]
+        store.link[i, 1] += sent
+        store.link[i, 2] += sent * ns_per_byte
+        store.link[i, 5] += sent
+        store.link[i, 6] += _coded_ns(store.wire, codec, raw, ns_per_byte)
+    return _coded_ns(store.wire, codec, raw, ns_per_byte)
+
+
+@kernel(allocates=False)
+def loads_begin(store, i):
+    """The pass that was put together starts, and with it the loads that it waits for."""
+    store.link[i, 3], store.link[i, 4] = store.link[i, 1], store.link[i, 2]
+    store.link[i, 1], store.link[i, 2] = 0.0, 0.0
+
+
+@kernel(allocates=False)
+def loads_seen(store, i):
+    """What loads took is known when the pass is over."""
+    link = store.link[i]
+    if link[3] > 0.0:
+        seen = link[4] / link[3]
+        link[0] = seen if link[0] == 0.0 else link[0] + store.wire.weight * (seen - link[0])
+        link[3], link[4] = 0.0, 0.0
 
 
 @kernel(allocates=False)
@@ -89,7 +159,7 @@ def find(store, i, r, first, prompt, now, note):
     """Of tokens from `first` on: how many are found; how many of these lie on this replica; how many are read again;
     the time of the loads; and the pairs of a query and a key that are saved beyond those of a run of as many tokens at
     the front. The last token of a prompt is never found. With `note` what is moved is counted."""
-    found, here, load_ns, places, waited = 0, 0, 0.0, 0.0, 0
+    found, here, load_ns, places, waited, coded = 0, 0, 0.0, 0.0, 0, 0
     tiers, replicas = store.tiers, len(store.where)
     for k in range(store.pieces.start[r], store.pieces.start[r + 1]):
         end = min(store.pieces.ends[k], prompt - 1)
@@ -105,15 +175,22 @@ def find(store, i, r, first, prompt, now, note):
         begin = max(store.pieces.ends[k - 1] if k > store.pieces.start[r] else 0, first)
         tokens = min(end - begin, store.pieces.size[one])
         found += tokens
+        away = j != i and store.sharded != SHARED
         here += tokens if j == i else 0
         places += tokens * (begin + 1) + tokens * (tokens - 1) / 2
-        load_ns += tokens * (store.token_ns[tier] + (store.token_ns[tiers] if j != i else 0.0))
+        load_ns += tokens * store.token_ns[tiers] if away else 0.0
+        if tier == store.coded:
+            coded += tokens
+        else:
+            load_ns += tokens * store.token_ns[tier]
         if not waited & (1 << tier):
             load_ns += store.latency_ns[tier]
             waited |= 1 << tier
         if note:
             store.moved[i, tier] += tokens
-            store.moved[i, tiers] += tokens if j != i else 0
+            store.moved[i, tiers] += tokens if away else 0
+    if coded:
+        load_ns += _load_coded(store, i, coded, note)
     again = np.int64(np.ceil(found * store.fix_share))
     kept = found - again
     less = 0.0
@@ -123,9 +200,11 @@ def find(store, i, r, first, prompt, now, note):
 
 
 @kernel(allocates=False)
-def put(store, i, r, now):
+def put(store, reuse, i, r, session, kind, now):
     """All pieces of a prompt that has been read are the newest, the front last."""
-    ends, replicas = len(store.pieces.size), len(store.where)
+    ends, replicas, later = len(store.pieces.size), len(store.where), np.int64(0)
+    if store.ring.policy == EXPECTED:
+        later = after_ns(reuse, kind)
     k = store.pieces.start[r + 1] - 1
     while k >= store.pieces.start[r]:
         one = store.pieces.ids[k]
@@ -137,20 +216,22 @@ def put(store, i, r, now):
         store.where[j, one] = 0
         put_newest(store.ring, j, one, ends)
         store.used[j, 0] += store.pieces.size[one]
+        if store.ring.policy == EXPECTED:
+            expect(store.ring, j, one, session, now, later)
         store.ring.used_at[j, one] = now
         store.ring.soon[one] = store.pieces.next_use[k]
         k -= 1
     for j in range(replicas):
         if j == i or store.sharded:
-            _shrink(store, j)
+            _shrink(store, j, now)
 
 
 @kernel(allocates=False)
-def _shrink(store, j):
+def _shrink(store, j, now):
     ends = len(store.pieces.size)
     for tier in range(store.tiers):
         while store.used[j, tier] > store.room[tier]:
-            one = goes_first(store.ring, j, ends + tier)
+            one = goes_first(store.ring, j, ends + tier, now)
             unlink(store.ring, j, one)
             store.used[j, tier] -= store.pieces.size[one]
             if tier + 1 < store.tiers:
@@ -163,11 +244,13 @@ def _shrink(store, j):
 
 
 @kernel
-def hits(store, prompt, arrival_ns):
+def hits(store, reuse, prompt, session, arrival_ns):
     """Tokens that each prompt finds if requests are answered one after the other on one replica, with no cache before
     the store."""
     found = np.zeros(len(prompt), np.int64)
     for r in range(len(prompt)):
+        called(reuse, session[r], arrival_ns[r])
         found[r] = find(store, 0, r, 0, prompt[r], arrival_ns[r], 1)[0]
-        put(store, 0, r, arrival_ns[r])
+        answered(reuse, session[r], 0, arrival_ns[r])
+        put(store, reuse, 0, r, session[r], 0, arrival_ns[r])
     return found

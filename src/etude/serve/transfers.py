@@ -8,6 +8,7 @@ import numpy as np
 
 from etude.kernels.compile import kernel
 from etude.serve import state as at
+from etude.serve.adapters import may_enter, take_adapter
 from etude.serve.batching import blocks_of
 from etude.serve.prefix import release
 from etude.serve.queues import put_last, take
@@ -38,14 +39,33 @@ def placed(q, replicas, clock, i):
 
 
 @kernel(allocates=False)
-def _sent(q, replicas, wire, r, codec, now, commit):
-    """When the keys and values of a request are there, coded by this codec; SENT_NOW: they are sent."""
+def through_ns(wire, begin, size):
+    """When so many bytes are through a port that they are given to then."""
+    ns_per_byte, left, now = wire.ns_per_byte, float(size), np.int64(begin)
+    for k in range(len(wire.later)):
+        change = np.int64(wire.later[k, 0])
+        if change > now:
+            if now + np.int64(np.ceil(left * ns_per_byte)) <= change:
+                break
+            left -= (change - now) / ns_per_byte
+            now = change
+        ns_per_byte = wire.later[k, 1]
+    return now + np.int64(np.ceil(left * ns_per_byte))
+
+
+@kernel(allocates=False)
+def _sent(q, replicas, wire, link_ns, r, codec, now, commit):
+    """When the keys and values of a request are there, coded by this codec; SENT_NOW: they are sent. What is only meant
+    counts with what is known of the link."""
     here, there = replicas[q[r, at.REPLICA]], replicas[q[r, at.DECODER]]
     raw = q[r, at.COMPUTED] * wire.token_bytes
     part, encode, decode, fixed = wire.codec[codec, 0], wire.codec[codec, 1], wire.codec[codec, 2], wire.codec[codec, 3]
     encoded = max(now, here[at.ENCODER]) + np.int64(np.ceil(fixed + raw * encode))
     begin = max(encoded, here[at.PORT_OUT], there[at.PORT_IN])
-    through = begin + np.int64(np.ceil(raw * part * wire.ns_per_byte))
+    if commit == at.MEANT and wire.choice == at.LEARNT:
+        through = begin + np.int64(np.ceil(raw * part * link_ns))
+    else:
+        through = through_ns(wire, begin, raw * part)
     ready = max(through + wire.latency_ns, there[at.DECODES]) + np.int64(np.ceil(fixed + raw * decode))
     if commit == at.SENT_NOW:
         here[at.ENCODER] = encoded
@@ -55,54 +75,63 @@ def _sent(q, replicas, wire, r, codec, now, commit):
         q[r, at.LANDS] = ready
         q[r, at.CODED] = codec
         q[r, at.SENT] = np.int64(raw * part)
+        q[r, at.ON_WIRE] = through - begin
     return ready
 
 
 @kernel(allocates=False)
-def _quickest(q, replicas, wire, r, now):
+def _quickest(q, replicas, wire, link_ns, r, now):
     best, least = 0, at.NEVER
     for codec in range(len(wire.codec)):
-        ready = _sent(q, replicas, wire, r, codec, now, at.MEANT)
+        ready = _sent(q, replicas, wire, link_ns, r, codec, now, at.MEANT)
         if ready < least:
             best, least = codec, ready
     return best
 
 
 @kernel(allocates=False)
-def pull(q, replicas, clock, rules, i, now):
+def pull(state, rules, i, now):
     """Replica i makes room for answers that are to go on here, and has them sent. A request whose codec is to be asked
     for, or NOBODY."""
-    mine = replicas[i]
+    q, replicas, clock, mine = state.request, state.replica, state.clock, state.replica[i]
     while mine[at.COMING] != at.NOBODY and mine[at.WAITING] == at.NOBODY:
         r = mine[at.COMING]
         tokens = q[r, at.PROMPT] + q[r, at.OUTPUT] if rules.reserve else q[r, at.COMPUTED] + 1
         need = blocks_of(tokens, rules.block)
         if mine[at.USED] + need > mine[at.ROOM] or mine[at.RUNNING] + mine[at.LANDING + 2] >= rules.max_seqs:
             break
+        if rules.lora_slots and not may_enter(q, mine, state.adapter[i], rules.lora_slots, r):
+            break
         codec = rules.wire.choice
-        if codec == at.ASK:
+        if codec == at.ASK_CODEC:
             if clock[at.CHOSEN] == at.NOBODY:
                 return r
             codec = clock[at.CHOSEN]
             clock[at.CHOSEN] = at.NOBODY
-        elif codec == at.BEST:
-            codec = _quickest(q, replicas, rules.wire, r, now)
+        elif codec < 0:
+            codec = _quickest(q, replicas, rules.wire, state.link_ns[i], r, now)
         take(q, mine, at.COMING)
         mine[at.USED] += need
         mine[at.PEAK] = max(mine[at.PEAK], mine[at.USED])
         q[r, at.HOLDS] = need
-        _sent(q, replicas, rules.wire, r, codec, now, at.SENT_NOW)
+        _sent(q, replicas, rules.wire, state.link_ns[i], r, codec, now, at.SENT_NOW)
+        if rules.lora_slots:  # its adapter is loaded while they are on their way
+            take_adapter(q, mine, state.adapter[i], rules, r)
         put_last(q, mine, at.LANDING, r)
     return at.NOBODY
 
 
 @kernel(allocates=False)
-def land(state, i, now):
+def land(state, rules, i, now):
     """Requests whose keys and values are there by now join those that run: a place was kept for each. What was sent is
     given up where it came from."""
     q, mine = state.request, state.replica[i]
     while mine[at.LANDING] != at.NOBODY and q[mine[at.LANDING], at.LANDS] <= now:
         r = take(q, mine, at.LANDING)
+        if q[r, at.SENT]:
+            seen = q[r, at.ON_WIRE] / q[r, at.SENT]
+            known = state.link_ns[i]
+            state.link_ns[i] = seen if known == 0.0 else known + rules.wire.weight * (seen - known)
         release(state, q[r, at.REPLICA], r)
         q[r, at.HELD] = q[r, at.HOLDS]
         state.running[i, mine[at.RUNNING]] = r

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.errors import FormatError, UsageError
-from etude.serve.state import ASK, BEST, Wire
+from etude.serve.state import ASK_CODEC, BEST, LEARNT, Wire
 from etude.units import parse_bandwidth, parse_time
 
 
@@ -34,6 +35,8 @@ class Codec:
 
 
 PLAIN: Final = Codec("none")
+NEWEST: Final = 0.25
+"""Of a running mean, the part of the newest: assumed."""
 CODECS: Final = {"none": PLAIN, "fp8": Codec("fp8", 2.0), "int4": Codec("int4", 4.0)}
 """Narrower numbers, with no time to convert: a bound. A file says what a real codec takes."""
 
@@ -90,25 +93,60 @@ def wire_of(
     latency_ns: int = 0,
     codecs: list[Codec] | None = None,
     choose: str | None = None,
+    later: Sequence[tuple[int, float]] = (),
 ) -> Wire:
-    """`choose`: `best`, `fixed:NAME`, or None for a hook; `best` is the one that is there first."""
+    """`choose`: `best`, `learn`, `learn:0.5`, `fixed:NAME`, or None for a hook; `best` is the one that is there first,
+    `learn` the one that would be at the rate that transfers were seen to have. `later`: from when on, ns, the link has
+    another bandwidth."""
     known = codecs or [PLAIN]
     rows = [[1 / c.ratio, 1e9 / c.encode_bytes_per_s, 1e9 / c.decode_bytes_per_s, float(c.fixed_ns)] for c in known]
     if not bandwidth_bytes_per_s > 0:
         raise UsageError(f"a link of {bandwidth_bytes_per_s} bytes a second")
     return Wire(
-        float(token_bytes), 1e9 / bandwidth_bytes_per_s, int(latency_ns), np.array(rows, np.float64),
-        ASK if choose is None else _choice(choose, [c.name for c in known]),
+        float(token_bytes), 1e9 / bandwidth_bytes_per_s,
+        np.array([[when, 1e9 / rate] for when, rate in later], np.float64).reshape(-1, 2), int(latency_ns),
+        np.array(rows, np.float64), ASK_CODEC if choose is None else _choice(choose, [c.name for c in known]),
+        _weight(choose or ""),
     )  # fmt: skip
+
+
+def read_later(text: str) -> list[tuple[int, float]]:
+    """`30s:10Gb/s;60s:100Gb/s`: from when on a link has another bandwidth."""
+    found: list[tuple[int, float]] = []
+    for part in filter(None, text.split(";")):
+        when, colon, rate = part.partition(":")
+        if not colon:
+            raise UsageError(f"--link-later: `{part}`", hint="30s:10Gb/s;60s:100Gb/s")
+        found.append((parse_time(when), float(parse_bandwidth(rate))))
+    times = [when for when, _ in found]
+    if times != sorted(set(times)) or any(not rate > 0 for _, rate in found):
+        raise UsageError(f"--link-later: `{text}`", hint="times that rise, and rates above 0: 30s:10Gb/s;60s:100Gb/s")
+    return found
 
 
 def _choice(text: str, names: list[str]) -> int:
     if text == "best":
         return BEST
-    word, _, name = text.partition(":")
+    word, colon, name = text.partition(":")
+    if word == "learn" and (not colon or name):
+        return LEARNT
     if word != "fixed" or name not in names:
-        raise UsageError(f"--kv-choose: `{text}`", hint=f"best, or fixed:NAME; known: {', '.join(names)}")
+        raise UsageError(f"--kv-choose: `{text}`", hint=f"best, learn, or fixed:NAME; known: {', '.join(names)}")
     return names.index(name)
+
+
+def _weight(choose: str) -> float:
+    """Of the newest transfer in what is known of a link: `learn:0.5`."""
+    word, colon, text = choose.partition(":")
+    if word != "learn" or not colon:
+        return NEWEST
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = 0.0
+    if not 0 < weight <= 1:
+        raise UsageError(f"--kv-choose: `{choose}`", hint="the newest transfer counts for a part: learn:0.25")
+    return weight
 
 
 NO_WIRE: Final = wire_of(0.0, choose="best")

@@ -4,6 +4,7 @@ are fixed or like those of a file; sessions of agents; prompts of recommenders."
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from os import PathLike, fspath
 from typing import Any, Final
 
@@ -156,6 +157,7 @@ def _from_segments(rows: list[tuple[float, int, int, list[Any]]]) -> Requests:
     )
 
 
+@lru_cache(2)
 def generated(text: str, rate_per_s: float, seed: int) -> Requests:
     """`agents:sessions=20,turns=8` or `recommend:items=500`."""
     name, _, words = text.partition(":")

@@ -17,9 +17,13 @@ from typing import Final
 
 import numpy as np
 
+from etude.errors import UsageError
 from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, pop, push
+from etude.simulate import events
+from etude.simulate.events import Event
 from etude.simulate.lanes import choose, complete, row_of, starts_with_operation, wake
+from etude.simulate.lower import Lowered
 from etude.simulate.network import RunningNetwork
 from etude.simulate.networks.analytic import retime_operations
 from etude.simulate.networks.seam import NO_ROOM, advance, next_time, post
@@ -49,9 +53,11 @@ class Engine:
     """A job under simulation, with a clock that can be stopped: `advance(until_ns)` as often as one likes gives the
     same times as one run to the end."""
 
-    def __init__(self, state: State, network: RunningNetwork, price: Callable[[int, int], float] | None = None) -> None:
+    def __init__(
+        self, lowered: Lowered, state: State, network: RunningNetwork, price: Callable[[int, int], float] | None = None
+    ) -> None:
         """`price(a, b)`: how much longer, as a part, a kernel of kind a takes beside one of kind b."""
-        self.state, self.network, self.price = state, network, price
+        self.lowered, self.state, self.network, self.price = lowered, state, network, price
         self._grow()
 
     @property
@@ -72,6 +78,13 @@ class Engine:
         while (why := self._slice(until_ns)) == PAUSED:
             pass
         return why == REACHED
+
+    def apply(self, event: Event, at_ns: int) -> None:
+        """Something happens to ranks or links, once all that ends at this time has ended."""
+        if at_ns < self.now_ns:
+            raise UsageError(f"an event at {at_ns:,} ns, and the clock is at {self.now_ns:,} ns")
+        self.advance(at_ns)
+        self.state = events.apply(self.state, self.network, self.lowered, event, at_ns)
 
     def step(self, until_ns: int = NEVER) -> bool:
         """Runs for about a tenth of a second; True while there is more to do up to this time."""

@@ -72,8 +72,8 @@ def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list
     state = initial_state(lowered, ops, met.kinds if met else None)
     network = RunningNetwork(lowered, ops, state.sharing)
     if met is None:
-        return Engine(state, network), [*ops.notes, *network.notes]
-    return Engine(state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
+        return Engine(lowered, state, network), [*ops.notes, *network.notes]
+    return Engine(lowered, state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
 
 
 def _options(given: dict[str, Any]) -> Options:

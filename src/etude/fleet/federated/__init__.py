@@ -1,4 +1,4 @@
-"""Federated rounds: clients of mixed devices and links that train a part each, and a server that waits for them."""
+"""Federated rounds: clients of mixed devices and links that train a part each, and a server or a swarm."""
 
 from typing import TYPE_CHECKING
 
@@ -6,8 +6,12 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.fleet.federated.clients import Clients as Clients
+    from etude.fleet.federated.clients import alike as alike
+    from etude.fleet.federated.clients import drawn_clients as drawn_clients
     from etude.fleet.federated.clients import read_clients as read_clients
-    from etude.fleet.federated.rounds import Federated as Federated
+    from etude.fleet.federated.presence import Together as Together
     from etude.fleet.federated.rounds import federate as federate
+    from etude.fleet.federated.shares import trained as trained
+    from etude.fleet.federated.swarm import Swarm as Swarm
 
 __getattr__ = face(__name__)

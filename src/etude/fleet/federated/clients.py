@@ -1,9 +1,13 @@
-"""Clients: what each computes with, how it is joined to the server, how often it is there."""
+"""Clients: what each computes with, how it is joined to the others, how often it is there.
+
+read_clients("clients.csv")                                                            # a row for each
+drawn_clients(200, link="7..10Gb/s", step="1..2s", available="0.5..1", seed=0)         # between bounds
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Final
 
@@ -12,34 +16,116 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.files import csv_rows
-from etude.units import parse_bandwidth
+from etude.units import parse_bandwidth, parse_time
 
 F64 = NDArray[np.float64]
-COLUMNS: Final = ("name", "system", "step_s", "down", "up", "available", "drops", "samples", "share")
+I64 = NDArray[np.int64]
+COLUMNS: Final = (
+    "name", "system", "step_s", "down", "up", "available", "away", "drops", "samples", "share", "group", "label",
+)  # fmt: skip
+ALONE: Final = -1
+"""Of no group, or without a label."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clients:
     name: tuple[str, ...]
     step_s: F64
-    """Of one local step."""
+    """Of one local step that trains all weights."""
     down_bytes_per_s: F64
     up_bytes_per_s: F64
     available: F64
-    """Chance that a client can be asked in a round."""
+    """Part of the rounds in which a client can be asked."""
     drops: F64
     """Chance that it is asked and never answers."""
     samples: F64
     """What it is drawn by with `weighted`."""
     share: F64
     """Part of the weights that it trains and sends."""
+    away: F64
+    """Rounds that an absence takes in the mean; 0: every round is drawn on its own."""
+    group: I64
+    """Which clients go away together; -1: none."""
+    label: I64
+    """What its samples are of; -1: nothing is said."""
 
     def __len__(self) -> int:
         return len(self.name)
 
+    def with_share(self, share: F64) -> Clients:
+        return replace(self, share=share)
 
-def read_clients(path: str | PathLike[str], step_of: Callable[[str, float], float] | None = None) -> Clients:
-    """A CSV with `down` and `up` (`100Mb/s`), and `step_s` or `system`; `step_of(system, share)` predicts its step."""
+    def in_groups(self, count: int, size: int) -> Clients:
+        """The first `size` clients are one group, the next ones another."""
+        if count * size != len(self):
+            raise UsageError(f"{count} groups of {size} are not {len(self)} clients", hint="20x50 of 1,000 clients")
+        return replace(self, group=np.arange(len(self), dtype=np.int64) // size)
+
+    def with_labels(self, count: int) -> Clients:
+        """Labels by group, or by client where there are no groups."""
+        of = np.where(self.group >= 0, self.group, np.arange(len(self)))
+        return replace(self, label=of.astype(np.int64) % count)
+
+
+def alike(
+    name: tuple[str, ...], step_s: F64, down: F64, up: F64, *, available: F64 | None = None, drops: F64 | None = None,
+    samples: F64 | None = None, share: F64 | None = None, away: F64 | None = None, group: I64 | None = None,
+    label: I64 | None = None,
+) -> Clients:  # fmt: skip
+    """Clients that are as usual where nothing is said: always there, whole, of one weight."""
+    n = len(name)
+    ones, zeros, none = np.ones(n), np.zeros(n), np.full(n, ALONE, np.int64)
+
+    def given(value: F64 | None, usual: F64) -> F64:
+        return usual if value is None else value
+
+    return Clients(
+        name, step_s, down, up, given(available, ones), given(drops, zeros), given(samples, ones), given(share, ones),
+        given(away, zeros), none if group is None else group, none if label is None else label,
+    )  # fmt: skip
+
+
+def drawn_clients(
+    count: int, *, link: str, up: str = "", step: str = "1s", available: str = "1", away: float = 0.0, seed: int = 0
+) -> Clients:
+    """So many clients, each figure even between its bounds. `up`: where it is not as fast as `link` down."""
+    rng = np.random.default_rng((seed, 7))
+    draws = rng.random((4, count))
+
+    def of(text: str, parse: Callable[[str], float], what: str, k: int) -> F64:
+        low, high = bounds(text, parse, what)
+        return low + (high - low) * draws[k]
+
+    down = of(link, parse_bandwidth, "--link", 0)
+    if (down <= 0).any():
+        raise UsageError(f"--link: `{link}` carries nothing", hint="--link 7..10Gb/s")
+    back = of(up, parse_bandwidth, "--up", 3) if up else down
+    steps = of(step, lambda one: parse_time(one) / 1e9, "--step", 1)
+    there = of(available, float, "--available", 2)
+    if (there <= 0).any() or (there > 1).any():
+        raise UsageError(f"--available: `{available}` is not between 0 and 1", hint="--available 0.5..0.9")
+    names = tuple(f"client {k}" for k in range(count))
+    return alike(names, steps, down, back, available=there, away=np.full(count, away))
+
+
+def bounds(text: str, parse: Callable[[str], float], what: str) -> tuple[float, float]:
+    """`7..10Gb/s`, `7Gb/s..10Gb/s` or one figure."""
+    first, dots, last = text.strip().partition("..")
+    if not dots:
+        last = first
+    unit = last.strip().lstrip("0123456789.,_ ")
+    first = first if not first.strip().replace(".", "", 1).isdecimal() else first + unit
+    try:
+        low, high = float(parse(first.strip())), float(parse(last.strip()))
+    except (UsageError, ValueError):
+        raise UsageError(f"{what}: `{text}` is not a figure or two", hint="7..10Gb/s") from None
+    if not 0 <= low <= high < 1e18:
+        raise UsageError(f"{what}: `{text}` is not from less to more", hint="7..10Gb/s")
+    return low, high
+
+
+def read_clients(path: str | PathLike[str], step_of: Callable[[str], float] | None = None) -> Clients:
+    """A CSV with `down` and `up` (`100Mb/s`), and `step_s` or `system`; `step_of(system)` predicts its step."""
     columns, rows = csv_rows(path)
     if unknown := [name for name in columns if name not in COLUMNS]:
         raise UsageError(f"unknown column `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(COLUMNS)}")
@@ -51,18 +137,18 @@ def read_clients(path: str | PathLike[str], step_of: Callable[[str, float], floa
     if not rows:
         raise UsageError("has no clients", where=str(path))
     share = _figures(rows, "share", path, 1.0)
-    known: dict[tuple[str, float], float] = {}
+    known: dict[str, float] = {}
     steps = []
     for number, row in enumerate(rows):
         if row.get("step_s"):
             steps.append(_figure(row, "step_s", f"{path}: row {number}"))
             continue
-        key = row.get("system", ""), float(share[number])
-        if not key[0] or step_of is None:
+        system = row.get("system", "")
+        if not system or step_of is None:
             raise UsageError("has neither a `step_s` nor a `system`", where=f"{path}: row {number}")
-        if key not in known:
-            known[key] = step_of(*key)
-        steps.append(known[key])
+        if system not in known:
+            known[system] = step_of(system)
+        steps.append(known[system])
     available, drops = _figures(rows, "available", path, 1.0), _figures(rows, "drops", path, 0.0)
     for name, values in (("available", available), ("drops", drops), ("share", share)):
         if (values > 1).any():
@@ -72,9 +158,18 @@ def read_clients(path: str | PathLike[str], step_of: Callable[[str, float], floa
     down, up = (
         np.array([_link(row, name, f"{path}: row {k}") for k, row in enumerate(rows)]) for name in ("down", "up")
     )
-    names = tuple(row.get("name") or f"client {k}" for k, row in enumerate(rows))
-    samples = _figures(rows, "samples", path, 1.0)
-    return Clients(names, np.array(steps), down, up, available, drops, samples, share)
+    return Clients(
+        name=tuple(row.get("name") or f"client {k}" for k, row in enumerate(rows)), step_s=np.array(steps),
+        down_bytes_per_s=down, up_bytes_per_s=up, available=available, drops=drops,
+        samples=_figures(rows, "samples", path, 1.0), share=share, away=_figures(rows, "away", path, 0.0),
+        group=_numbered(rows, "group"), label=_numbered(rows, "label"),
+    )  # fmt: skip
+
+
+def _numbered(rows: list[dict[str, str]], name: str) -> I64:
+    """Different texts as numbers in order of appearance; nothing is none."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(t, len(known)) if (t := row.get(name)) else ALONE for row in rows], np.int64)
 
 
 def _link(row: dict[str, str], name: str, where: str) -> float:

@@ -1,161 +1,160 @@
 """federate(clients, ...): rounds of sampling, sending, local steps and answers, as columns.
 
-In a round the server draws clients among those that are there, sends each its weights, and waits for the last answer,
-for the first so many (`quorum`), or for a deadline. Its link, if it has a limit, is shared max-min.
+With a server: it draws clients among those that are there, sends each its weights, and waits for the last answer, for
+the first so many (`quorum`), or for a deadline. Its link, if it has a limit, is shared max-min. In a swarm the clients
+that were drawn pass their updates to one another in chunks, and the round ends when all hold all of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.fleet.federated.clients import Clients
+from etude.fleet.federated.links import finished
+from etude.fleet.federated.presence import Together, presence
+from etude.fleet.federated.results import Federated
+from etude.fleet.federated.sampling import SAMPLES, Seen, sampled
+from etude.fleet.federated.shares import PARTS, first_part, untrained, work
+from etude.fleet.federated.swarm import Swarm, spread
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-SAMPLES: Final = ("uniform", "weighted")
+BOOLS = NDArray[np.bool_]
+NOBODY: Final = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Federated:
-    clients: Clients
-    round_s: F64
-    asked: I64
-    """Clients of each round that were drawn."""
-    answered: I64
-    """... and whose answer was taken."""
-    down_bytes: F64
-    up_bytes: F64
-    """Of answers that were taken."""
-    drawn: I64
-    """Of each client: rounds that it was drawn in."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What every round is like."""
+
+    model_bytes: float
+    count: int
+    steps: int
+    sample: str
+    deadline_s: float
+    quorum: int
+    server_bytes_per_s: float
+    swarm: Swarm | None
+    parts: int
+    leave: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One, as it went."""
+
+    end_s: float
     taken: I64
-
-    def summary(self) -> dict[str, Any]:
-        p50, p99 = np.percentile(self.round_s, [50, 99])
-        return {
-            "duration_s": float(self.round_s.sum()),
-            "rounds": len(self.round_s),
-            "round_s": {"mean": float(self.round_s.mean()), "p50": float(p50), "p99": float(p99),
-                        "max": float(self.round_s.max())},
-            "asked": int(self.asked.sum()),
-            "answered": int(self.answered.sum()),
-            "down_bytes": float(self.down_bytes.sum()),
-            "up_bytes": float(self.up_bytes.sum()),
-            "clients": len(self.clients),
-            "never_taken": int((self.taken == 0).sum()),
-            "participation": {"min": int(self.taken.min()), "mean": float(self.taken.mean()),
-                              "max": int(self.taken.max())},
-        }  # fmt: skip
-
-    def tables(self) -> dict[str, pa.Table]:
-        start = np.concatenate([[0.0], np.cumsum(self.round_s)[:-1]])
-        rounds = pa.table({
-            "round": np.arange(len(self.round_s)), "start_s": start, "end_s": start + self.round_s,
-            "asked": self.asked, "answered": self.answered, "down_bytes": self.down_bytes, "up_bytes": self.up_bytes,
-        })  # fmt: skip
-        of = self.clients
-        clients = pa.table({
-            "name": pa.array(of.name, pa.string()), "step_s": of.step_s, "down_bytes_per_s": of.down_bytes_per_s,
-            "up_bytes_per_s": of.up_bytes_per_s, "available": of.available, "share": of.share, "drawn": self.drawn,
-            "taken": self.taken,
-        })  # fmt: skip
-        return {"rounds": rounds, "clients": clients}
+    """Clients whose answer was."""
+    last: int
+    """Client that ended it; -1: the deadline did."""
+    down_bytes: float
+    up_bytes: float
+    """Of answers that were taken."""
+    warm_s: float = 0.0
+    bound_s: float = 0.0
+    delivered: float = 1.0
 
 
 def federate(
     clients: Clients, *, model_bytes: float, rounds: int, count: int, steps: int = 1, sample: str = "uniform",
-    deadline_s: float = 0.0, quorum: int = 0, server_bytes_per_s: float = 0.0, seed: int = 0,
+    deadline_s: float = 0.0, quorum: int = 0, server_bytes_per_s: float = 0.0, swarm: Swarm | None = None,
+    together: Together | None = None, leave: bool = False, parts: int = PARTS, seed: int = 0,
 ) -> Federated:  # fmt: skip
     """`count` clients a round, `steps` local steps each. `deadline_s` and `quorum` 0: all answers are waited for;
-    `server_bytes_per_s` 0: no limit, each way."""
-    if sample not in SAMPLES:
-        raise UsageError(f"--sample: no such way `{sample}`", hint=f"known: {', '.join(SAMPLES)}")
-    if not 1 <= count <= len(clients):
-        raise UsageError(f"{count} clients a round of {len(clients)}", hint="--count, at most as many as there are")
-    if quorum > count:
-        raise UsageError(f"a quorum of {quorum} of {count} clients is never reached", hint="a smaller --quorum")
-    rng, size = np.random.default_rng(seed), clients.share * model_bytes
-    out: dict[str, list[float]] = {name: [] for name in ("round", "asked", "answered", "down", "up")}
-    drawn, taken = np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
-    for _ in range(rounds):
-        there = np.flatnonzero(rng.random(len(clients)) < clients.available)
-        chosen = _drawn(rng, there, clients.samples, count, sample)
-        silent = rng.random(len(chosen)) < clients.drops[chosen]
-        if silent.any() and not deadline_s and len(chosen) - int(silent.sum()) < (quorum or len(chosen)):
-            raise UsageError("clients that never answer are waited for forever", hint="--deadline 10min, or --quorum")
-        got = finished(size[chosen], clients.down_bytes_per_s[chosen], np.zeros(len(chosen)), server_bytes_per_s)
-        ready = got + steps * clients.step_s[chosen]
-        speaks = ~silent
-        back = np.full(len(chosen), np.inf)
-        back[speaks] = finished(
-            size[chosen][speaks], clients.up_bytes_per_s[chosen][speaks], ready[speaks], server_bytes_per_s
-        )
-        order = np.sort(back)
-        end = float(order[(quorum or len(chosen)) - 1]) if len(chosen) >= max(quorum, 1) else np.inf
-        end = min(end, deadline_s or np.inf)
-        if not np.isfinite(end):
-            raise UsageError("a round has too few clients to end", hint="--deadline 10min, or a smaller --quorum")
-        late = back > end
-        drawn[chosen] += 1
-        taken[chosen[~late]] += 1
-        figures = end, len(chosen), int((~late).sum()), size[chosen].sum(), size[chosen][~late].sum()
-        for name, value in zip(out, figures, strict=True):
-            out[name].append(float(value))
-    columns = [np.array(values) for values in out.values()]
-    return Federated(
-        clients, columns[0], columns[1].astype(np.int64), columns[2].astype(np.int64), columns[3], columns[4], drawn,
-        taken,
+    `server_bytes_per_s` 0: no limit, each way. `leave`: a client that is away in the next round left in this one,
+    before it answered."""
+    rules = Rules(
+        model_bytes=model_bytes, count=count, steps=steps, sample=sample, deadline_s=deadline_s, quorum=quorum,
+        server_bytes_per_s=server_bytes_per_s, swarm=swarm, parts=parts, leave=leave,
     )  # fmt: skip
+    _check(clients, rules)
+    there = presence(clients, together or Together(), rounds + 1, seed)
+    rng, seen, out = np.random.default_rng((seed, 0)), Seen.nothing(len(clients)), []
+    taken = np.zeros(len(clients), np.int64)
+    labels = len(np.unique(clients.label[clients.label >= 0]))
+    first, many = first_part(clients, parts)
+    for k in range(rounds):
+        chosen = np.sort(sampled(rng, np.flatnonzero(there[k]), clients, count, sample, seen))
+        silent = rng.random(len(chosen)) < clients.drops[chosen]
+        if leave:
+            silent |= ~there[k + 1][chosen]
+        one = (_served if swarm is None else _spread)(clients, rules, chosen, silent, rng)
+        seen.watch(there[k])
+        seen.drawn[chosen] += 1
+        taken[one.taken] += 1
+        covered = len(np.unique(clients.label[one.taken])) / labels if labels else 1.0
+        missing = untrained(first[one.taken], many[one.taken], parts)
+        out.append((
+            one.end_s, len(chosen), len(one.taken), one.down_bytes, one.up_bytes, one.last, one.warm_s, one.bound_s,
+            one.delivered, covered, missing,
+        ))  # fmt: skip
+    return Federated(clients, np.array(out), seen.drawn, taken, there[:rounds].sum(axis=0), bool(labels), parts)
 
 
-def _drawn(rng: np.random.Generator, there: I64, samples: F64, count: int, sample: str) -> I64:
-    """Without putting back; all where there are no more than wanted."""
-    if len(there) <= count:
-        return there
-    if sample == "uniform":
-        return rng.choice(there, count, replace=False)
-    weight = samples[there]
-    if np.count_nonzero(weight) < count:
-        raise UsageError(f"fewer than {count} clients that are there have samples", hint="--sample uniform")
-    return rng.choice(there, count, replace=False, p=weight / weight.sum())
+def _check(clients: Clients, rules: Rules) -> None:
+    if rules.sample not in SAMPLES:
+        raise UsageError(f"--sample: no such way `{rules.sample}`", hint=f"known: {', '.join(SAMPLES)}")
+    if not 1 <= rules.count <= len(clients):
+        raise UsageError(
+            f"{rules.count} clients a round of {len(clients)}", hint="--count, at most as many as there are"
+        )
+    if rules.quorum > rules.count:
+        raise UsageError(
+            f"a quorum of {rules.quorum} of {rules.count} clients is never reached", hint="a smaller --quorum"
+        )
+    if rules.swarm is not None and (rules.quorum or rules.server_bytes_per_s):
+        raise UsageError(
+            "--quorum and --server are of rounds with a server", hint="--deadline 10min, or --share server"
+        )
+    if rules.swarm is not None and (clients.share < 1).any():
+        raise UsageError("in a swarm all clients train all weights", hint="--train full, or --share server")
 
 
-def finished(size: F64, rate: F64, start: F64, limit: float) -> F64:
-    """When transfers end that begin at `start`, each at most at its rate, all together at most at `limit` (0: none),
-    shared max-min."""
-    alone = start + size / rate
-    if not limit or not len(size):
-        return alone
-    end, left = np.full(len(size), np.inf), size.astype(np.float64).copy()
-    now, active, order = 0.0, np.zeros(len(size), bool), np.argsort(start, kind="stable")
-    begun = 0
-    while begun < len(size) or active.any():
-        coming = float(start[order[begun]]) if begun < len(size) else np.inf
-        going = np.flatnonzero(active)
-        share = max_min(rate[going], limit)
-        soonest = float((left[going] / share).min()) + now if len(going) else np.inf
-        then = min(coming, soonest)
-        left[going] -= share * (then - now)
-        done = going[left[going] <= 1e-9 * size[going]] if soonest <= coming else going[:0]
-        end[done], active[done] = then, False
-        now = then
-        while begun < len(size) and start[order[begun]] <= now:
-            active[order[begun]] = True
-            begun += 1
-    return end
+def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+    if silent.any() and not rules.deadline_s and len(chosen) - int(silent.sum()) < (rules.quorum or len(chosen)):
+        raise UsageError("clients that never answer are waited for forever", hint="--deadline 10min, or --quorum")
+    share, limit = clients.share[chosen], rules.server_bytes_per_s
+    whole, speaks = np.full(len(chosen), rules.model_bytes), ~silent
+    got = finished(whole, clients.down_bytes_per_s[chosen], np.zeros(len(chosen)), limit)
+    ready = got + rules.steps * clients.step_s[chosen] * work(share)
+    back = np.full(len(chosen), np.inf)
+    size = share * rules.model_bytes
+    back[speaks] = finished(size[speaks], clients.up_bytes_per_s[chosen][speaks], ready[speaks], limit)
+    wanted = rules.quorum or len(chosen)
+    order = np.argsort(back, kind="stable")
+    end = float(back[order[wanted - 1]]) if len(chosen) >= max(rules.quorum, 1) else np.inf
+    last = int(chosen[order[wanted - 1]]) if np.isfinite(end) else NOBODY
+    if rules.deadline_s and rules.deadline_s < end:
+        end, last = rules.deadline_s, NOBODY
+    if not np.isfinite(end):
+        raise UsageError("a round has too few clients to end", hint="--deadline 10min, or a smaller --quorum")
+    on_time = back <= end
+    return Round(end, chosen[on_time], last, len(chosen) * rules.model_bytes, float(size[on_time].sum()))
 
 
-def max_min(rate: F64, limit: float) -> F64:
-    """Shares of a limit: none above its own rate, none below another's unless at its own rate."""
-    if rate.sum() <= limit:
-        return rate
-    least = np.sort(rate)
-    before = np.concatenate([[0.0], np.cumsum(least)[:-1]])
-    level = (limit - before) / np.arange(len(rate), 0, -1)
-    return np.minimum(rate, level[np.flatnonzero(least >= level)[0]])
+def _spread(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+    """Those that never answer send nothing and are not waited for; who holds everything has taken part."""
+    assert rules.swarm is not None
+    who = chosen[~silent]
+    if len(who) < 2:
+        raise UsageError("a round has too few clients to pass anything on", hint="--share server, or more clients")
+    ready = rules.steps * clients.step_s[who]
+    one = spread(
+        rules.swarm, rules.model_bytes, clients.up_bytes_per_s[who], clients.down_bytes_per_s[who], ready, rng,
+        rules.deadline_s or np.inf,
+    )  # fmt: skip
+    whole = one.held >= 1.0
+    end = float(one.end_s.max())
+    if rules.deadline_s and not whole.all():
+        end = rules.deadline_s
+    last = int(who[one.end_s.argmax()]) if whole.all() else NOBODY
+    return Round(
+        end, who[whole], last, float(one.got_bytes.sum()), float(one.sent_bytes.sum()), one.warm_s,
+        float(ready.min()) + one.bound_s, float(one.held.mean()),
+    )  # fmt: skip

@@ -216,10 +216,11 @@ class Loop:
 
     def run(self) -> Shared:
         gone = set(self.out.refused)
+        end = self.times.end_ns(int(self.now), self.supply)
         coming = [job for job in range(len(self.jobs)) if job not in gone][::-1]
         while coming or self.active:
             then = self._next(coming)
-            if then is None or then > self.times.horizon_ns:
+            if then is None or then > end:
                 break
             self._pass(then)
             ended = [job for job in self.active if self.left[job] <= 0.5]

@@ -23,6 +23,7 @@ from etude.fleet.sharing.supply import Change, Supply
 I64 = NDArray[np.int64]
 END, ARRIVE, AGAIN = range(3)
 UNKNOWN: Final = -1
+DAY_NS: Final = 86_400 * 10**9
 
 
 @dataclass(slots=True)
@@ -78,8 +79,12 @@ class Times:
     keep_ns: int = 0
     migrate_ns: int = 0
     """A job that was stopped goes on elsewhere."""
-    horizon_ns: int = 8_640_000 * 10**9
-    """Nothing is looked at after it."""
+    horizon_ns: int = 0
+    """Nothing is looked at after it; 0: 100 days after the first arrival where nodes come and go without end, or no
+    end."""
+
+    def end_ns(self, first_ns: int, supply: Supply) -> int:
+        return self.horizon_ns or (first_ns + 100 * DAY_NS if supply.endless else NEVER)
 
 
 @dataclass(slots=True)
@@ -162,12 +167,13 @@ class Gangs:
         gone = set(refused)
         self.events = [(int(t), ARRIVE, k, 0) for k, t in enumerate(self.jobs.arrival_ns) if k not in gone]
         heapq.heapify(self.events)
+        end = self.times.end_ns(self.since_ns, self.supply)
         while self.events or (self.queued and self.supply.next_ns is not None):
             turn = self.supply.next_ns
             now = self.events[0][0] if self.events else int(turn or 0)
             if turn is not None and turn < now:
                 now = turn
-            if now > self.times.horizon_ns:
+            if now > end:
                 break
             while self.events and self.events[0][0] == now:
                 _, what, job, number = heapq.heappop(self.events)

@@ -7,7 +7,7 @@ switch: 30s                     # a job that was stopped starts again
 start: 60s                      # a cold start ...
 keep: 10min                     # ... unless its tenant was on the node so shortly before
 migrate: 60s                    # a job that was stopped goes on elsewhere
-horizon: 30 days
+horizon: 30d
 streams: [...]                  # requests that are served: streams.py
 rl: {...}                       # post-training by reinforcement: fleet/rl
 borrow: {...}                   # rollouts on devices of a stream
@@ -28,6 +28,7 @@ from etude.fleet.sharing.gangs import Times
 from etude.fleet.sharing.jobs import COLUMNS, Jobs, jobs_of, read_jobs
 from etude.fleet.sharing.predicted import KEYS as PREDICTED
 from etude.fleet.sharing.predicted import predicted_job
+from etude.fleet.sharing.streams import Stream, read_streams
 from etude.units import parse_time
 
 RUNS: Final = ("jobs", "streams", "rl")
@@ -41,9 +42,9 @@ class Pool:
     jobs: Jobs | None
     policy: str
     times: Times
-    streams: list[dict[str, Any]]
-    """As they are written: whoever runs them reads them."""
+    streams: list[Stream]
     rl: dict[str, Any] | None
+    """As it is written: fleet/rl reads it, and `borrow`."""
     borrow: dict[str, Any] | None
 
 
@@ -71,9 +72,8 @@ def read_pool(path: str | PathLike[str]) -> Pool:
     policy = given.get("policy", "fifo")
     if not isinstance(policy, str):
         raise UsageError(f"policy: {policy!r}", where=where, hint="policy: fifo")
-    return Pool(
-        where, cluster, _jobs(given.get("jobs"), Path(path)), policy, times_of(given, where), streams, rl, borrow
-    )
+    jobs, times = _jobs(given.get("jobs"), Path(path)), times_of(given, where)
+    return Pool(where, cluster, jobs, policy, times, read_streams(streams, cluster, where), rl, borrow)
 
 
 def times_of(given: Mapping[str, Any], where: str) -> Times:

@@ -99,9 +99,11 @@ class Communicator:
             self.groups[number] = made.get((name, tuple(members)))
             self.members[number] = [self.process_of[rank] for rank in members if rank in self.process_of]
 
-    def meet(self) -> None:
-        """Until all processes are here."""
-        dist.barrier()
+    def least(self, number: int) -> int:
+        """The least of what all processes have."""
+        told: list[Any] = [None] * len(self.process_of)
+        dist.all_gather_object(told, number)
+        return int(min(told))
 
     def group_name(self, row: int) -> str:
         """The name by which PyTorch knows the group of a call."""

@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from etude.report.fleet.sharing import sharing_sections, sharing_verdict
+from etude.report.fleet.federated import federated_cards, federated_sections, federated_verdict
+from etude.report.fleet.rl import rl_cards, rl_sections, rl_verdict
+from etude.report.fleet.sharing import beside_section, sharing_sections, sharing_verdict
 from etude.report.fleet.training import duration, hours_section, training_sections, training_verdict
 from etude.view.page import Figure, Page, Section
 
@@ -18,28 +20,59 @@ Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
 def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Page:
     """The first run is told in full; of several, the hours of all stand side by side."""
     _, record, tables = runs[0]
-    trained = "events" in tables
+    if "rounds" in tables:
+        return _rounds_page(runs, title=title, made_by=made_by)
+    trained, by_stage = "events" in tables, "stages" in tables
     asked = record.get("asked", {})
-    verdict = training_verdict(record) if trained else sharing_verdict(record)
     sections: list[Section] = [hours_section([(name, one) for name, one, _ in runs], trained=trained)]
-    sections += training_sections(record, tables) if trained else sharing_sections(record, tables)
+    if len(runs) > 1 and not trained and all("utilisation" in one for _, one, _ in runs):
+        sections.append(beside_section([(name, one) for name, one, _ in runs]))
+    if trained:
+        verdict, more = training_verdict(record), training_sections(record, tables)
+    elif by_stage:
+        verdict, more = rl_verdict(record), rl_sections(record, tables)
+    else:
+        verdict, more = sharing_verdict(record), sharing_sections(record, tables)
+    sections += more
     what = asked.get("model") or asked.get("cluster") or "a fleet"
     return Page(
         title=title,
         subtitle=f"{what} for {duration(record['duration_s'])}, simulated from the costs of steps"
         if trained
-        else f"{record['jobs_done']:,} jobs on {record['devices']:,} devices, simulated",
+        else f"{record['updates'] if by_stage else record['jobs_done']:,} {'updates' if by_stage else 'jobs'} on "
+        f"{record['devices']:,} devices, simulated",
         verdict=verdict,
-        cards=_cards(record, trained=trained),
+        cards=_cards(record, rl_cards(record) if by_stage else [], trained=trained),
         sections=tuple(sections),
-        facts=tuple((str(name), str(value)) for name, value in asked.items() if value != ""),
+        facts=_facts(asked),
         made_by=made_by,
     )
 
 
-def _cards(record: dict[str, Any], *, trained: bool) -> tuple[Figure, ...]:
-    found = [Figure("Useful", f"{record['useful_fraction']:.1%}", "of the time", "compute")]
-    if trained:
+def _rounds_page(runs: Sequence[Run], *, title: str, made_by: str) -> Page:
+    record = runs[0][1]
+    asked = record.get("asked", {})
+    return Page(
+        title=title,
+        subtitle=f"{asked.get('model') or 'a model'}, {record['rounds']:,} federated rounds of {record['clients']:,} "
+        "clients, simulated",
+        verdict=federated_verdict(record),
+        cards=federated_cards(record),
+        sections=tuple(federated_sections(runs)),
+        facts=_facts(asked),
+        made_by=made_by,
+    )
+
+
+def _facts(asked: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(value)) for name, value in asked.items() if value != "")
+
+
+def _cards(record: dict[str, Any], more: list[Figure], *, trained: bool) -> tuple[Figure, ...]:
+    found = [Figure("Useful", f"{record['useful_fraction']:.1%}", "of the time", "compute"), *more]
+    if more:
+        pass
+    elif trained:
         planned = record["planned_tokens_per_s"]
         found.append(Figure("Tokens kept", f"{record['goodput_tokens_per_s']:,.0f} /s", f"{planned:,.0f} as planned"))
         found.append(Figure("Interruptions", f"{record['interruptions']:,}", _between(record)))

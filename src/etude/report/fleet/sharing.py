@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +26,26 @@ def sharing_verdict(record: dict[str, Any]) -> str:
         f"{words.plural(record['jobs_done'], 'job')} under `{record['policy']}` waited {duration(wait['mean'])} in the "
         f"mean{beside}; {record['utilisation']:.1%} of the device time was used."
     )
+
+
+def beside_section(runs: Sequence[tuple[str, dict[str, Any]]]) -> Section:
+    """Several runs, a row for each."""
+    rows = [
+        {
+            "run": name, "policy": record.get("policy") or "", "used": record["utilisation"],
+            "wait": (record.get("wait_s") or {}).get("mean"), "jct": (record.get("jct_s") or {}).get("mean"),
+            "step": record.get("step_s"), "stops": record["interruptions"], "cost": record["cost"],
+        }
+        for name, record in runs
+    ]  # fmt: skip
+    columns = [
+        Heading("run", "run", str, number=False), Heading("policy", "policy", str, number=False),
+        Heading("used", "device time used", words.percent), Heading("wait", "waiting, mean", duration),
+        Heading("jct", "arrival to end, mean", duration), Heading("step", "a step", duration),
+        Heading("stops", "preemptions", words.number), Heading("cost", "dollars", lambda v: f"{v:,.2f}"),
+    ]  # fmt: skip
+    known = [heading for heading in columns if any(row[heading.key] not in (None, "") for row in rows)]
+    return Section("beside", "Side by side", "", table("beside-table", rows, known))
 
 
 def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.serve.beside.costs import adapter_bytes as adapter_bytes
     from etude.serve.beside.costs import lora_cost as lora_cost
     from etude.serve.beside.costs import tower_cost as tower_cost
     from etude.serve.beside.costs import weighed as weighed

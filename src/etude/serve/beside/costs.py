@@ -40,6 +40,11 @@ def _products(model: Model, tp: int) -> list[tuple[str, float, float]]:
     return found
 
 
+def adapter_bytes(model: Model, rank: int, tp: int = 1) -> float:
+    """Weights of one adapter on a rank."""
+    return WIDTH * rank * sum(wide + out for _, wide, out in _products(model, tp)) * model.layers
+
+
 def lora_cost(model: Model, tp: int, system: System, stack: ServingStack, rank: int, slots: int) -> LoraCost:
     """A pass reads the weights of each adapter in it, and inputs and outputs of its products once more; launches and
     gaps are those of two kernels for each."""
@@ -50,7 +55,7 @@ def lora_cost(model: Model, tp: int, system: System, stack: ServingStack, rank: 
     device, products = system.device, _products(model, tp)
     moved = sum(WIDTH * (wide + 2 * out) + 2 * 4 * rank for _, wide, out in products)
     flops = sum(2 * rank * (wide + out) for _, wide, out in products)
-    held = WIDTH * rank * sum(wide + out for _, wide, out in products) * model.layers
+    held = adapter_bytes(model, rank, tp)
     memory, peak = device.memory_bandwidth_bytes_per_s, device.peak_flop_per_s.get("bf16", 0.0)
     if not memory or not peak:
         raise UsageError("says nothing of its memory or of its rate in bf16", where=device.name)

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.serve.curves import slowed as slowed
     from etude.serve.elastic.deployed import elastic_pools as elastic_pools
+    from etude.serve.elastic.lend import Lending as Lending
     from etude.serve.elastic.moves import change_ns as change_ns
     from etude.serve.elastic.moves import moved_bytes as moved_bytes
     from etude.serve.elastic.moves import pays as pays

@@ -18,6 +18,7 @@ from etude.serve.batching import blocks_of
 from etude.serve.elastic.moves import part_of
 from etude.serve.prefix import release
 from etude.serve.queues import put_by_key, put_last
+from etude.serve.transfers import through_ns
 
 QUEUES = (of.WAITING, of.INBOX, of.COMING)
 
@@ -90,7 +91,7 @@ def carry(state: of.State, rules: of.Rules, old: Plan, new: Plan, now: int, *, m
     wire, ready = rules.wire, {}
     for row, of_ranks in moved_bytes.items():
         most = float(max(of_ranks.values())) * wire.token_bytes
-        ready[row] = now + (int(np.ceil(most * wire.ns_per_byte)) + int(wire.latency_ns) if most else 0)
+        ready[row] = int(through_ns(wire, now, most)) + int(wire.latency_ns) if most else now
     total = float(sum(sum(of_ranks.values()) for of_ranks in moved_bytes.values())) * wire.token_bytes
     return Carried(ready, round(total), moved, again)
 

@@ -9,6 +9,7 @@ has its own rule.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,7 +23,12 @@ from etude.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, rea
 from etude.serve.hooks import called, number_of, seen_replica
 
 I64 = NDArray[np.int64]
-KNOWN: Final = {"most": "8", "least": "1", "every": "10s", "lag": "0s"}
+KNOWN: Final = {
+    "most": "8", "least": "1", "every": "10s", "lag": "0s", "seen": "0s", "noise": "0.2", "seed": "0", "down": "300s",
+    "tolerance": "0.1",
+}  # fmt: skip
+TARGET: Final = ("down", "tolerance")
+"""Of `target` alone. Kubernetes' autoscaler has 15 s, 300 s and 0.1 by default, and no window upwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +42,32 @@ class ScaleRule:
     high: float = math.inf
     """... above which as many come as bring it back to this."""
     hook: Callable[..., Any] | None = None
+    target: float = 0.0
+    """Requests on a replica, on the mean, that are aimed at; 0: `low` and `high` say."""
+    down_ns: int = 300_000_000_000
+    """Fewer replicas only if all that was wanted in so long was fewer."""
+    tolerance: float = 0.1
+    """Part of the target that is no reason to change."""
+    seen_ns: int = 0
+    """What is known of the load is so old."""
+    noise: float = 0.0
+    """Spread of the logarithm of what is known of it."""
+    seed: int = 0
 
-    def wanted(self, requests: int, replicas: int) -> int:
+    def aimed(self, requests: float, replicas: int) -> int:
+        """As Kubernetes' horizontal autoscaler, before its window."""
+        part = requests / (replicas * self.target)
+        found = replicas if abs(part - 1) <= self.tolerance else math.ceil(requests / self.target - 1e-9)
+        return min(max(found, self.least), self.most)
+
+    def wanted(self, requests: float, replicas: int) -> int:
         if requests > self.high * replicas:
             return min(math.ceil(requests / self.high), self.most)
         return max(replicas - (requests < self.low * replicas), self.least)
 
 
 def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., Any]]) -> ScaleRule:
-    """`queue:2..16,most=8,least=1,every=10s,lag=0s`, or `FILE.py:name,most=8,every=10s`."""
+    """`queue:2..16,most=8,least=1,every=10s,lag=0s`, `target:8,most=8`, or `FILE.py:name,most=8,every=10s`."""
     head, its = read_rule(text, "--scale", KNOWN)
     counts = {name: its[name] for name in ("most", "least") if name in its}
     if "most" not in its or not all(value.isdecimal() and int(value) for value in counts.values()):
@@ -54,8 +77,14 @@ def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., 
         raise UsageError(f"--scale: it starts with {replicas} replicas", hint="--replicas from least to most")
     if "every" in its:
         given["every_ns"] = time_ns(its["every"], "--scale", least=1)
-    if "lag" in its:
-        given["lag_ns"] = time_ns(its["lag"], "--scale")
+    for name in ("lag", "seen"):
+        if name in its:
+            given[f"{name}_ns"] = time_ns(its[name], "--scale")
+    given |= _noise(its)
+    if head.startswith("target:"):
+        return ScaleRule(**given, **_target(head, its))
+    if wrong := [name for name in TARGET if name in its]:
+        raise UsageError(f"--scale: `{wrong[0]}` is of `target`", hint="target:8,most=16,down=300s,tolerance=0.1")
     if not head.startswith("queue:"):
         return ScaleRule(**given, hook=hook_of(head))
     low, _, high = head.removeprefix("queue:").partition("..")
@@ -66,6 +95,34 @@ def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., 
     if not 0 <= given["low"] < given["high"]:
         raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests on a replica")
     return ScaleRule(**given)
+
+
+def _number(text: str, what: str, low: float, high: float) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not low <= found <= high:
+        raise UsageError(f"--scale: `{what}`", hint=f"a number from {low:g} to {high:g}")
+    return found
+
+
+def _noise(its: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "noise" in its:
+        found["noise"] = _number(its["noise"], f"noise={its['noise']}", 0.0, 3.0)
+    if "seed" in its:
+        found["seed"] = int(_number(its["seed"], f"seed={its['seed']}", 0, 2**31))
+    return found
+
+
+def _target(head: str, its: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"target": _number(head.removeprefix("target:"), head, 0.001, 1e9)}
+    if "down" in its:
+        found["down_ns"] = time_ns(its["down"], "--scale")
+    if "tolerance" in its:
+        found["tolerance"] = _number(its["tolerance"], f"tolerance={its['tolerance']}", 0.0, 1.0)
+    return found
 
 
 class Scale(Held):
@@ -83,6 +140,11 @@ class Scale(Held):
         self.shut_at: dict[int, int] = {}
         """Of those that are given up and not empty yet."""
         self.decide_ns = self.next_ns = rule.every_ns
+        self.random = np.random.default_rng([rule.seed, begin_row])
+        self.observed: deque[tuple[int, dict[str, Any]]] = deque()
+        """What was seen, and when, from the newest that is old enough to be known."""
+        self.aims: deque[tuple[int, int]] = deque()
+        """What a target asked for within its window."""
 
     def start(self, state: of.State, rules: of.Rules) -> None:
         self.state, self.rules = state, rules
@@ -140,20 +202,40 @@ class Scale(Held):
                 self.shut_at[int(i)] = now
 
     def _wanted(self, state: of.State, open_: Any, coming: int, now: int) -> int:
-        seen = [seen_replica(state, int(i)) for i in open_]
-        requests = sum(one.running + one.waiting for one in seen)
-        rule = self.rule
+        rule, replicas = self.rule, len(open_) + coming
+        known = self._known(state, open_, now)
+        if known is None:
+            return replicas
+        if rule.target:
+            return self._aimed(rule.aimed(known["requests"], replicas), replicas, now)
         if rule.hook is None:
-            return rule.wanted(requests, len(seen) + coming)
-        given = {
-            "replicas": seen, "coming": coming, "requests": requests, "every_s": rule.every_ns / 1e9,
-            "arrived": len(arrived(state, now - rule.every_ns, now)),
-        }  # fmt: skip
+            return rule.wanted(known["requests"], replicas)
+        given = known | {"coming": coming, "there": len(open_), "every_s": rule.every_ns / 1e9}
         if self.role:
             given["role"] = self.role
         where = f"--scale at {now / 1e9:g} s"
         found = called(rule.hook, where, given, now / 1e9)
         return number_of(found, range(rule.least, rule.most + 1), rule.hook, where)
+
+    def _known(self, state: of.State, open_: Any, now: int) -> dict[str, Any] | None:
+        """What is known of the load: as it was `seen_ns` ago, with noise; None before there is anything that old."""
+        rule = self.rule
+        seen = [seen_replica(state, int(i)) for i in open_]
+        counts = sum(one.running + one.waiting for one in seen), len(arrived(state, now - rule.every_ns, now))
+        requests, came = (
+            count * float(np.exp(self.random.normal(0.0, rule.noise))) if rule.noise else count for count in counts
+        )
+        self.observed.append((now, {"replicas": seen, "requests": requests, "arrived": came}))
+        while len(self.observed) > 1 and self.observed[1][0] <= now - rule.seen_ns:
+            self.observed.popleft()
+        when, known = self.observed[0]
+        return known if when <= now - rule.seen_ns else None
+
+    def _aimed(self, aim: int, replicas: int, now: int) -> int:
+        self.aims.append((now, aim))
+        while self.aims[0][0] < now - self.rule.down_ns:
+            self.aims.popleft()
+        return max(aim, min(replicas, max(one for _, one in self.aims)))
 
 
 def _left_ns(q: I64, i: int) -> int:

@@ -22,7 +22,7 @@ from etude.errors import UsageError
 from etude.generate import Plan
 from etude.generate.model import Model
 from etude.machine import System, open_system
-from etude.serve.catalogue import PARTS, TOKENS, PassTables, experts_ns, pass_tables
+from etude.serve.catalogue import PARTS, TOKENS, PassTables, experts_ns, factors_of, pass_tables
 from etude.serve.stacks import ServingStack
 from etude.units import format_bytes
 
@@ -98,7 +98,7 @@ def far_experts(
     link, latency_ns = _link(system)
     load = latency_ns + layer_bytes / plan.tp / link * 1e9
     host = _host(rules.host, sum(moe) * layer_bytes, streams * link)
-    factor = np.array([getattr(stack, name) for name in PARTS])
+    factor = factors_of(stack)
     own = (factor * ~WHOLE) @ tables.layers_ns
     near = (factor * WHOLE) @ tables.layers_ns
     # The host has no narrow products: it reads weights as they are stored, and computes in 16 bits.

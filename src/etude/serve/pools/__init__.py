@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.serve.curves import decode_curve as decode_curve
     from etude.serve.pools.groups import Between as Between
     from etude.serve.pools.groups import Pool as Pool
     from etude.serve.pools.groups import between_options as between_options

@@ -24,7 +24,7 @@ from etude.serve.deployment import Deployment, deployed, replica_plan
 from etude.serve.engine import Engine, admit_code
 from etude.serve.hooks import Hooks
 from etude.serve.serving import Group
-from etude.serve.wire import open_codecs, wire_of
+from etude.serve.wire import open_codecs, read_later, wire_of
 
 
 class Role(StrEnum):
@@ -53,9 +53,12 @@ class Between:
 
     disaggregate: str = figure("text", "replicas that read prompts, and those that decode: `2:6`", "")
     link_bytes_per_s: int = figure("bandwidth", "port of a replica, each way, for keys and values", 50_000_000_000)
+    link_later: str = figure("text", "other rates of it from a time on: `30s:10Gb/s;60s:100Gb/s`", "")
     link_latency_ns: int = figure("time", "of a transfer of keys and values", 5_000, zero=True)
     kv_codec: str = figure("text", "of keys and values on their way: none, fp8, int4, several, or FILE.csv", "")
-    kv_choose: str = figure("text", "which of these: best, or fixed:NAME", "best")
+    kv_choose: str = figure(
+        "text", "which of these: best, learn (the link from transfers so far), or fixed:NAME", "best"
+    )
     kv_quality: float = figure("number", "codecs of less quality are left out", 0.0, zero=True)
     admit: str = figure("text", "branches of an answer side by side: off, eager, cap:4, slack, slack:0.5", "off")
     draft_model: str = figure("text", "proposes --num-speculative-tokens, on the devices of a replica", "")
@@ -164,7 +167,10 @@ def deployed_pools(
 def between_options(between: Between, token_bytes: float) -> dict[str, Any]:
     """As `serving.Options`, for keys and values of so many bytes a token."""
     codecs = open_codecs(between.kv_codec, between.kv_quality)
-    wire = wire_of(token_bytes, between.link_bytes_per_s, between.link_latency_ns, codecs, between.kv_choose)
+    wire = wire_of(
+        token_bytes, between.link_bytes_per_s, between.link_latency_ns, codecs, between.kv_choose,
+        read_later(between.link_later),
+    )  # fmt: skip
     return {
         "wire": wire, "admit": between.admit, "decide_ns": between.decide_ns, "hooks": between.hooks(),
     }  # fmt: skip

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.serve.split.serving import best_sequence as best_sequence
     from etude.serve.split.serving import served_split as served_split
     from etude.serve.split.words import RATIOS as RATIOS
     from etude.serve.split.words import SplitRules as SplitRules

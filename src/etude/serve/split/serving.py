@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,8 @@ from etude.serve.steps import Shape, StepCost
 
 I64 = npt.NDArray[np.int64]
 ROUTERS: Final = {"turn": of.TURN, "least": of.LEAST, "session": of.SESSION, "residency": of.RESIDENCY}
+TRIED: Final = 9**5
+"""Sequences of ratios."""
 MOST: Final = 1 << 27
 """Of lists times ids."""
 
@@ -71,6 +74,37 @@ def served_split(
     )  # fmt: skip
     found = _summary(requests, first, finish, counts, (ratios, chosen, best), limits or {}, rules)
     return found if len(ratios) > 1 else found | {"to_best": None}
+
+
+def best_sequence(
+    requests: Requests, cost: StepCost, rules: SplitRules, *, token_bytes: float, limits: dict[str, float] | None = None
+) -> dict[str, Any]:
+    """One replica with the ratios, window by window, that give the lowest P99 of all sequences of RATIOS; of equals the
+    first."""
+    used = -(-len(requests) // rules.every)
+    windows = len(requests) // rules.every + 1
+    if len(RATIOS) ** used > TRIED:
+        raise UsageError(
+            f"--hbm-split: {len(RATIOS)} ratios in {used} windows are too many sequences",
+            hint=f"5 windows at most: --first {5 * rules.every}",
+        )
+    stream, best, least = _stream(requests, cost, rules, token_bytes), np.zeros((1, windows), np.int64), np.inf
+    split = of.Split(rules.room_bytes, RATIOS, rules.every, 0, 1e9 / rules.link_bytes_per_s, of.TURN)
+    count = len(stream.size)
+    ghosts = of.Ghosts(_lists(len(RATIOS), count), np.zeros((1, len(RATIOS))))
+    for steps in product(range(len(RATIOS)), repeat=used):
+        plan = np.zeros((1, windows), np.int64)
+        plan[0, :used] = steps
+        first, finish, replica = (np.zeros(len(requests), np.int64) for _ in range(3))
+        filled = np.full((1, windows), -1, np.int64)
+        of.run_split(
+            stream, split, _lists(1, count), ghosts, np.zeros(count, np.uint8), plan, np.zeros((1, 7), np.int64),
+            np.zeros(1, np.int64), first, finish, replica, filled, filled.copy(),
+        )  # fmt: skip
+        p99 = float(np.quantile((finish - requests.arrival_ns) / 1e9, 0.99))
+        if p99 < least:
+            best, least = plan, p99
+    return served_split(requests, cost, rules, token_bytes=token_bytes, router="turn", limits=limits, plan=best)
 
 
 def _lists(rows: int, count: int) -> of.Lists:

@@ -5,6 +5,7 @@
 | word | |
 |---|---|
 | `0.3`, `0.1..0.9`, `adaptive` | part for embeddings: this; each of nine in turn; chosen as it runs |
+| `sequences` | the sequence of the nine with the lowest P99, of all that there are: for small cases, to compare with |
 | `room=2GB` | of a replica, for both; by default what weights leave |
 | `embedding=256KB` | of each item |
 | `every=32` | requests of a replica between two decisions |
@@ -31,6 +32,8 @@ HINT: Final = '--hbm-split "0.3 room=2GB", 0.1..0.9, or adaptive'
 class SplitRules:
     ratios: tuple[float, ...] = ()
     """Fixed ones, each served in turn; none: a controller chooses."""
+    sequences: bool = False
+    """All sequences of ratios are tried."""
     room_bytes: int = 0
     embedding_bytes: int = 256 << 10
     every: int = 32
@@ -43,7 +46,9 @@ def split_rules(text: str) -> SplitRules:
     found: dict[str, Any] = {}
     for word in text.replace(",", " ").split():
         key, equals, value = word.partition("=")
-        more = _figure(key, value, word) if equals else {"ratios": _ratios(word)}
+        more: dict[str, Any] = _figure(key, value, word) if equals else {"ratios": _ratios(word)}
+        if word == "sequences":
+            more["sequences"] = True
         if set(more) & set(found):
             raise UsageError(f"--hbm-split: `{word}` says it again", hint=HINT)
         found |= more
@@ -53,7 +58,7 @@ def split_rules(text: str) -> SplitRules:
 
 
 def _ratios(word: str) -> tuple[float, ...]:
-    if word == "adaptive":
+    if word in ("adaptive", "sequences"):
         return ()
     if word == "0.1..0.9":
         return tuple(RATIOS.tolist())

@@ -139,13 +139,13 @@ class _Seen:
         return add
 
     def _begin(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def begin(mine: I64, batch: I64, shape: F64, clock: I64, *more: Any) -> Any:
+        def begin(state: of.State, mine: I64, batch: I64, shape: F64, clock: I64, *more: Any) -> Any:
             i, now, time_ns = int(more[-3]), int(more[-2]), int(more[-1])
             if self.window.begin_ns <= now and self.window.replica in (ALL, i):
                 spans = self.next[i]
                 _check(spans, shape, f"replica {i}: the pass at {now / 1e9:.6f} s")
                 self.begun.setdefault(i, []).append((now, time_ns, spans))
-            return plain(mine, batch, shape, clock, *more)
+            return plain(state, mine, batch, shape, clock, *more)
 
         return begin
 

@@ -39,16 +39,16 @@ class Deployed:
 
 
 class Pool:
-    """Rows of its state are given out in the order in which calls come. `requests` has all calls that may come; without
-    a router somebody else says the replica of each."""
+    """Rows of its state are given out in the order in which calls come. `requests` has all calls that may come, `kinds`
+    the number of the task of each; without a router somebody else says the replica of each."""
 
-    def __init__(self, name: str, on: Deployed, requests: Requests, router: str, seed: int) -> None:
-        self.name, self.on, self.requests = name, on, requests
+    def __init__(self, name: str, on: Deployed, requests: Requests, kinds: list[int], router: str, seed: int) -> None:
+        self.name, self.on, self.requests, self.kinds = name, on, requests, kinds
         options = Options(router=router or _nobody, caching=on.caching, token_bytes=on.token_bytes, seed=seed)
         groups = [Group(on.cost, on.replicas, of.BOTH, on.blocks, on.energy)]
         self.rules = rules_of(on.engine, groups, options)
         self.machines = machines_of([(on.cost, on.energy)])
-        state = start_of(requests, on.engine, groups, self.rules, options)
+        state = start_of(requests, on.engine, groups, self.rules, options, max(kinds) + 1)
         state.request[:, [of.ARRIVAL, of.AT]] = of.NEVER
         state.clock[of.STOPS] = 1
         self.parts: list[tuple[Pieces, Pieces]] = []
@@ -77,6 +77,8 @@ class Pool:
         self.rows.append(call)
         q[r, [of.ARRIVAL, of.AT]] = at_ns
         q[r, [of.PROMPT, of.OUTPUT, of.SESSION_OF]] = all_.prompt[call], all_.output[call], all_.session[call]
+        q[r, [of.TASK, of.TENANT]] = self.kinds[call], all_.tenant[call]
+        q[r, of.WEIGHT] = all_.weights[all_.tenant[call]] if all_.weights else 1000
         for whole, mine in self.parts:
             begin, end = whole.start[call], whole.start[call + 1]
             at = mine.start[r]

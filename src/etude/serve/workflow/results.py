@@ -26,6 +26,7 @@ def task_table(ran: Ran) -> pa.Table:
             "session": [call.session for call in ran.calls],
             "task": [call.task.name for call in ran.calls],
             "turn": [call.turn for call in ran.calls],
+            "tenant": [_tenant(ran, call.session) for call in ran.calls],
             "on": [way.model or way.tool for way in ways],
             "model": [bool(way.model) for way in ways],
             "ready_s": ran.ready_ns / 1e9,
@@ -38,6 +39,11 @@ def task_table(ran: Ran) -> pa.Table:
             "label": [way.label for way in ways],
         }
     )
+
+
+def _tenant(ran: Ran, session: int) -> str:
+    names = list(ran.flow.tenants)
+    return names[session % len(names)] if names else ""
 
 
 def session_table(ran: Ran) -> pa.Table:
@@ -60,7 +66,8 @@ def session_table(ran: Ran) -> pa.Table:
         label[s] = min(label[s], way.label)
     return pa.table(
         {
-            "session": np.arange(n), "begin_s": begin, "end_s": end, "latency_s": end - begin, "sum_s": total,
+            "session": np.arange(n), "tenant": [_tenant(ran, s) for s in range(n)], "begin_s": begin,
+            "end_s": end, "latency_s": end - begin, "sum_s": total,
             "critical_path_s": path, "cost": cost, "label": label,
         }
     )  # fmt: skip
@@ -77,11 +84,14 @@ def workflow_summary(ran: Ran) -> dict[str, Any]:
         any_broken |= column[name] > limit + 1e-12
     models = {}
     for name, pool in ran.pools.items():
-        counts = {c: int(pool.state.replica[:, of.Count[c]].sum()) for c in ("FOUND", "MADE", "PASSES", "PREEMPTED")}
+        names = ("FOUND", "MADE", "PASSES", "PREEMPTED", "STOLEN")
+        counts = {c: int(pool.state.replica[:, of.Count[c]].sum()) for c in names}
         prompts = int(pool.state.request[: len(pool.rows), of.PROMPT].sum())
         models[name] = {
             "calls": len(pool.rows), "prompt_tokens": prompts, "output_tokens": counts["MADE"],
             "cache_hit_tokens": counts["FOUND"], "passes": counts["PASSES"], "preemptions": counts["PREEMPTED"],
+            "stolen": counts["STOLEN"],
+            "kv_peak": float((pool.state.replica[:, of.PEAK] / pool.state.replica[:, of.ROOM]).max()),
         }  # fmt: skip
     return {
         "workflow": ran.flow.name,

@@ -64,7 +64,7 @@ def run_workflow(
     if order not in ORDERS:
         raise UsageError(f"unknown order `{order}`", hint="data, program")
     calls, begin = unrolled(flow, seed=seed)
-    requests = _requests(calls)
+    requests = _requests(flow, calls)
     chosen = _chooser(choose)
     came = None
     if any(one.caching.policy == "belady" for one in on.values()):
@@ -73,12 +73,17 @@ def run_workflow(
     return _Run(flow, calls, begin, on, requests, order, router, chosen, place, seed, came).done()
 
 
-def _requests(calls: list[Call]) -> Requests:
+def _requests(flow: Workflow, calls: list[Call]) -> Requests:
     """Of all calls, those of tools among them, which no pool is given."""
     segments = [call.segments or [("none", 1)] for call in calls]
     prompt = [max(call.prompt, 1) for call in calls]
     session = [call.session for call in calls]
-    return requests_of(np.arange(len(calls)), prompt, [c.output for c in calls], session=session, segments=segments)
+    tenants = len(flow.tenants) or 1
+    found = requests_of(
+        np.arange(len(calls)), prompt, [c.output for c in calls], session=session, segments=segments,
+        tenant=[number % tenants for number in session],
+    )  # fmt: skip
+    return replace(found, weights=tuple(round(weight * 1000) for weight in flow.tenants.values()))
 
 
 class _Run:
@@ -87,7 +92,8 @@ class _Run:
         order: str, router: str, choose: Choose, place: Choose | None, seed: int, came: list[int] | None = None,
     ) -> None:  # fmt: skip
         asks = "" if place is not None else router
-        self.pools = {name: Pool(name, on[name], requests, asks, seed) for name in flow.models if name in on}
+        kinds = [list(flow.tasks).index(call.task.name) for call in calls]
+        self.pools = {name: Pool(name, on[name], requests, kinds, asks, seed) for name in flow.models if name in on}
         for pool in self.pools.values():
             for whole, _ in pool.parts if came is not None else ():
                 rank = np.full(len(calls), len(calls))

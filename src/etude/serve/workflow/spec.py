@@ -83,6 +83,8 @@ class Workflow:
     """Coefficient of variation of tokens and of the times of tools."""
     budget: Mapping[str, float] = field(default_factory=dict)
     """`latency_s`, `cost`, of a session."""
+    tenants: Mapping[str, float] = field(default_factory=dict)
+    """Weights of those that sessions belong to, in turn; they count with `--scheduling-policy fair`."""
     system: str = ""
 
 
@@ -110,7 +112,7 @@ class _Sizes:
     writes: str = figure("text", "object that it changes", "")
 
 
-PARTS: Final = ("tasks", "models", "endpoints", "loops", "budget")
+PARTS: Final = ("tasks", "models", "endpoints", "loops", "budget", "tenants")
 OF_A_TASK: Final = ("after", "follows", "branch", "alternatives")
 WAY: Final = ("model", "tool", "time", "cost", "label")
 
@@ -148,10 +150,21 @@ def workflow_of(given: Mapping[str, Any], where: str) -> Workflow:
         name=head.name or Path(where).stem, tasks=tasks, models=models, endpoints=dict(ends),
         loops=tuple(_loop(one, f"{where}: loops[{k}]") for k, one in enumerate(given.get("loops") or ())),
         sessions=head.sessions, rate_per_s=head.rate, vary=head.vary, system=head.system,
+        tenants=_weights(given.get("tenants"), f"{where}: tenants"),
         budget={k: v for k, v in (("latency_s", budget.latency_ns / 1e9), ("cost", budget.cost)) if v},
     )  # fmt: skip
     _check(made, where)
     return made
+
+
+def _weights(given: Any, where: str) -> dict[str, float]:
+    found = _mapping(given, where)
+    for name, weight in found.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.001 <= weight <= 1e6:
+            raise UsageError(
+                f"{weight!r} is not a weight", where=f"{where}: {name}", hint="tenants: {chat: 3, batch: 1}"
+            )
+    return {str(name): float(weight) for name, weight in found.items()}
 
 
 def _mapping(given: Any, where: str) -> Mapping[str, Any]:

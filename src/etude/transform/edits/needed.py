@@ -1,7 +1,8 @@
 """What nodes need of a tier below the device: accesses to items, with the bytes of each.
 
 An item is what stays or goes as one: weights of a module, the cache of a layer, results of one node. Weights that are
-gathered from shards are needed by the gather, a rank's own shard of them.
+gathered from shards are needed by the gather, a rank's own shard of them. With `by=layer` accesses of one layer that
+follow one another are one: from its first node to its last.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Needed(NamedTuple):
     """Accesses in the order of the program."""
 
     row: I64
-    """The node."""
+    """The node; of a layer its first."""
+    last: I64
+    """The node behind which nothing more of this access is needed: of a layer its last."""
     item: I64
     load_bytes: I64
     """What is read of the item, where it is not there."""
@@ -63,6 +66,13 @@ class Needed(NamedTuple):
     def in_order(self) -> Needed:
         order = np.lexsort((self.makes, self.row))
         return Needed(*(column[order] for column in self))  # type: ignore[arg-type]
+
+    def largest(self, which: Bool | None = None) -> I64:
+        """Bytes of each item at its largest, among these accesses."""
+        mine = np.ones(len(self.row), bool) if which is None else which
+        sizes = np.zeros(int(self.item.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(sizes, self.item[mine], self.hold_bytes[mine])
+        return sizes
 
     def scaled(self, part: float) -> Needed:
         load, hold, write = (
@@ -94,9 +104,42 @@ def needed(here: Here, what: str, given: int) -> Needed:
     return _read(both, _numbered(trace, both, sizes), _known(what, sizes))
 
 
+class Users(NamedTuple):
+    """Who takes part in which access: a node, or the nodes of a layer."""
+
+    row: I64
+    access: I64
+
+
+def by_layer(trace: Trace, found: Needed) -> tuple[Needed, Users]:
+    """Accesses of one layer that follow one another as one access to one item: the layer. What a layer needs twice in
+    it is there once."""
+    layer = _layers(trace, found.row)
+    run = np.cumsum(np.append(True, layer[1:] != layer[:-1])) - 1 if len(layer) else layer
+    first = np.flatnonzero(np.append(True, run[1:] != run[:-1])) if len(run) else run
+    _, once = np.unique(np.stack([run, found.item], 1), axis=0, return_index=True)
+    load, hold, write = (
+        np.bincount(run[once], sizes[once], minlength=len(first)).astype(np.int64)
+        for sizes in (found.load_bytes, found.hold_bytes, found.write_bytes)
+    )
+    last = found.last[np.append(first[1:], len(run)) - 1]
+    one = Needed(found.row[first], last, layer[first], load, hold, write, found.makes[first])
+    return one, Users(found.row, run)
+
+
+def _layers(trace: Trace, rows: I64) -> I64:
+    """The layer of each node: its module up to the first number, else its first name; without a module the node."""
+    modules, paths = trace.coded("module")
+    names = [path.split(".") for path in paths]
+    depth = [next((i for i, name in enumerate(one) if name.isdecimal()), 0) + 1 for one in names]
+    _, of = np.unique([".".join(one[:d]) for one, d in zip(names, depth, strict=True)], return_inverse=True)
+    known = np.append(of.reshape(-1), 0)[modules[rows]]
+    return np.unique(np.where(modules[rows] < 0, len(paths) + rows, known), return_inverse=True)[1].reshape(-1)
+
+
 def _read(rows: I64, items: I64, sizes: I64) -> Needed:
     none = np.zeros(len(rows), np.int64)
-    return Needed(rows, items, sizes, sizes, none, np.zeros(len(rows), bool)).in_order()
+    return Needed(rows, rows, items, sizes, sizes, none, np.zeros(len(rows), bool)).in_order()
 
 
 def _results(trace: Trace, rows: I64, given: int) -> Needed:
@@ -104,8 +147,9 @@ def _results(trace: Trace, rows: I64, given: int) -> Needed:
     sizes = np.full(len(source), given, np.int64) if given else _known("activations", result_bytes(trace)[source])
     items, none = np.arange(len(source)), np.zeros(len(source), np.int64)
     made = np.arange(2 * len(source)) < len(source)
+    rows = np.append(source, user)
     both = Needed(
-        np.append(source, user), np.append(items, items), np.append(none, sizes), np.append(sizes, sizes),
+        rows, rows, np.append(items, items), np.append(none, sizes), np.append(sizes, sizes),
         np.append(sizes, none), made,
     )  # fmt: skip
     return both.in_order()
@@ -136,7 +180,7 @@ def _cache(trace: Trace, rows: I64, given: int) -> Needed:
     rows = rows[cached[rows]]
     whole, new = (_known("kv", _of_shapes(trace, rows, read)) for read in (_cached_bytes, _new_bytes))
     items = _numbered(trace, rows, np.zeros(len(rows)))
-    return Needed(rows, items, whole - new, whole, new, np.zeros(len(rows), bool)).in_order()
+    return Needed(rows, rows, items, whole - new, whole, new, np.zeros(len(rows), bool)).in_order()
 
 
 def _known(what: str, sizes: I64) -> I64:

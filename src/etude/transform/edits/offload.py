@@ -1,6 +1,7 @@
 """offload: what selected nodes need lies in a tier of memory below the device's, and is loaded before they run.
 
 offload what=weights to=host prefetch=1               each product's weights, while the product before it runs
+offload what=weights by=layer                         a layer's at once, while the layer before it runs
 offload what=weights policy=belady room=8GB           with room for some of them, which stay as the policy says
 offload what=activations module=layers.*              results of forward work, stored and loaded again for the backward
 offload what=optimizer                                state that is read and written back
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from etude.cost.tiers.residency import POLICIES, Held, held
 from etude.errors import UsageError
+from etude.model.memory import named
 from etude.model.schema import Kind, Why
 from etude.transform.edits.below import Below, asked_tier
 from etude.transform.edits.definition import (
@@ -30,7 +32,7 @@ from etude.transform.edits.definition import (
     time,
     whole,
 )
-from etude.transform.edits.needed import CLASSES, Needed, needed
+from etude.transform.edits.needed import CLASSES, Needed, Users, by_layer, needed
 from etude.transform.rewrite.rewriting import AFTER, BEFORE, free_stream
 from etude.units import format_bytes
 
@@ -39,6 +41,9 @@ Bool = NDArray[np.bool_]
 
 STREAM: Final = "stream"
 """No policy: what is loaded goes again behind its node."""
+LAYER: Final = "layer"
+LAYERED: Final = ("weights", "experts", "optimizer")
+"""What a layer can load at once."""
 
 
 class Way(NamedTuple):
@@ -52,16 +57,25 @@ class Way(NamedTuple):
 
 
 def rewrite(
-    here: Here, what: str, to: str, part: float, prefetch: int, policy: str, room: int, size: int, rate: float | None,
-    latency: int,
+    here: Here, what: str, to: str, part: float, by: str, prefetch: int, policy: str, room: int, size: int,
+    rate: float | None, latency: int,
 ) -> None:  # fmt: skip
-    if not part:
-        return
     if part > 1:
         raise UsageError(f"part={part:g} of the bytes", hint="from 0 to 1")
-    found = needed(here, what, size).scaled(part)
-    if not found.load_bytes.any() and not found.write_bytes.any():
+    if by == LAYER and what not in LAYERED:
+        raise UsageError(f"by=layer with what={what}", hint=f"by=layer goes with {', '.join(LAYERED)}")
+    whole = needed(here, what, size)
+    if not whole.load_bytes.any() and not whole.write_bytes.any():
         here.note(f"offload: none of the selected nodes needs {what}")
+        return
+    users = Users(whole.row, np.arange(len(whole.row)))
+    if by == LAYER:
+        whole, users = by_layer(here.trace, whole)
+    found, names = whole.scaled(part), _Tensors(here, what, users)
+    names.stay(whole, found)
+    if not part:
+        names.write()
+        here.freed.append(Freed(what, here.ranks, 0))
         return
     way = _way(here, to, rate, latency)
     if rate is None:
@@ -69,10 +83,12 @@ def rewrite(
     kept = _kept(here, found, policy, room)
     loads = np.flatnonzero(kept.missed & ~found.makes & (found.load_bytes > 0))
     stores = np.flatnonzero((found.write_bytes > 0) & (kept.is_dirty | (what == "kv")))  # a cache is written through
-    load = _load(here, found, way, loads, prefetch)
+    load = _load(here, found, users, way, loads, prefetch)
     store = _store(here, found, way, stores)
     _order(here, found, kept, (loads, load), (stores, store))
-    here.freed.append(Freed(what, here.ranks, _freed_bytes(here, what, found, loads, prefetch, room)))
+    names.move(found, kept, (loads, load), (stores, store))
+    names.write()
+    here.freed.append(Freed(what, here.ranks, _freed_bytes(here, what, found, kept, loads, prefetch, room)))
 
 
 def _kept(here: Here, found: Needed, policy: str, room: int) -> Held:
@@ -103,47 +119,44 @@ def _way(here: Here, to: str, given: float | None, latency_ns: int) -> Way:
 def _below_bytes(here: Here, what: str, found: Needed) -> int:
     """What one rank has there: every item once; of results those of a step."""
     steps = here.trace.step[found.row] if what == "activations" else np.zeros(len(found.row), np.int64)
-    return max(int(_largest(found, steps == step).sum()) for step in np.unique(steps).tolist())
+    return max(int(found.largest(steps == step).sum()) for step in np.unique(steps).tolist())
 
 
-def _largest(found: Needed, which: Bool) -> I64:
-    """Bytes of each item at its largest, among these accesses."""
-    sizes = np.zeros(int(found.item.max(initial=-1)) + 1, np.int64)
-    np.maximum.at(sizes, found.item[which], found.hold_bytes[which])
-    return sizes
-
-
-def _freed_bytes(here: Here, what: str, found: Needed, loads: I64, prefetch: int, room: int) -> int:
-    """All items (of results, those of a micro-batch) less what of them is in the device at once: the room, or without
-    one the bytes of the node at work and of those that are loaded ahead."""
+def _freed_bytes(here: Here, what: str, found: Needed, kept: Held, loads: I64, prefetch: int, room: int) -> int:
+    """All items (of results, those of a micro-batch) less what of them is in the device at once: the room, and of what
+    has no room the bytes of the node at work and of those that are loaded ahead."""
     batch = np.stack([here.trace.step[found.row], here.trace.micro_batch[found.row]])
     one = (batch == batch[:, :1]).all(0) if what == "activations" else np.ones(len(found.row), bool)
-    total = int(_largest(found, one).sum())
-    if room:
-        return max(total - room, 0)
+    total = int(found.largest(one).sum())
+    if room:  # what passes through has buffers beside it
+        loads, total = loads[kept.gone_at[loads] == loads], total - room
     ahead = np.append(0, np.cumsum(found.hold_bytes[loads]))
     window = ahead[prefetch + 1 :] - ahead[: -prefetch - 1] if len(loads) > prefetch else ahead[-1:]
     return max(total - int(window.max()), 0)
 
 
-def _load(here: Here, found: Needed, way: Way, loads: I64, prefetch: int) -> I64:
+def _load(here: Here, found: Needed, users: Users, way: Way, loads: I64, prefetch: int) -> I64:
     """A load before each of these accesses: behind the load before it, and behind the node whose buffer it takes."""
     made, user, size_bytes = here.made, found.row[loads], found.load_bytes[loads]
     took = rounded(way.read_latency_ns + size_bytes / way.read, up=True)
     nodes = made.add(user, BEFORE, "load", kind=int(Kind.MEM_LOAD), tensor_bytes=size_bytes, duration_ns=took, cpu=0,
                      stream=free_stream(here.trace))  # fmt: skip
-    made.wait(user, nodes)
+    load_of = np.full(len(found.row), -1, np.int64)
+    load_of[loads] = nodes
+    waits = load_of[users.access] >= 0
+    made.wait(users.row[waits], load_of[users.access[waits]])
     made.wait(nodes[1:], nodes[:-1], Why.STREAM, data=False)
-    users, turn = np.unique(user, return_inverse=True)
-    waits = np.flatnonzero(turn > prefetch)
-    made.wait(nodes[waits], users[turn[waits] - prefetch - 1], Why.PROGRAM, data=False)
+    _, first, turn = np.unique(user, return_index=True, return_inverse=True)
+    ends = found.last[loads[first]]
+    late = np.flatnonzero(turn > prefetch)
+    made.wait(nodes[late], ends[turn[late] - prefetch - 1], Why.PROGRAM, data=False)
     return nodes
 
 
 def _store(here: Here, found: Needed, way: Way, stores: I64) -> I64:
     if not len(stores):
         return stores
-    source, size_bytes = found.row[stores], found.write_bytes[stores]
+    source, size_bytes = found.last[stores], found.write_bytes[stores]
     took = rounded(way.write_latency_ns + size_bytes / way.write, up=True)
     nodes = here.made.add(source, AFTER, "store", kind=int(Kind.MEM_STORE), tensor_bytes=size_bytes, duration_ns=took,
                           cpu=0, stream=free_stream(here.trace) + 1)  # fmt: skip
@@ -167,10 +180,76 @@ def _order(here: Here, found: Needed, kept: Held, loads: tuple[I64, I64], stores
     gone = np.flatnonzero((kept.gone_at >= 0) & (kept.gone_at != np.arange(n)))
     taker = kept.gone_at[gone]
     loaded = load_of[taker] >= 0
-    made.wait(load_of[taker[loaded]], found.row[gone[loaded]], Why.PROGRAM, data=False)
+    made.wait(load_of[taker[loaded]], found.last[gone[loaded]], Why.PROGRAM, data=False)
     stored = store_of[gone] >= 0
     takes = np.where(loaded, load_of[taker], found.row[taker])[stored]
     made.wait(takes, store_of[gone[stored]], Why.PROGRAM, data=False)
+
+
+# -- what is in the device ---------------------------------------------------------------------------------------------
+
+
+class _Tensors:
+    """What accesses hold, as tensors that nodes name: a load puts one out, who needs it takes it in, so that a run says
+    what is in memory when."""
+
+    def __init__(self, here: Here, what: str, users: Users) -> None:
+        self._made, self._users, self._count = here.made, users, 0
+        # Of its own for each edit: by the stream of its loads, and if it has none by the first node that it is of.
+        self._prefix = f"{what}.{free_stream(here.trace)}.{here.trace.source_id[users.row[0]]}."
+        self._said: dict[str, list[tuple[I64, I64, I64]]] = {"inputs": [], "outputs": []}
+        """(node, tensor, bytes)"""
+
+    def _say(self, side: str, node: I64, tensor: I64, size_bytes: I64) -> None:
+        self._said[side].append((node, tensor, size_bytes))
+
+    def _take(self, access: Bool, tensor: I64, size_bytes: I64) -> None:
+        """The nodes of these accesses take in the tensor of each."""
+        row, at = self._users.row[access[self._users.access]], self._users.access[access[self._users.access]]
+        self._say("inputs", row, tensor[at], size_bytes[at])
+
+    def stay(self, whole: Needed, found: Needed) -> None:
+        """The part of each item that is not in the tier: always there, or from the node that makes it on."""
+        left = (whole.largest() - found.largest())[whole.item]
+        there = left > 0
+        tensor = self._count + whole.item
+        self._count += int(whole.item.max(initial=-1)) + 1
+        self._take(there & ~whole.makes, tensor, left)
+        made = there & whole.makes
+        self._say("outputs", whole.row[made], tensor[made], left[made])
+
+    def move(self, found: Needed, kept: Held, loads: tuple[I64, I64], stores: tuple[I64, I64]) -> None:
+        """The other part, each time that it comes: from the start of its load, or of the node that makes it, to the end
+        of the last node that needs it before it goes, or of its store."""
+        n, size = len(found.row), found.hold_bytes
+        begins = kept.missed | found.makes
+        order = np.lexsort((np.arange(n), found.item))
+        tensor = np.empty(n, np.int64)
+        tensor[order] = self._count + np.cumsum(begins[order]) - 1
+        made = begins.copy()
+        made[loads[0]] = False
+        self._take(~made & ~self._stays(found, kept, tensor), tensor, size)
+        self._say("outputs", loads[1], tensor[loads[0]], size[loads[0]])
+        self._say("outputs", found.row[made], tensor[made], size[made])
+        self._say("inputs", stores[1], tensor[stores[0]], size[stores[0]])
+        # What goes for a load lies there until that load begins: no less than until the load before it is over.
+        gone = np.flatnonzero((kept.gone_at >= 0) & (kept.gone_at != np.arange(n)))
+        turn = np.searchsorted(loads[0], kept.gone_at[gone])
+        turn = np.where(np.append(loads[0], -1)[turn] == kept.gone_at[gone], turn, 0)
+        gone, turn = gone[turn > 0], turn[turn > 0]
+        self._say("inputs", loads[1][turn - 1], tensor[gone], size[gone])
+
+    def _stays(self, found: Needed, kept: Held, tensor: I64) -> Bool:
+        """Accesses to what never goes: it is there to the end, but for results, which nobody needs any more."""
+        goes, results = np.zeros(int(tensor.max()) + 1, bool), np.zeros(int(tensor.max()) + 1, bool)
+        goes[tensor[kept.gone_at >= 0]] = True
+        results[tensor[found.makes]] = True
+        return ~(goes | results)[tensor]
+
+    def write(self) -> None:
+        for side, said in self._said.items():
+            node, tensor, size_bytes = (np.concatenate(column) for column in zip(*said, strict=True))
+            self._made.extend(side, node, named(self._prefix, tensor, size_bytes))
 
 
 EDIT = Definition(
@@ -181,7 +260,8 @@ EDIT = Definition(
         "what": Parameter(read=choice(*CLASSES), doc="weights, experts, features, activations, optimizer or kv"),
         "to": Parameter(read=str, default="host", doc="a tier of the system"),
         "part": Parameter(read=number(), default="1", doc="of the bytes that lie there: 0.5"),
-        "prefetch": Parameter(read=whole(0), default="1", doc="nodes ahead; 0: loads wait for the node before"),
+        "by": Parameter(read=choice("node", LAYER), default="node", doc="loaded at once: of a node or layer"),
+        "prefetch": Parameter(read=whole(0), default="1", doc="nodes (layers) ahead; 0: behind the one before"),
         "policy": Parameter(read=choice(STREAM, *POLICIES), default=STREAM, doc=f"what stays: {', '.join(POLICIES)}"),
         "room": Parameter(read=size, default="0", doc="of the device, for what stays: 8GB"),
         "size": Parameter(read=size, default="0", doc="for each node, where the job does not say them: 100MB"),

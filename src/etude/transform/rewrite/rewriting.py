@@ -56,6 +56,8 @@ class Rewriting:
         self._new_columns: list[dict[str, NDArray[Any]]] = []
         self._marks: dict[int, str] = {}
         """Batch of new nodes -> an attribute that they have."""
+        self._lists: list[tuple[str, I64, I64, NDArray[np.uint8]]] = []
+        """(attribute, nodes, where their lists of text lie, what was added to them)."""
         self._words: list[str] = []
         self._writer = text.HeapWriter()
         self._entry: list[tuple[I64, I64]] = []
@@ -105,6 +107,26 @@ class Rewriting:
         """The nodes that were added last have this attribute (int64), with the value 0."""
         self._marks[len(self._new) - 1] = attribute
 
+    def extend(self, attribute: str, nodes: NDArray[Any], entries: NDArray[np.uint8]) -> None:
+        """Entries of the lists of text that nodes have as this attribute, behind those that they have; a row of encoded
+        entries for each of the nodes, which may come more than once. To be said once for an attribute."""
+        if not len(nodes):
+            return
+        order = np.argsort(nodes, kind="stable")
+        owner, count = np.unique(_long(nodes), return_counts=True)
+        ends = np.append(0, np.cumsum(count)) * entries.shape[1]
+        heap, (at,) = text.heaped([(np.ascontiguousarray(entries[order]).reshape(-1), ends)])
+        base = len(self.source.heap) - text.PAD
+        offsets = base + self._writer.join(heap) + at
+        rows, cells = self.source.attr_cells(heap_only=True).get(
+            (attribute, ValueKind.STRING_LIST), (owner[:0], at[:0])
+        )
+        _, mine, theirs = np.intersect1d(owner, rows, return_indices=True)
+        for i, cell in zip(mine.tolist(), cells[theirs].tolist(), strict=True):
+            more = text.slice_bytes(heap, int(at[i]))
+            offsets[i] = base + self._writer.put(text.slice_bytes(self.source.heap, cell) + more)
+        self._lists.append((attribute, owner, offsets, entries))
+
     def enter(self, rows: NDArray[Any], nodes: NDArray[Any], *, order: bool = False) -> None:
         """These nodes wait for what the rows waited for; with `order`, also where an edge only keeps an order."""
         self._entry.append((_long(rows), _long(nodes)))
@@ -143,7 +165,9 @@ class Rewriting:
         """Do nodes or edges come or go, or columns change that ranks cannot have of their own?"""
         changed = any(name not in VALUE_COLUMNS for name in self._columns)
         cut = any(edges.any() for edges in self._cut.values())
-        return changed or cut or bool(self._new or self._edges) or bool((self._gone | self._joined).any())
+        return (
+            changed or cut or bool(self._new or self._edges or self._lists) or bool((self._gone | self._joined).any())
+        )
 
     @property
     def may_break(self) -> bool:
@@ -165,6 +189,8 @@ class Rewriting:
         for (at, place, copied), columns in zip(self._new, self._new_columns, strict=True):
             found.add(at, place, copied)
             found.add(*(columns[name] for name in sorted(columns) if name not in VALUE_COLUMNS))
+        for attribute, nodes, _, entries in self._lists:
+            found.add(attribute, nodes, entries)
         for pairs in (self._entry, self._exit, self._order_entry, self._order_exit):
             found.add(*(part for pair in pairs for part in pair))
         for data, edges in self._edges:
@@ -187,6 +213,9 @@ class Rewriting:
         columns["source_id"] = self._ids(handle)
         columns |= self._dependencies(row_of)
         columns |= self._attributes(origin, handle, columns["layout"])
+        for attribute, nodes, offsets, _ in self._lists:
+            there = row_of[nodes] >= 0
+            columns |= _with_lists(columns, attribute, row_of[nodes[there]], offsets[there])
         columns["heap"] = self._heap()
         lane, lane_kind, lane_id = self._lanes(columns, handle)
         columns |= {"lane": lane, "lane_kind": lane_kind, "lane_id": lane_id}
@@ -293,7 +322,7 @@ class Rewriting:
         return np.array([len(self.source.heap) - text.PAD + self._writer.put(word) for word in words], np.int64)
 
     def _heap(self) -> NDArray[np.uint8]:
-        if not self._words:
+        if not self._words and not self._lists:
             return self.source.heap
         return np.concatenate([self.source.heap[: -text.PAD], self._writer.heap()])
 
@@ -332,6 +361,27 @@ class Rewriting:
         if not self._new and not changed:
             return self.source.lane[handle], self.source.lane_kind, self.source.lane_id
         return lanes(*(np.ascontiguousarray(columns[name]) for name in ("kind", "cpu", "thread", "stream")))
+
+
+def _with_lists(columns: Mapping[str, Any], attribute: str, rows: I32, offsets: I64) -> dict[str, Any]:
+    """Layouts and cells in which these rows have lists of text as an attribute, in the place of those that they had."""
+    layouts, layout, cells = list(columns["layouts"]), np.array(columns["layout"]), np.array(columns["cells"])
+    order = np.argsort(rows)  # cells lie in the order of rows
+    rows, offsets = rows[order], offsets[order]
+    wanted = Attr(attribute, ValueKind.STRING_LIST)
+    in_cells = [[(a.name, a.kind) for a in one if a.in_cell] for one in layouts]
+    key = attribute, wanted.kind
+    place = np.array([one.index(key) if key in one else -1 for one in in_cells])
+    count = np.array([len(one) for one in in_cells])[layout]
+    end = np.cumsum(count)
+    has = place[layout[rows]] >= 0
+    old, new = rows[has], rows[~has]
+    cells[(end - count)[old] + place[layout[old]]] = offsets[has]
+    cells = np.insert(cells, end[new], offsets[~has])
+    kinds, which = np.unique(layout[new], return_inverse=True)
+    layout[new] = len(layouts) + which.reshape(-1)
+    layouts += [(*layouts[kind], wanted) for kind in kinds.tolist()]
+    return {"layouts": tuple(layouts), "layout": layout.astype(np.int32), "cells": cells}
 
 
 def _long(rows: NDArray[Any]) -> I64:

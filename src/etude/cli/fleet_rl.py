@@ -1,0 +1,49 @@
+"""`etude fleet POOL.yaml` where the file has `rl` or `streams`: post-training and requests on one set of devices."""
+
+from pathlib import Path
+from typing import Any
+
+from etude.cli.output import emit, say
+from etude.errors import UsageError
+
+
+def post_trained(pool: Any, out: Path | None, *, seed: int, force: bool, json: bool) -> int:
+    from etude.fleet import write_fleet
+    from etude.fleet.rl import beside, read_borrow, read_rl, rl_record, rl_tables
+
+    if pool.rl is None:
+        raise UsageError("streams alone are what `etude serve` is for", where=pool.path, hint="rl: {...}")
+    spec, where = read_rl(pool.rl, pool.path), pool.path
+    borrow = read_borrow(pool.borrow, pool.streams, where)
+    found, more = beside(pool.cluster, spec, pool.streams, borrow, where, seed=seed, horizon_ns=pool.times.horizon_ns)
+    record = rl_record(found)
+    for note in found.notes:
+        say(f"note: {note}")
+    if out is not None:
+        asked = {"cluster": where, "borrow": borrow.how.value, "seed": seed}
+        write_fleet(rl_tables(found, record) | more, record | {"asked": asked}, out, force=force)
+        say(f"wrote {out}")
+    emit(record if json else _shown(record), json=json)
+    return 0
+
+
+def _shown(record: dict[str, Any]) -> dict[str, Any]:
+    rows = {
+        "updates": f"{record['updates']:,} of {record['tenants']:,} tenants in {record['duration_s']:,.1f} s",
+        "a step": f"{record['step_s']:,.2f} s: rollouts {record['rollout_s']:,.2f}, update {record['train_s']:,.2f}",
+        "devices in use": f"{record['utilisation']:.2%} of {record['devices']:,}",
+        "tokens made": f"{record['goodput_tokens_per_s']:,.0f} a second, {record['lost_tokens']:,.0f} lost",
+        "staleness": f"{record['staleness']} updates at most",
+        "weights sent": f"{record['sync_bytes'] / 1e9:,.3g} GB in {record['sync_s']:,.3g} s after an update",
+    }
+    if record["interruptions"]:
+        rows["nodes taken away"] = f"{record['interruptions']:,} times"
+    for name, served in record.get("streams", {}).items():
+        kept = served.get("within_limits")
+        told = "" if kept is None else f", {kept:.2%} within their limits"
+        rows[name] = f"{served['requests']:,} requests, first token {served['ttft_s']['mean']:.3f} s{told}"
+    if record["device_s"]["lent"]:
+        rows["lent"] = f"{record['device_s']['lent'] / record['duration_s']:,.2f} devices in the mean"
+    if record["cost"] is not None:
+        rows["cost"] = f"{record['cost']:,.2f} dollars"
+    return rows

@@ -1,0 +1,55 @@
+"""Transfers that share one link, max-min: each at most at its own rate, all together at most at the limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+
+F64 = NDArray[np.float64]
+
+
+def finished(size: F64, rate: F64, start: F64, limit: float) -> F64:
+    """When transfers end that begin at `start`; `limit` 0: there is none."""
+    if not limit or not len(size):
+        return start + size / rate
+    return np.asarray(_shared(size, rate, start, np.argsort(rate, kind="stable"), np.argsort(start, kind="stable"),
+                              float(limit)))  # fmt: skip
+
+
+@kernel
+def _shared(size: Any, rate: Any, start: Any, by_rate: Any, by_start: Any, limit: float) -> Any:
+    """Between two events every transfer goes at its rate, or at the level that is the same for all above it."""
+    n = len(size)
+    end, left, active = np.full(n, np.inf), size.copy(), np.zeros(n, np.bool_)
+    now, begun, going = 0.0, 0, 0
+    while begun < n or going:
+        over, others, level = limit, going, np.inf
+        for i in by_rate:
+            if active[i]:
+                if rate[i] * others >= over:
+                    level = over / others
+                    break
+                over -= rate[i]
+                others -= 1
+        then, first = np.inf, -1
+        for i in range(n):
+            if active[i] and now + left[i] / min(rate[i], level) < then:
+                then, first = now + left[i] / min(rate[i], level), i
+        if begun < n and start[by_start[begun]] < then:
+            then, first = start[by_start[begun]], -1
+        for i in range(n):
+            if active[i]:
+                left[i] -= min(rate[i], level) * (then - now)
+                if i == first or (first >= 0 and left[i] <= 1e-9 * size[i]):
+                    end[i], active[i] = then, False
+                    going -= 1
+        now = then
+        while begun < n and start[by_start[begun]] <= now:
+            active[by_start[begun]] = True
+            begun += 1
+            going += 1
+    return end

@@ -1,0 +1,112 @@
+"""Replicas that make samples: all samples of a replica advance together, a step at a time.
+
+A step with k samples takes `step_ns[k]`, and longer on a device of which only a part is there. So all samples of a
+replica advance at one rate, and a clock of its own counts the steps that each has made.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+
+
+class Sample(NamedTuple):
+    tenant: int
+    step: int
+    stage: str
+    number: int
+    turn: int
+
+
+@dataclass(slots=True)
+class Account:
+    """Device nanoseconds."""
+
+    make: float = 0.0
+    train: float = 0.0
+    set_up: float = 0.0
+    idle: float = 0.0
+
+
+@dataclass(slots=True)
+class Replica:
+    group: str
+    devices: int
+    step_ns: dict[str, F64]
+    """By stage."""
+    at_once: int
+    speed: float = 1.0
+    """Part of its devices that it has; 0: none."""
+    trains: bool = False
+    """Its devices are taken by an update."""
+    ready_ns: int = 0
+    """It stands still until then."""
+    at_ns: int = 0
+    clock: float = 0.0
+    """Steps that a sample would have made that was there since it was empty."""
+    heap: list[tuple[float, Sample]] = field(default_factory=list)
+    version: int = 0
+    steps_made: float = 0.0
+    """Of all samples."""
+    account: Account = field(default_factory=Account)
+
+    @property
+    def free(self) -> int:
+        """Samples that it could take."""
+        return self.at_once - len(self.heap) if self.speed > 0 and not self.trains else 0
+
+    def next_step_ns(self, stage: str) -> float:
+        """With one sample more."""
+        return float(self.step_ns[stage][len(self.heap) + 1]) / self.speed
+
+    def rate(self) -> float:
+        """Steps in a nanosecond, from `ready_ns` on."""
+        if not self.heap or self.speed <= 0 or self.trains:
+            return 0.0
+        return self.speed / float(self.step_ns[self.heap[0][1].stage][len(self.heap)])
+
+    def advance(self, now: int) -> None:
+        begins = min(max(self.ready_ns, self.at_ns), now)
+        self.account.set_up += (begins - self.at_ns) * self.devices * self.speed * (not self.trains)
+        self.account.train += (begins - self.at_ns) * self.devices * self.trains
+        moved = (now - begins) * self.rate()
+        self.clock += moved
+        self.steps_made += moved * len(self.heap)
+        spent = (now - begins) * self.devices
+        if self.trains:
+            self.account.train += spent
+        elif self.heap:
+            self.account.make += spent * self.speed
+        else:
+            self.account.idle += spent * self.speed
+        self.at_ns = now
+
+    def add(self, sample: Sample, steps: float) -> None:
+        if not self.heap:
+            self.clock = 0.0  # rounding does not pile up, and a step that begins anew goes as it did before
+        heapq.heappush(self.heap, (self.clock + steps, sample))
+
+    def due(self) -> list[Sample]:
+        """Samples whose turn is over."""
+        found = []
+        while self.heap and self.heap[0][0] <= self.clock + 1e-6:
+            found.append(heapq.heappop(self.heap)[1])
+        return found
+
+    def next_ns(self) -> int | None:
+        rate = self.rate()
+        if rate <= 0:
+            return None
+        return max(self.at_ns, self.ready_ns) + max(int(np.ceil((self.heap[0][0] - self.clock) / rate)), 0)
+
+    def emptied(self) -> list[tuple[float, Sample]]:
+        """Its samples, with the steps that each still needed."""
+        gone = [(at - self.clock, sample) for at, sample in sorted(self.heap, key=lambda one: one[1])]
+        self.heap = []
+        return gone

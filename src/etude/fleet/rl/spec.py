@@ -1,0 +1,138 @@
+"""What the key `rl` of a pool says.
+
+rl:
+  steps: 10                              # updates, of each tenant
+  tenants: 4                             # alike
+  model: qwen3-8b                        # of all tenants; with `lora` each has an adapter of its own on it
+  system: dgx-h100                       # where times are predicted
+  lora: 16
+  stages: apart                          # or together: a tenant holds the devices from rollout to update
+  staleness: 0                           # updates that the weights of a rollout may lack; 0: on policy
+  rollout: {nodes: [own], tp: 1, samples: 64, turns: 4, tokens: 256, spread: 0.5, context: 1024, at_once: 64}
+  environment: {time: 2s, spread: 0.5}   # after each turn
+  train: {nodes: own, time: 8s}          # or plan: {...}, predicted
+  explore: {nodes: [spot], samples: 128, tokens: 10, when: stale}
+  sync: {link: 50GB/s, fraction: 0.1, index_bytes: 4}
+  regroup: 500ms                         # replicas of nodes that come or go stand still for so long
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.config import figure, read
+from etude.errors import ClusterError, UsageError
+
+F64 = NDArray[np.float64]
+BORROWED: Final = "borrowed"
+"""Stands for the devices of a stream that are lent."""
+
+
+class Stages(Enum):
+    TOGETHER = "together"
+    APART = "apart"
+
+
+class When(Enum):
+    SERIAL = "serial"
+    STALE = "stale"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """Samples that are made on replicas: rollouts, or what is explored before them."""
+
+    nodes: tuple[str, ...] = figure("list", "groups of nodes that they are made on", of=str)
+    samples: int = figure("count", "of a step", 64)
+    turns: int = figure("count", "of a sample", 1)
+    tokens: int = figure("count", "of a turn, in the mean; denoising steps, of images", 256)
+    spread: float = figure("number", "of tokens: sigma of their logarithm", 0.0, zero=True)
+    tp: int = figure("count", "devices of a replica", 1)
+    at_once: int = figure("count", "samples that a replica has at a time", 64)
+    context: int = figure("count", "tokens that a sample attends to, in the mean, for predicted times", 1024)
+    step_ns: Any = figure("one", "{1: 10ms, 64: 14ms}: time of a step with so many samples; else predicted", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explore(Making):
+    when: When = figure("choice", "serial, or stale: with the weights before the last update", When.SERIAL, of=When)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    time_ns: int = figure("time", "after each turn, in the mean", 0, zero=True)
+    spread: float = figure("number", "sigma of its logarithm", 0.0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    nodes: str = figure("text", "group of nodes")
+    time_ns: int = figure("time", "of an update; 0: predicted from the plan", 0, zero=True)
+    plan: Any = figure("one", "plan of an update, for a predicted time", None)
+    switch_ns: int = figure("time", "from rollouts to training on the same devices, and back", 0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    link_bytes_per_s: int = figure("bandwidth", "that all receivers share; 0: at once", 0, zero=True)
+    fraction: float = figure("fraction", "of the weights that changed enough to be sent", 1.0)
+    index_bytes: int = figure("count", "that say which value it is, where not all are sent", 4, zero=True)
+    value_bytes: int = figure("count", "of a value", 2)
+    weights_bytes: int = figure("bytes", "of the model, or of an adapter; 0: as the model says", 0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    rollout: Making = figure("one", "samples that are trained on", of=Making)
+    train: Train = figure("one", "updates", of=Train)
+    steps: int = figure("count", "updates of each tenant", 10)
+    tenants: int = figure("count", "that are alike", 1)
+    model: str = figure("text", "of all tenants", "")
+    system: str = figure("text", "where times are predicted", "")
+    lora: int = figure("count", "rank of an adapter; 0: all weights are trained", 0, zero=True)
+    stages: Stages = figure("choice", "together or apart", Stages.APART, of=Stages)
+    staleness: int = figure("count", "updates that weights of a rollout may lack", 0, zero=True)
+    environment: Environment = figure("one", "between turns", Environment(), of=Environment)
+    explore: Explore | None = figure("one", "samples made before a rollout", None, of=Explore)
+    sync: Sync = figure("one", "of weights after an update", Sync(), of=Sync)
+    regroup_ns: int = figure("time", "replicas of nodes that come or go stand still", 0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A spec with the times of its steps."""
+
+    spec: Spec
+    step_ns: dict[str, F64]
+    """By stage: of a step with k samples, row k; row 0 is not used."""
+    train_ns: int
+    sync_ns: int
+    sync_bytes: float
+    """Of an update, to all receivers."""
+    receivers: int
+    weights_bytes: float = 0.0
+    """That a replica holds for all tenants."""
+    notes: tuple[str, ...] = field(default=())
+
+
+def read_rl(given: dict[str, Any], where: str) -> Spec:
+    def listed(part: Any) -> Any:
+        if isinstance(part, dict) and isinstance(part.get("nodes"), str):
+            return part | {"nodes": [name.strip() for name in part["nodes"].split(",")]}
+        return part
+
+    whole = {key: listed(value) if key in ("rollout", "explore") else value for key, value in given.items()}
+    try:
+        spec = read(Spec, whole, f"{where}: rl")
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    if spec.stages is Stages.TOGETHER and (spec.staleness or (spec.explore and spec.explore.when is When.STALE)):
+        raise UsageError(
+            "stages that are held together are on policy", where=f"{where}: rl", hint="stages: apart, or staleness: 0"
+        )
+    return spec

@@ -1,0 +1,80 @@
+"""What a cache expects: when the session of an answer calls again, learnt from the calls so far, in compiled code.
+
+After an answer of a kind, its session is expected back after the mean time that sessions came back after, divided by
+the part of them that did. Nothing is known beforehand; before the first came back, all are expected at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import UsageError
+from etude.kernels.compile import kernel
+from etude.serve import state as at
+from etude.serve.requests import Requests
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+ANSWERED, FOLLOWED, BETWEEN_NS = 0, 1, 2
+FAR: float = 1e17
+"""ns: longer than any run, short enough to add to a time."""
+
+
+class Reuse(NamedTuple):
+    kinds: F64
+    """Answers, those after which their session called again, and ns between: (kind, 3)."""
+    last: I64
+    """Kind of the last answer of a session, or NOBODY, and when it was there: (session, 2)."""
+
+
+def reuse_of(requests: Requests, kinds: int = 1) -> Reuse:
+    """Nothing is known yet."""
+    sessions = int(requests.session.max()) + 1
+    if requests.session.min() < 0 or sessions > 1 << 26:
+        raise UsageError("--cache: `expected` needs sessions with small numbers", where="session")
+    last = np.zeros((sessions, 2), np.int64)
+    last[:, 0] = at.NOBODY
+    return Reuse(np.zeros((kinds, 3)), last)
+
+
+def no_reuse() -> Reuse:
+    return Reuse(np.zeros((1, 3)), np.zeros((0, 2), np.int64))
+
+
+@kernel(allocates=False)
+def called(reuse, session, now):
+    """A session calls: what was expected after its last answer is known now."""
+    if len(reuse.last):
+        last = reuse.last[session]
+        if last[0] != at.NOBODY:
+            reuse.kinds[last[0], FOLLOWED] += 1
+            reuse.kinds[last[0], BETWEEN_NS] += now - last[1]
+            last[0] = at.NOBODY
+
+
+@kernel(allocates=False)
+def answered(reuse, session, kind, now):
+    if len(reuse.last):
+        reuse.kinds[kind, ANSWERED] += 1
+        reuse.last[session, 0] = kind
+        reuse.last[session, 1] = now
+
+
+@kernel(allocates=False)
+def again_ns(reuse, asked):
+    """After an answer: until its session calls again. A request that gives way comes back at once."""
+    if asked[at.FINISH] == at.NEVER:
+        return np.int64(0)
+    return after_ns(reuse, asked[at.TASK])
+
+
+@kernel(allocates=False)
+def after_ns(reuse, kind):
+    known = reuse.kinds[kind]
+    if known[FOLLOWED] == 0:
+        # Of the first few nothing is known; if none of many came back, none will.
+        return np.int64(known[ANSWERED] / (known[ANSWERED] + 8.0) * FAR)
+    return np.int64(min(known[BETWEEN_NS] / known[FOLLOWED] * max(known[ANSWERED] / known[FOLLOWED], 1.0), FAR))

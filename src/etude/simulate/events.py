@@ -1,0 +1,117 @@
+"""What can happen to a simulation while its clock stands still: ranks stop or become slow, links change.
+
+    engine.advance(at_ns)
+    engine.apply(StopRanks((3,)), at_ns)
+    engine.advance(later_ns)
+
+A rank that stops ends nothing any more. A collective or message of which it is a member, and which is not over, never
+ends: those that take part in it wait, with what they hold, and all that needs nothing of it goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from etude.errors import UsageError
+from etude.kernels.heap import push
+from etude.model.schema import UNKNOWN
+from etude.simulate.costs import jitter_classes
+from etude.simulate.lower import Lowered
+from etude.simulate.network import RunningNetwork
+from etude.simulate.networks.state import I64, OVER
+from etude.simulate.options import LinkChange
+from etude.simulate.state import DONE, State, with_room
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_NEVER_READY: Final = 1 << 30
+"""More nodes, or members, than any waits for."""
+
+
+class StopRanks(NamedTuple):
+    """Fail-stop: these ranks do nothing from now on."""
+
+    ranks: tuple[int, ...]
+
+
+class SlowRank(NamedTuple):
+    """Compute, host and memory nodes of a rank take `factor` times as long as at first, what runs with the rest of its
+    work; 1 is as at first."""
+
+    rank: int
+    factor: float
+
+
+Event = StopRanks | SlowRank | LinkChange
+
+
+def apply(state: State, network: RunningNetwork, lowered: Lowered, event: Event, at_ns: int) -> State:
+    """The state after the event; tables are changed in place."""
+    if isinstance(event, LinkChange):
+        network.change(event._replace(time_ns=at_ns))
+        return state
+    if state.sharing is not None:
+        raise UsageError(
+            "ranks that stop or become slow during a run: not beside overlap, contention or shares",
+            hint="a fault, or these options",
+        )
+    if len(lowered.classes) < len(lowered.job.ranks):
+        raise UsageError("a rank that stops or becomes slow is like no other", hint="fold=False")
+    if isinstance(event, StopRanks):
+        _stop(state, network, np.array([lowered.job.index(rank) for rank in event.ranks], np.int64))
+        return state
+    if not 0 < event.factor < 1e6:
+        raise UsageError(f"slow rank {event.rank}: {event.factor} is not a factor", hint="1.5 is half as long again")
+    return _slow_down(state, lowered, lowered.job.index(event.rank), event, at_ns)
+
+
+def _stop(state: State, network: RunningNetwork, dead: I64) -> None:
+    nodes, operations = state.nodes, network.state.operations.table
+    struck = np.isin(nodes["instance"], dead) & (nodes["waits"] != DONE)
+    begun = nodes["start_ns"] != UNKNOWN
+    broken = np.unique(nodes["op"][struck & (nodes["op"] >= 0)])
+    _break(operations, network, broken, nodes["op"])
+    nodes["end_ns"][struck & begun] = UNKNOWN
+    nodes["waits"][struck & ~begun] = _NEVER_READY
+    lanes = np.isin(state.lanes["instance"], dead)
+    state.lanes["busy"][lanes] = state.instances["node0"][state.lanes["instance"][lanes]]
+
+
+def _break(operations: NDArray[np.void], network: RunningNetwork, broken: I64, op: NDArray[np.int32]) -> None:
+    """Operations that never end. Members that have not come yet come, and wait."""
+    alive = broken[operations["status"][broken] != OVER]
+    operations["end_ns"][alive] = UNKNOWN
+    operations["missing"][alive] = _NEVER_READY
+    operations["sender"][alive] = -1
+    links = network.state.links
+    if links is None:
+        return
+    carried = np.zeros(len(operations), bool)
+    carried[alive[operations["carried"][alive] >= 0]] = True
+    members = np.flatnonzero((op >= 0) & carried[op])
+    places = links.place_of[members]
+    places = places[places >= 0]
+    links.places["came"][places[links.places["done_ns"][places] < 0]] = 0
+    operations["carried"][carried] = -1
+
+
+def _slow_down(state: State, lowered: Lowered, instance: int, event: SlowRank, at_ns: int) -> State:
+    if lowered.options.jitter:
+        raise UsageError("a rank that becomes slow during a run has no jitter: its times are drawn once", hint="either")
+    first, last = int(lowered.base[instance]), int(lowered.base[instance + 1])
+    nodes = state.nodes[first:last]
+    trace = lowered.job.traces[int(lowered.job.trace_of[instance])]
+    own = (jitter_classes(trace) >= 0) & (nodes["op"] < 0) & (nodes["waits"] != DONE)
+    rows = lowered.program_row(np.full(last - first, instance), np.arange(last - first))
+    cost_ns = np.rint(np.where(own, lowered.programs.cost_ns[rows], 0) * event.factor).astype(np.int64)
+    running = np.flatnonzero(own & (nodes["start_ns"] != UNKNOWN) & (nodes["end_ns"] > at_ns))
+    ends = with_room(state.ends, len(running) + 1)
+    for row in running.tolist():  # one a lane
+        left = (int(nodes["end_ns"][row]) - at_ns) * int(cost_ns[row]) // max(int(nodes["cost_ns"][row]), 1)
+        nodes["end_ns"][row] = at_ns + max(left, 1)
+        push(ends, int(nodes["end_ns"][row]), first + row)
+    nodes["cost_ns"][own] = cost_ns[own]
+    return state._replace(ends=ends)
