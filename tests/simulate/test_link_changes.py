@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from etude.cli import main
@@ -125,6 +126,68 @@ def test_links_that_take_one_message_at_a_time_have_rates_over_time_too():
     # The second waits until the first has left the link, at 40 + 240, and half of it goes at a tenth of the rate.
     changes = LinkChange(40, (0, 1), 4.0), LinkChange(280, (0, 1), 1.0), LinkChange(330, (0, 1), 10.0)
     assert links(*changes, pairs=((0, 1), (0, 1))) == [280 + 10, 330 + 500 + 10]
+
+
+# -- failures at random ------------------------------------------------------------------------------------------------
+
+
+def random_changes(rng: np.random.Generator, links: list[tuple[int | str, int | str]], last: int) -> list[LinkChange]:
+    """Some links become slower or fail, and all of them are back by `last`."""
+    found = []
+    for at in rng.choice(len(links), min(int(rng.integers(1, 3)), len(links)), replace=False).tolist():
+        times = np.sort(rng.integers(0, last, int(rng.integers(1, 4)))).tolist()
+        found += [LinkChange(time, links[at], float(rng.choice([math.inf, math.inf, 2.0, 5.0]))) for time in times]
+        found.append(LinkChange(last, links[at], 1.0))
+    return found
+
+
+ON_RING: list[tuple[int | str, int | str]] = [(a, b) for k in range(4) for a, b in ((k, (k + 1) % 4), ((k + 1) % 4, k))]
+
+
+@pytest.mark.parametrize("network", ["flow", "links"])
+def test_no_byte_is_lost_and_one_message_is_never_sooner(network: str):
+    rng = np.random.default_rng(11)
+    for _ in range(12):
+        pairs = [tuple(rng.choice(4, 2, replace=False).tolist()) for _ in range(int(rng.integers(1, 5)))]
+        size, changes = int(rng.integers(1, 400)), random_changes(rng, ON_RING, 600)
+        found, ran = on_ring(*pairs, size=size, network=network, link_changes=changes)
+        into = np.zeros(4, np.int64)
+        for use in ran.links:
+            src, dst = (int(end.removeprefix("device.")) for end in use.link.split(": ")[1].split(" -> "))
+            into[dst] += use.bytes
+            into[src] -= use.bytes
+        kept = np.zeros(4, np.int64)
+        for src, dst in pairs:
+            kept[dst] += size
+            kept[src] -= size
+        assert into.tolist() == kept.tolist(), (pairs, size, changes)
+        alone, _ = on_ring(pairs[0], size=size, network=network)
+        assert on_ring(pairs[0], size=size, network=network, link_changes=changes)[0] >= alone, (
+            pairs[0],
+            size,
+            changes,
+        )
+        assert min(found) >= size
+
+
+@pytest.mark.parametrize("network", ["flow", "links"])
+def test_senders_to_one_port_end_no_sooner_and_links_that_are_back_leave_no_trace(network: str):
+    rng = np.random.default_rng(12)
+    for _ in range(12):
+        job = message(int(rng.integers(50, 400)), senders=int(rng.integers(1, 4)))
+        plain = simulate(job, TOY, network=network)
+        links: list[tuple[int | str, int | str]] = [(rank, "switch0.0") for rank in range(len(job.ranks) - 1)]
+        changes = random_changes(rng, links, 700)
+        assert simulate(job, TOY, network=network, link_changes=changes).makespan_ns >= plain.makespan_ns, changes
+        # Down and back at one instant, or only before and after the run.
+        time, link = int(rng.integers(0, 100)), links[int(rng.integers(len(links)))]
+        blink = LinkChange(time, link, math.inf), LinkChange(time, link, 1.0)
+        end = plain.makespan_ns
+        late = LinkChange(end + 1, link, math.inf), LinkChange(end + 2, link, 1.0)
+        for nothing in (blink, late):
+            same = simulate(job, TOY, network=network, link_changes=nothing)
+            for rank in range(len(job.ranks)):
+                assert [x.tolist() for x in same.timing.block(rank)] == [x.tolist() for x in plain.timing.block(rank)]
 
 
 def test_bad_changes():
