@@ -60,6 +60,15 @@ def fleet(
     recover: Annotated[
         str, typer.Option(help="restart, spare, shrink, redistribute, replan, or FILE.py:name.")
     ] = "restart",
+    retry: Annotated[
+        str,
+        typer.Option(
+            help="Tries until a restart succeeds, stage by stage: `auto:p=0.055,every=11min,tries=6;"
+            "manual:p=0.125,every=1h`. p: chance of a try; tries=0: no end; first=0s: the first at once. "
+            "Default: the first restart succeeds.",
+            rich_help_panel=TIMES,
+        ),
+    ] = "",
     exclude: Annotated[
         str,
         typer.Option(help="Nodes that are not used: `3,17-20`; `--spares` take their place.", rich_help_panel=TIMES),
@@ -126,13 +135,14 @@ def fleet(
     costs = predicted_costs(network, wanted, machine, stack=open_stack(stack or "default"), check=memory_check)
     out_of_use = excluded_nodes(exclude, sweep)
     found = simulate_fleet(
-        costs, days=days, faults=faults, tiers=tiers, recover=recover, recovery=rules, seed=seed, excluded=out_of_use
-    )
+        costs, days=days, faults=faults, tiers=tiers, recover=recover, recovery=rules, seed=seed, excluded=out_of_use,
+        retry=retry,
+    )  # fmt: skip
     record = found.record(name=model, price=price) | {"excluded": list(out_of_use)}
     if out is not None:
         asked = {
             "model": model, "system": system, "days": days, "faults": faults, "checkpoint": checkpoint,
-            "recover": recover, "seed": seed, "stack": stack,
+            "recover": recover, "seed": seed, "stack": stack, **({"retry": retry} if retry else {}),
         }  # fmt: skip
         said = {name: str(value) for name, value in (flags | recovery).items()}
         write_fleet(found.tables(record), record | {"asked": asked | said}, out, force=force)
@@ -216,6 +226,10 @@ def shown(record: dict[str, Any], costs: "Costs") -> dict[str, Any]:
     }
     if record["interruptions"]:
         rows["between them"] = f"{record['mttf_s'] / 3600:.2f} h of work, then {record['mttr_s'] / 60:.1f} min down"
+    if "retries" in record:
+        it = record["retries"]
+        ends = ", ".join(f"{n} by {name}" for name, n in it["ended"].items())
+        rows["retries"] = f"{it['tries']:,} tries in {it['chains']:,} chains, ended {ends}, {it['never']} never"
     if "interval" in record:
         it = record["interval"]
         rows["best interval"] = (
