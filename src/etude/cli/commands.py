@@ -57,7 +57,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fleet": (RUN, "Days of jobs on a cluster: faults, checkpoints and recovery, or many jobs that share its devices"),
     "federate": (
         RUN,
-        "Federated rounds: clients of mixed devices and links, sampled, with deadlines and limits of the server",
+        "Federated rounds: clients of mixed devices and links, sampled, with a server or as a swarm",
     ),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "study": (

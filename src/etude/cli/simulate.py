@@ -133,8 +133,9 @@ def simulate(
     rendezvous_protocol: Annotated[bool, typer.Option("--rendezvous-protocol", rich_help_panel=ASTRA)] = False,
     injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
 ) -> int:
-    """What a job does on a system: when each rank ends and how it spends its time. Of several jobs: how much they slow
-    each other down, and over which links"""
+    """What a job does on a system: when each rank ends and how it spends its time
+
+    Of several jobs: how much they slow each other down, and over which links."""
     from etude.machine import open_system
     from etude.units import parse_bytes
 
