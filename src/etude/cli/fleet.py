@@ -30,6 +30,7 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
   etude fleet cluster.yaml --jobs alibaba_2023_pods.csv --policy fair
   etude fleet pool.yaml --policy harvest     # nodes, spot nodes, jobs, request streams and RL jobs in one file
   etude fleet edge.yaml --policy stability   # services that take turns on one device, with early exits
+  etude fleet backbone.yaml --policy shared  # tasks that share one backbone, its batches and its memory
   etude fleet ... -o fleet/; etude report fleet/ -o fleet.html; etude query fleet/ "select state, ... from states"
 
 A step is predicted once for every state that the plan can be in; the loop over days takes these times. The same seed
@@ -87,7 +88,8 @@ def fleet(
         str,
         typer.Option(
             help="fifo, backfill, sjf, srtf, las, deadline, priority, fair, elastic, harvest, gavel, or FILE.py:name; "
-            "of services fifo, edf, stability; default: as the file says, or fifo.",
+            "of services fifo, edf, stability; of a backbone partition, colocate, shared; default: as the file says, "
+            "or fifo.",
             rich_help_panel=SHARING,
         ),
     ] = "",
@@ -106,11 +108,11 @@ def fleet(
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that exists.")] = False,
     json: AsJson = False,
 ) -> int:
-    from etude.cli.fleet_services import served_in_turns
+    from etude.cli.fleet_services import served_in_turns, served_on_a_backbone
     from etude.cli.fleet_sharing import pooled, shared
     from etude.cost.stacks import open_stack
     from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet, write_fleet
-    from etude.fleet.services import is_services
+    from etude.fleet.services import is_backbone, is_services
     from etude.fleet.sharing import is_pool
     from etude.machine import open_system
 
@@ -118,6 +120,8 @@ def fleet(
         return shared(model, jobs, policy, switch, first, out, seed=seed, force=force, json=json)
     if is_services(model):
         return served_in_turns(model, policy, switch, out, seed=seed, json=json)
+    if is_backbone(model):
+        return served_on_a_backbone(model, policy, switch, out, seed=seed, json=json)
     if is_pool(model):
         return pooled(model, policy, switch, out, seed=seed, force=force, json=json)
     if policy or switch:
