@@ -1,6 +1,6 @@
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -10,6 +10,7 @@ from etude.cli.plan_flags import ModelName, given_of, model_of, with_fields
 from etude.config import key_of
 from etude.errors import UsageError
 from etude.fleet import Recovery
+from etude.fleet.experts import Group
 from etude.generate import Plan
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
       --checkpoint "remote:auto" --recover spare --spares 4
   etude fleet llama3-8b --gpus 512 --tp 8 --system dgx-h100 --days 1 --faults "kill:at=50s,every=50s,times=32" \\
       --checkpoint remote:10min --recover redistribute
+  etude fleet deepseek-v3 --serve --gpus 32 --ep 32 --precision fp8 --redundant 32 --system dgx-h100 \\
+      --fail rank7@60s --recover shrink --detect 5s --regroup 5s --replace 30s
   etude fleet cluster.yaml --jobs alibaba_2023_pods.csv --policy fair
   etude fleet pool.yaml --policy harvest     # nodes, spot nodes, jobs, request streams and RL jobs in one file
   etude fleet ... -o fleet/; etude report fleet/ -o fleet.html; etude query fleet/ "select state, ... from states"
@@ -34,17 +37,21 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
 A step is predicted once for every state that the plan can be in; the loop over days takes these times. The same seed
 gives the same faults to every policy.
 """
+T = TypeVar("T")
 TIMES = "Recovery"
 PLAN = "The plan"
 SHARING = "Jobs that share a cluster"
+SERVING = "A serving group of experts"
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
 @with_fields(Recovery, "recovery", TIMES)
+@with_fields(Group, "group", SERVING)
 @with_fields(Plan, "flags", PLAN, but=("checkpoint", "steps", "samples", "join"))
 def fleet(
     flags: dict[str, Any],
     recovery: dict[str, Any],
+    group: dict[str, Any],
     model: ModelName = "",
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
     stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
@@ -87,6 +94,14 @@ def fleet(
     first: Annotated[
         int, typer.Option(min=0, help="Only the first so many jobs; 0: all.", rich_help_panel=SHARING)
     ] = 0,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Ranks that share their experts serve requests; --recover shrink (the others go on) or restart.",
+            rich_help_panel=SERVING,
+        ),
+    ] = False,
     price: Annotated[float, typer.Option(min=0.0, help="Dollars of a device for an hour; 0: as the system says.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the faults, and of all that a pool draws.")] = 0,
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
@@ -102,6 +117,19 @@ def fleet(
     from etude.fleet.sharing import is_pool
     from etude.machine import open_system
 
+    if serve:
+        from etude.cli.fleet_experts import served_group
+
+        other = {
+            "--stack": stack, "--days": days != 30.0, "--faults": faults != "none", "--exclude": exclude,
+            "--checkpoint": checkpoint != "none", "--sweep": sweep, "--jobs": jobs, "--policy": policy,
+            "--switch": switch, "--first": first, "--price": price, "--seed": seed, "--out": out, "--force": force,
+        }  # fmt: skip
+        given = given_of(flags, plan, model)
+        return served_group(model, system, given, group, recovery, recover, other, check=memory_check, json=json)
+    if group:
+        named = "--" + next(iter(group)).removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", "-")
+        raise UsageError(f"{named} is of a serving group of experts", hint="--serve")
     if jobs is not None:
         return shared(model, jobs, policy, switch, first, out, seed=seed, force=force, json=json)
     if is_pool(model):
@@ -168,12 +196,17 @@ def slow_nodes(folder: Path) -> set[int]:
 
 
 def recovery_of(given: dict[str, Any]) -> Recovery:
+    return figures_of(Recovery, given, "recovery")
+
+
+def figures_of(cls: type[T], given: dict[str, Any], where: str) -> T:
+    """A dataclass of figures from the flags that `with_fields` made of it."""
     from etude.config import read
     from etude.errors import ClusterError
 
-    keys = {f.name: key_of(f) for f in fields(Recovery)}
+    keys = {f.name: key_of(f) for f in fields(cls)}  # type: ignore[arg-type]
     try:
-        return read(Recovery, {keys[name]: value for name, value in given.items()}, "recovery")
+        return read(cls, {keys[name]: value for name, value in given.items()}, where)
     except ClusterError as problem:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
