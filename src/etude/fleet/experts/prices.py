@@ -64,10 +64,11 @@ class Prices:
             )
         shapes = [
             PassShape(decode=self.sequences, keys=self.context),
-            PassShape(decode=round(self.sequences * fullest), keys=self.context),
             PassShape(chunk=self.context),
+            PassShape(decode=round(self.sequences * fullest), keys=self.context),
             PassShape(chunk=math.ceil(round(self.context * fullest, 6))),
         ]
+        shapes = shapes if fullest != 1.0 else shapes[:2]
         job = pass_job(model, plan, shapes)
         part = simulate(job, grown(self.system, len(job)), compute="roofline").part(0)
         trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0)
@@ -77,7 +78,7 @@ class Prices:
             own = time_ns[(trace.step == mean) & ~follows].sum()
             return int(own + time_ns[(trace.step == full) & follows].sum())
 
-        return Price(both(0, 1), both(2, 3))
+        return Price(both(0, len(shapes) - 2), both(1, len(shapes) - 1))
 
     def _spread(self, ranks: int, slots: int) -> tuple[Model, Plan]:
         """Every slot is an expert of its own: tokens go to copies."""
