@@ -1,13 +1,11 @@
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
-from etude.cli.plan_flags import ModelName, given_of, model_of, with_fields
-from etude.config import key_of
+from etude.cli.plan_flags import ModelName, figures_of, given_of, model_of, with_fields
 from etude.errors import UsageError
 from etude.fleet import Recovery
 from etude.fleet.experts import Group
@@ -37,7 +35,6 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
 A step is predicted once for every state that the plan can be in; the loop over days takes these times. The same seed
 gives the same faults to every policy.
 """
-T = TypeVar("T")
 TIMES = "Recovery"
 PLAN = "The plan"
 SHARING = "Jobs that share a cluster"
@@ -144,7 +141,7 @@ def fleet(
         raise UsageError(f"--days: {days:g} days cannot be", hint="--days 54")
     network, machine = model_of(model), open_system(system)
     tiers = parse_checkpoints(checkpoint, machine.tiers)
-    rules = recovery_of(recovery)
+    rules = figures_of(Recovery, recovery, "recovery")
     wanted = fitting(network, given_of(flags, plan, model), machine, str(plan or "plan"), check=memory_check)
     costs = predicted_costs(network, wanted, machine, stack=open_stack(stack or "default"), check=memory_check)
     out_of_use = excluded_nodes(exclude, sweep)
@@ -193,22 +190,6 @@ def slow_nodes(folder: Path) -> set[int]:
         found.add(int(number[1]))
         say(f"note: {finding['node']}: {finding['part']} is {finding['slow_down']:.1%} slower, not used")
     return found
-
-
-def recovery_of(given: dict[str, Any]) -> Recovery:
-    return figures_of(Recovery, given, "recovery")
-
-
-def figures_of(cls: type[T], given: dict[str, Any], where: str) -> T:
-    """A dataclass of figures from the flags that `with_fields` made of it."""
-    from etude.config import read
-    from etude.errors import ClusterError
-
-    keys = {f.name: key_of(f) for f in fields(cls)}  # type: ignore[arg-type]
-    try:
-        return read(cls, {keys[name]: value for name, value in given.items()}, where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def fitting(model: "Model", given: dict[str, Any], system: "System", where: str, *, check: bool) -> Plan:

@@ -12,8 +12,8 @@ def served_group(
     model: str, system: str, plan: dict[str, Any], group: dict[str, Any], recovery: dict[str, Any], recover: str,
     other: dict[str, Any], *, check: bool, json: bool,
 ) -> int:  # fmt: skip
-    from etude.cli.fleet import figures_of, recovery_of
-    from etude.cli.plan_flags import model_of
+    from etude.cli.plan_flags import figures_of, model_of
+    from etude.fleet import Recovery
     from etude.fleet.experts import Group, Prices, serve_group
     from etude.machine import open_system
 
@@ -34,7 +34,8 @@ def served_group(
     wanted = figures_of(Group, group, "group")
     precision = str(plan.get("precision") or "bf16")
     prices = Prices(network, open_system(system), wanted.sequences, wanted.context, precision, check)
-    record = serve_group(prices, wanted, ranks=ranks, recover=recover, recovery=recovery_of(recovery))
+    rules = figures_of(Recovery, recovery, "recovery")
+    record = serve_group(prices, wanted, ranks=ranks, recover=recover, recovery=rules)
     emit(record if json else _shown(record), json=json)
     return 0
 
