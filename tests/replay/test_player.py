@@ -238,6 +238,21 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
     assert spun == [14_420, 4_520]
 
 
+def test_gaps_that_are_not_played_are_said(monkeypatch: pytest.MonkeyPatch):
+    about = {"free_ns": 300, "light_steps": 2, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 0}
+    b = ProgramBuilder(host=about, rank=0)
+    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    b.mark(0)
+    b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
+    b.step(StepKind.END, 0)
+    b.host_ns = [0, 300_000, 0]
+    events = Events(["aten::neg_"], *np.array([[50], [55], [7]]))  # once, though it is played several times
+    told = Session(events, np.array([1000.0]), np.array([100.0]), 200.0)
+    monkeypatch.setattr("etude.replay.player.session", lambda play, times: told)
+    result = play(b.build(), PlayerOptions(device="cpu", iterations=1))
+    assert [note.partition(":")[0] for note in result["notes"]] == ["no gaps between operators are played"]
+
+
 def test_the_cost_of_a_gap_is_measured_between_operators():
     def play() -> None:
         torch.neg(x)
@@ -307,7 +322,7 @@ def test_functions_of_python_are_called_where_they_take_the_arguments():
     player.prepare()
     player.iteration()
     assert player._values[x].tolist() == [9.0] * 4 and not player.failures
-    assert [player.program.ops[op] for op, _ in player._not_quick] == ["aten::ones_like"]
+    assert [player.program.ops[op] for op, _ in player._calls.not_quick] == ["aten::ones_like"]
 
 
 def test_streams_and_events_of_a_device_are_none_on_a_cpu():

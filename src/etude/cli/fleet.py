@@ -30,6 +30,7 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
       --fail rank7@60s --recover shrink --detect 5s --regroup 5s --replace 30s
   etude fleet cluster.yaml --jobs alibaba_2023_pods.csv --policy fair
   etude fleet pool.yaml --policy harvest     # nodes, spot nodes, jobs, request streams and RL jobs in one file
+  etude fleet edge.yaml --policy stability   # services that take turns on one device, with early exits
   etude fleet ... -o fleet/; etude report fleet/ -o fleet.html; etude query fleet/ "select state, ... from states"
 
 A step is predicted once for every state that the plan can be in; the loop over days takes these times. The same seed
@@ -63,6 +64,15 @@ def fleet(
     recover: Annotated[
         str, typer.Option(help="restart, spare, shrink, redistribute, replan, or FILE.py:name.")
     ] = "restart",
+    retry: Annotated[
+        str,
+        typer.Option(
+            help="Tries until a restart succeeds, stage by stage: `auto:p=0.055,every=11min,tries=6;"
+            "manual:p=0.125,every=1h`. p: chance of a try; tries=0: no end; first=0s: the first at once. "
+            "Default: the first restart succeeds.",
+            rich_help_panel=TIMES,
+        ),
+    ] = "",
     exclude: Annotated[
         str,
         typer.Option(help="Nodes that are not used: `3,17-20`; `--spares` take their place.", rich_help_panel=TIMES),
@@ -81,7 +91,7 @@ def fleet(
         str,
         typer.Option(
             help="fifo, backfill, sjf, srtf, las, deadline, priority, fair, elastic, harvest, gavel, or FILE.py:name; "
-            "default: as the file says, or fifo.",
+            "of services fifo, edf, stability; default: as the file says, or fifo.",
             rich_help_panel=SHARING,
         ),
     ] = "",
@@ -108,9 +118,11 @@ def fleet(
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that exists.")] = False,
     json: AsJson = False,
 ) -> int:
+    from etude.cli.fleet_services import served_in_turns
     from etude.cli.fleet_sharing import pooled, shared
     from etude.cost.stacks import open_stack
     from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet, write_fleet
+    from etude.fleet.services import is_services
     from etude.fleet.sharing import is_pool
     from etude.machine import open_system
 
@@ -129,6 +141,8 @@ def fleet(
         raise UsageError(f"{named} is of a serving group of experts", hint="--serve")
     if jobs is not None:
         return shared(model, jobs, policy, switch, first, out, seed=seed, force=force, json=json)
+    if is_services(model):
+        return served_in_turns(model, policy, switch, out, seed=seed, json=json)
     if is_pool(model):
         return pooled(model, policy, switch, out, seed=seed, force=force, json=json)
     if policy or switch:
@@ -146,13 +160,14 @@ def fleet(
     costs = predicted_costs(network, wanted, machine, stack=open_stack(stack or "default"), check=memory_check)
     out_of_use = excluded_nodes(exclude, sweep)
     found = simulate_fleet(
-        costs, days=days, faults=faults, tiers=tiers, recover=recover, recovery=rules, seed=seed, excluded=out_of_use
-    )
+        costs, days=days, faults=faults, tiers=tiers, recover=recover, recovery=rules, seed=seed, excluded=out_of_use,
+        retry=retry,
+    )  # fmt: skip
     record = found.record(name=model, price=price) | {"excluded": list(out_of_use)}
     if out is not None:
         asked = {
             "model": model, "system": system, "days": days, "faults": faults, "checkpoint": checkpoint,
-            "recover": recover, "seed": seed, "stack": stack,
+            "recover": recover, "seed": seed, "stack": stack, **({"retry": retry} if retry else {}),
         }  # fmt: skip
         said = {name: str(value) for name, value in (flags | recovery).items()}
         write_fleet(found.tables(record), record | {"asked": asked | said}, out, force=force)
@@ -225,6 +240,10 @@ def shown(record: dict[str, Any], costs: "Costs") -> dict[str, Any]:
     }
     if record["interruptions"]:
         rows["between them"] = f"{record['mttf_s'] / 3600:.2f} h of work, then {record['mttr_s'] / 60:.1f} min down"
+    if "retries" in record:
+        it = record["retries"]
+        ends = ", ".join(f"{n} by {name}" for name, n in it["ended"].items())
+        rows["retries"] = f"{it['tries']:,} tries in {it['chains']:,} chains, ended {ends}, {it['never']} never"
     if "interval" in record:
         it = record["interval"]
         rows["best interval"] = (

@@ -199,3 +199,5 @@ def _tell(result: dict[str, Any], as_json: bool) -> None:
     emit(rows)
     for failure in result["failures"][:5]:
         say(f"not called: {failure}")
+    for note in result["notes"]:
+        say(note)

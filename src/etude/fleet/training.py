@@ -7,14 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from etude.errors import UsageError
 from etude.fleet.checkpoint import SaveTier
-from etude.fleet.costs import SHAPES, Costs, check_shape
+from etude.fleet.costs import RESTART, SHAPES, Costs, check_shape
 from etude.fleet.events import Events, draw, event_table, is_events, read_events
 from etude.fleet.faults import Faults, open_faults
 from etude.fleet.intervals import Searched, best_interval
 from etude.fleet.loop import Ran, run_job
 from etude.fleet.recovery import Policy, Recovery, policy_of
 from etude.fleet.results import job_table, summary
+from etude.fleet.retries import Chains, chains, held_down, parse_retries, stops
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,11 +28,14 @@ class Fleet:
     events: Events
     searched: Searched | None
     tiers: tuple[SaveTier, ...]
+    chains: Chains | None = None
 
     def record(self, *, name: str = "", price: float = 0.0) -> dict[str, Any]:
         found = summary(self.ran, self.costs, name=name, price=price)
         if self.searched is not None:
             found["interval"] = self.searched.record()
+        if self.chains is not None:
+            found["retries"] = self.chains.record(stops(self.events) & self.ran.hit)
         return found
 
     def tables(self, record: dict[str, Any]) -> dict[str, pa.Table]:
@@ -51,10 +56,14 @@ def spares_of(recover: str, recovery: Recovery) -> int | None:
 
 def simulate_fleet(
     costs: Costs, *, days: float, faults: str = "none", tiers: tuple[SaveTier, ...] = (), recover: str = "restart",
-    recovery: Recovery | None = None, seed: int = 0, excluded: tuple[int, ...] = (),
+    recovery: Recovery | None = None, seed: int = 0, excluded: tuple[int, ...] = (), retry: str = "",
 ) -> Fleet:  # fmt: skip
-    """`faults`: a named mix, kinds in one line, a YAML file, or a file of events; `excluded`: nodes out of use."""
+    """`faults`: a named mix, kinds in one line, a YAML file, or a file of events; `excluded`: nodes out of use;
+    `retry`: tries until a restart succeeds."""
     recovery = recovery or Recovery()
+    stages = parse_retries(retry)
+    if stages and recover != RESTART:
+        raise UsageError(f"--retry is of restarts, and the job recovers by `{recover}`", hint="--recover restart")
     policy = policy_of(recover)
     if recover in SHAPES:
         check_shape(costs, recover)
@@ -67,6 +76,12 @@ def simulate_fleet(
         if given:
             return read_events(faults, nodes=nodes)
         return draw(mix, nodes=nodes, gpus_per_node=costs.gpus_per_node, horizon_ns=horizon_ns, seed=number)
+
+    def tried(events: Events, number: int) -> tuple[Events, Chains | None]:
+        if not stages:
+            return events, None
+        found = chains(stages, len(events), most_ns=horizon_ns, seed=number)
+        return held_down(events, found, detect_ns=int(recovery.detect_ns)), found
 
     def one(chosen: tuple[SaveTier, ...], events: Events, how: Policy = policy) -> Ran:
         return run_job(
@@ -81,9 +96,10 @@ def simulate_fleet(
 
         def useful(chosen: tuple[SaveTier, ...], number: int) -> float:
             # other seeds than the run's own: an interval is not chosen by the faults that it will meet
-            events = known.setdefault(number, events_of(seed + 1 + number))
+            events = known.setdefault(number, tried(events_of(seed + 1 + number), seed + 1 + number)[0])
             return one(chosen, events).account.useful_ns / horizon_ns
 
         tiers, searched = best_interval(costs, tiers, mtbf_ns, useful)
     events = events_of(seed)
-    return Fleet(one(tiers, events), costs, events, searched, tiers)
+    held, found = tried(events, seed)
+    return Fleet(one(tiers, held), costs, events, searched, tiers, found)

@@ -28,7 +28,7 @@ from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import CPUDispatcher
 
-from etude.kernels import first_use
+from etude.kernels import first_use, records
 
 PACKAGE = __name__.partition(".")[0]
 
@@ -86,7 +86,7 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         fields = tuple(sorted({f"{t.instance_class.__qualname__}{t.instance_class._fields}" for t in _records(sig)}))
-        key = (*super()._index_key(sig, codegen), fields, taken(self._py_func))
+        key = (*super()._index_key(sig, codegen), fields, taken(self._py_func), records.PASSED)
         return (*key, "inner") if self.inner else key
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:

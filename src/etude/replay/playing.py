@@ -90,6 +90,7 @@ def play(
         "iterations": len(played.step_ns),
         "steps_ns": steps,
         "failures": sorted({f"{f.op}: {f.why}" for f in player.failures.values()}),
+        "notes": dict.fromkeys(player.notes, 1),
         "device": str(player.device),
         "threads": torch.get_num_threads(),
         "host": {"time": player.host, "graphs": len(player.parts)} | program.about.get("host", {}),
@@ -147,6 +148,7 @@ def summary(results: list[dict[str, Any]], ranks: dict[str, Any]) -> dict[str, A
         "ready_s": max(one["ready_s"] for one in results),
         "peak_rss_bytes": max(one["peak_rss_bytes"] for one in results),
         "failures": sorted({failure for one in results for failure in one["failures"]}),
+        "notes": sorted({note for one in results for note in one["notes"]}),
     }
 
 

@@ -37,7 +37,7 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
         stopping.watch()
         out = Path(options["out"]) if options["out"] else None
         found = play(program, PlayerOptions(**asked), comms=communicator, out=out, barrier=stopping.agreed)
-        found["notes"] = dict(communicator.notes)
+        found["notes"] |= communicator.notes
         if options.get("gather"):
             everyone: list[Any] = [None] * len(ranks)
             dist.all_gather_object(everyone, found)

@@ -1,0 +1,121 @@
+"""Retries: after a fault the job is started again and again until a try succeeds.
+
+    parse_retries("auto:p=0.055,every=11min,tries=6;manual:p=0.125,every=1h")
+
+A chain of tries for every fault: the stages in order, each with the chance of a try, the time between two of them and
+how many there are at most. All draws are made before the job runs, one of each fault and stage, so that the same seed
+gives the same chains to every plan, interval and storage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.config import figure, read
+from etude.errors import ClusterError, UsageError
+from etude.fleet.events import EFFECTS, Events
+from etude.fleet.faults import Effect
+
+HINT: Final = "auto:p=0.055,every=11min,tries=6;manual:p=0.125,every=1h"
+STREAM: Final = 1 << 31
+"""Of draws, beside those of the kinds of faults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Tries of one kind."""
+
+    name: str = figure("text", "what it is called")
+    p: float = figure("fraction", "chance that a try succeeds")
+    every_ns: float = figure("time", "from one try to the next")
+    tries: int = figure("count", "at most; 0: until one succeeds", 0, zero=True)
+    first_ns: float | None = figure("time", "until the first try; default: `every`", None, zero=True)
+
+    @property
+    def until_first_ns(self) -> float:
+        return self.every_ns if self.first_ns is None else self.first_ns
+
+
+class Chains(NamedTuple):
+    """One for each fault."""
+
+    wait_ns: NDArray[np.float64]
+    """From the fault's notice to the try that succeeds."""
+    tries: NDArray[np.int64]
+    ended: NDArray[np.int64]
+    """Row of `names`; -1: no try succeeded, and the job stays down."""
+    names: tuple[str, ...]
+
+    def record(self, felt: NDArray[np.bool_]) -> dict[str, Any]:
+        """Of faults that the job felt. Chains count whole, also where the end or another fault cuts one short."""
+        ended = self.ended[felt]
+        done = ended >= 0
+        return {
+            "chains": int(felt.sum()),
+            "tries": int(self.tries[felt].sum()),
+            "ended": {name: int((ended == k).sum()) for k, name in enumerate(self.names)},
+            "never": int((~done).sum()),
+            "wait_s": float(self.wait_ns[felt][done].mean() / 1e9) if done.any() else None,
+        }
+
+
+def parse_retries(text: str) -> tuple[Stage, ...]:
+    """Stages in one line; nothing, or `none`: the first try succeeds at once."""
+    if text in ("", "none"):
+        return ()
+    try:
+        found = tuple(_stage(part.strip()) for part in text.split(";") if part.strip())
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    if len({stage.name for stage in found}) < len(found):
+        raise UsageError("--retry: two stages have one name", hint=HINT)
+    endless = [stage.name for stage in found[:-1] if not stage.tries]
+    if endless:
+        raise UsageError(f"--retry: nothing comes after `{endless[0]}`, which has no end", hint="tries=6")
+    return found
+
+
+def _stage(text: str) -> Stage:
+    name, _, rest = text.partition(":")
+    given: dict[str, Any] = {"name": name}
+    for pair in filter(None, (p.strip() for p in rest.split(","))):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--retry: `{pair}` of `{name}` has no value", hint=HINT)
+        given[key.strip()] = value.strip()
+    return read(Stage, given, f"--retry: {name}")
+
+
+def chains(stages: tuple[Stage, ...], count: int, *, most_ns: int, seed: int = 0) -> Chains:
+    """So many chains. A wait is `most_ns` at most, and that where no try succeeds."""
+    draws = np.random.default_rng((seed, STREAM)).random((count, len(stages)))
+    wait, tries = np.zeros(count), np.zeros(count, np.int64)
+    ended, open_ = np.full(count, -1, np.int64), np.ones(count, bool)
+    for number, stage in enumerate(stages):
+        with np.errstate(divide="ignore"):  # p = 1: the first
+            until = np.maximum(np.ceil(np.log1p(-draws[:, number]) / np.log1p(-stage.p)), 1.0)
+        made = np.minimum(until, stage.tries or until)
+        won = open_ & (made == until)
+        wait[open_] += stage.until_first_ns + (made[open_] - 1) * stage.every_ns
+        tries[open_] += made[open_].astype(np.int64)
+        ended[won] = number
+        open_ &= ~won
+    wait[open_] = most_ns
+    return Chains(np.minimum(wait, most_ns), tries, ended, tuple(stage.name for stage in stages))
+
+
+def stops(events: Events) -> NDArray[np.bool_]:
+    """Faults after which a job has to be started again; nodes that are given up beforehand have no chain."""
+    found: NDArray[np.bool_] = events.effect == EFFECTS.index(Effect.STOP)
+    return found
+
+
+def held_down(events: Events, found: Chains, *, detect_ns: int) -> Events:
+    """The same faults, each of which keeps the job down for its chain as well, before the restart that succeeds."""
+    noticed = np.where(events.detect_ns >= 0, events.detect_ns, detect_ns)
+    later = np.where(stops(events), noticed + np.round(found.wait_ns).astype(np.int64), events.detect_ns)
+    return Events(**events._asdict() | {"detect_ns": later})  # its length is of rows, so it has no `_replace`

@@ -1,0 +1,130 @@
+"""One device in turns: an action is a service, an exit and a batch, chosen whenever the device is free.
+
+Ties: the lower request number first, which is that of the earlier arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.fleet.services.costs import forward_costs
+from etude.fleet.services.spec import Service, Services
+
+I64 = NDArray[np.int64]
+Action = tuple[int, int, int]
+"""(service, exit, row of the batch sizes)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """What became of each request; ns."""
+
+    spec: Services
+    services: list[Service]
+    costs: list[I64]
+    service: I64
+    arrival_ns: I64
+    start_ns: I64
+    end_ns: I64
+    exit: I64
+    deadline_ns: I64
+    batches: int
+    busy_ns: int
+
+
+def serve_services(spec: Services, services: list[Service], *, seed: int = 0) -> Turns:
+    costs = [forward_costs(one.model, spec.system, one.exits, spec.sizes) for one in services]
+    rates = [one.rate for one in services]
+    if spec.load:
+        rates = [spec.load * 1e9 * spec.sizes[-1] / sum(int(cost[-1, -1]) for cost in costs)] * len(services)
+    service, arrival = _drawn(rates, spec.count, seed)
+    return run_turns(spec, services, costs, service, arrival)
+
+
+def _drawn(rates: list[float], count: int, seed: int) -> tuple[I64, I64]:
+    """Poisson arrivals of each service from draws of its own: the same for every policy."""
+    horizon = count / sum(rates)
+    times, of = [], []
+    for k, rate in enumerate(rates):
+        draws = np.random.default_rng([seed, k])
+        gaps = draws.exponential(1e9 / rate, int(rate * horizon * 1.5) + 100)
+        times.append(np.cumsum(gaps).astype(np.int64))
+        of.append(np.full(len(gaps), k, np.int64))
+    arrival, service = np.concatenate(times), np.concatenate(of)
+    order = np.lexsort((service, arrival))[:count]
+    return service[order], arrival[order]
+
+
+def run_turns(spec: Services, services: list[Service], costs: list[I64], service: I64, arrival_ns: I64) -> Turns:
+    limit = np.array([one.deadline_ns for one in services], np.int64)
+    deadline = arrival_ns + limit[service]
+    aimed = arrival_ns + np.floor(limit[service] * (1 - spec.headroom)).astype(np.int64)
+    start, end, exits = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)
+    queues: list[list[int]] = [[] for _ in services]
+    choose = {"fifo": _fifo, "edf": _edf, "stability": _stability}[spec.policy]
+    came, of = arrival_ns.tolist(), service.tolist()
+    now = coming = batches = busy = done = 0
+    while done < len(came):
+        if not any(queues):
+            now = max(now, came[coming])
+        while coming < len(came) and came[coming] <= now:
+            queues[of[coming]].append(coming)
+            coming += 1
+        k, taken, j = choose(queues, aimed, costs, spec.sizes, now)
+        size = spec.sizes[j]
+        batch, queues[k] = queues[k][:size], queues[k][size:]
+        took = int(costs[k][taken, j])
+        start[batch], end[batch], exits[batch] = now, now + took, taken
+        now, busy, batches, done = now + took, busy + took, batches + 1, done + size
+    return Turns(spec, services, costs, service, arrival_ns, start, end, exits, deadline, batches, busy)
+
+
+def _largest(sizes: list[int], waiting: int) -> int:
+    return max(j for j, size in enumerate(sizes) if size <= waiting)
+
+
+def _fifo(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: list[int], now: int) -> Action:
+    """Who waits longest, whole networks, as many of the same service as fit."""
+    k = min((queue[0], k) for k, queue in enumerate(queues) if queue)[1]
+    return k, len(costs[k]) - 1, _largest(sizes, len(queues[k]))
+
+
+def _edf(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: list[int], now: int) -> Action:
+    """The earliest deadline; the last exit with which its first request is in time. Other queues are not looked at."""
+    k = min((deadline[queue[0]], queue[0], k) for k, queue in enumerate(queues) if queue)[2]
+    j = _largest(sizes, len(queues[k]))
+    inside = np.flatnonzero(now + costs[k][:, j] <= deadline[queues[k][0]])
+    return k, int(inside[-1]) if len(inside) else 0, j
+
+
+def _stability(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: list[int], now: int) -> Action:
+    """The action after which fewest of all that wait would be late, if what is left went on by deadline, at the same
+    depth and in the largest batches. Of equal ones the deepest exit, then the earliest deadline, then the largest
+    batch."""
+    order = sorted((int(deadline[queue[0]]), queue[0], k) for k, queue in enumerate(queues) if queue)
+    waiting = np.array([r for queue in queues for r in queue], np.int64)
+    of = np.repeat(np.arange(len(queues)), [len(queue) for queue in queues])
+    by_deadline = np.lexsort((waiting, deadline[waiting]))
+    waiting, of = waiting[by_deadline], of[by_deadline]
+    limits, depth = deadline[waiting], max(len(cost) for cost in costs)
+    best: tuple[int, Action] | None = None
+    for less in range(depth):
+        each = np.array([cost[max(len(cost) - 1 - less, 0), -1] / sizes[-1] for cost in costs])[of]
+        for _, _, k in order:
+            if less >= len(costs[k]):
+                continue
+            taken, rank = len(costs[k]) - 1 - less, np.cumsum(of == k)
+            for j in range(_largest(sizes, len(queues[k])), -1, -1):
+                inside = (of == k) & (rank <= sizes[j])
+                after = now + int(costs[k][taken, j])
+                ends = np.where(inside, after, after + np.cumsum(np.where(inside, 0.0, each)))
+                late = int(np.count_nonzero(ends > limits))
+                if best is None or late < best[0]:
+                    best = late, (k, taken, j)
+                if not late:
+                    return best[1]
+    assert best is not None
+    return best[1]
