@@ -108,6 +108,13 @@ def test_copies_of_the_experts_far_away_take_longer():
     assert lost["pauses"][0]["read_bytes"]["host"] == 0 < lost["pauses"][0]["read_bytes"]["storage"]
 
 
+def test_a_restart_loads_from_the_nearest_copy_too():
+    for copies, hosts in [("own", 2), ("all", 4), ("none", 0)]:  # ranks of four, of which two were on a lost host
+        found = served("restart", fail="node1@10s", host_copies=copies)
+        size = found["rank_bytes"]
+        assert found["pauses"][0]["read_bytes"] == {"peer": 0, "host": hosts * size, "storage": (4 - hosts) * size}
+
+
 def test_copies_of_a_plan_that_share_experts_run_the_same_passes():
     job = pass_job(MODEL, Plan(gpus=4, ep=4), [PassShape(decode=2, keys=8), PassShape(chunk=8)])
     assert len(job) == 4 and len(job.traces) == 1

@@ -133,13 +133,16 @@ class GroupRun:
         return math.ceil((own + np.repeat(stored, self.node)[: len(own)]).max() * 1e9), read
 
     def _whole_load(self) -> tuple[int, dict[str, int]]:
-        """All ranks load all their weights, those of a host that was lost from storage."""
+        """All ranks load all their weights: from their host, from another where all hosts keep all, or from storage."""
+        many = np.bincount(np.arange(len(self.alive)) // self.node, minlength=len(self.hosts)) * self.rank_bytes
         kept = self.hosts & (self.group.host_copies != HostCopies.NONE)
-        many = np.bincount(np.arange(len(self.alive)) // self.node, minlength=len(kept))
-        read = {PEER: 0, HOST: int(many[kept].sum()) * self.rank_bytes}
+        far = ~kept & bool(kept.any()) & (self.group.host_copies == HostCopies.ALL)
+        stored = ~kept & ~far
+        read = {PEER: 0, HOST: int(many[~stored].sum()), STORAGE: int(many[stored].sum())}
         host_s = self.rank_bytes / self.host_rate if kept.any() else 0.0
-        storage_s = int(many[~kept].max(initial=0)) * self.rank_bytes / self.group.storage_bytes_per_s
-        return math.ceil(max(host_s, storage_s) * 1e9), read | {STORAGE: int(many[~kept].sum()) * self.rank_bytes}
+        far_s = self.rank_bytes / min(self.host_rate, self.peer_rate) if far.any() else 0.0
+        storage_s = int(many[stored].max(initial=0)) / self.group.storage_bytes_per_s
+        return math.ceil(max(host_s, far_s, storage_s) * 1e9), read
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
