@@ -75,6 +75,14 @@ def test_a_queue_hides_an_interruption(queue: int, pause: int, lost: int):
         # commits of 60, 70, ... 150: from the fifth on they are slower than a step
         ("producers=8 commit=60ns grows=10ns queue=20", sum(range(60, 160, 10)) + 100),
         ("producers=8 commit=0 grows=0", 10 * 100),
+        # two batches in each commit of 240, half of a queue of 4: five commits, then the last two steps
+        ("producers=8 commit=240ns commits=adaptive queue=4", 5 * 240 + 2 * 100),
+        ("producers=8 commit=240ns commits=fixed queue=4", 10 * 240 + 100),
+        # 150 B are made in 150; a commit of 40 is shorter than that, and so of one batch
+        ("producers=1 make=1GB/s commit=40ns commits=adaptive queue=4", 10 * 150 + 40 + 100),
+        # 60, 160, 260; after every third batch one is left in the manifest: twice 160, 260, 360, and 160; all but the
+        # first are longer than the step that runs beside them
+        ("producers=8 commit=60ns grows=100ns reclaim=3 queue=1", 480 + 2 * 780 + 160 + 100),
     ],
 )
 def test_batches_of_producers(edit: str, wanted: int):
@@ -155,6 +163,7 @@ def test_a_batch_is_there_for_all_at_once():
         ("data sample=1MB queue=0", "not a whole number from 1 on"),
         ("data sample=1MB read=1GB/s visible=all", "1 of 2 ranks read samples"),
         ("data sample=1MB make=1GB/s", "no producer"),
+        ("data sample=1MB commits=adaptive", "no producer"),
         ("data sample=1MB read=1GB/s pause=1s of=producer", "no producer"),
     ],
 )

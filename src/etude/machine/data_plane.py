@@ -22,10 +22,15 @@ class DataPlane:
     make_bytes_per_s: float = figure("bandwidth", "of samples, of one producer; 0: no limit", 0.0, zero=True)
     commit_ns: float = figure("time", "of a batch of a producer, until readers see it", 0.0, zero=True)
     commit_grows_ns: float = figure("time", "that each commit takes longer than the one before", 0.0, zero=True)
+    commits: str = figure("text", "one for each batch (`fixed`), or for more as they take longer (`adaptive`)", "fixed")
+    reclaim: int = figure("count", "batches between checkpoints that shorten the manifest; 0: none do", 0, zero=True)
     visible: str = figure("text", "`rank` by rank, or to `all` ranks at once", "rank")
 
     def __post_init__(self) -> None:
         if self.visible not in ("rank", "all"):
             raise ClusterError(f"visible: no such choice `{self.visible}`", hint="known: rank, all")
-        if not self.producers and (self.make_bytes_per_s or self.commit_ns or self.commit_grows_ns):
+        if self.commits not in ("fixed", "adaptive"):
+            raise ClusterError(f"commits: no such choice `{self.commits}`", hint="known: fixed, adaptive")
+        made = self.make_bytes_per_s or self.commit_ns or self.commit_grows_ns
+        if not self.producers and (made or self.reclaim or self.commits != "fixed"):
             raise ClusterError("batches are made and committed, and there is no producer", hint="producers: 8")

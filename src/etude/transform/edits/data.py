@@ -49,7 +49,8 @@ PRODUCER: Final = "producer"
 _PLANE: Final = {
     "read_bytes_per_s": "read", "store_bytes_per_s": "store", "decode_bytes_per_s": "decode", "workers": "workers",
     "work_bytes_per_s": "rate", "queue": "queue", "producers": "producers", "make_bytes_per_s": "make",
-    "commit_ns": "commit", "commit_grows_ns": "grows", "visible": "visible",
+    "commit_ns": "commit", "commit_grows_ns": "grows", "commits": "commits", "reclaim": "reclaim",
+    "visible": "visible",
 }  # fmt: skip
 """Parameter in the place of each field of `DataPlane`."""
 
@@ -68,6 +69,9 @@ class Making(NamedTuple):
     commit_ns: float
     grows_ns: float
     """By which each commit is longer than the one before."""
+    adaptive: bool
+    """A commit is of as many batches as are made while it lasts, at most half the queue."""
+    reclaim: int
     turns: bool
     workers: int
     producers: int
@@ -102,8 +106,8 @@ def rewrite(
         size_bytes=total, read_bytes=math.ceil(total / ratio), read_ns=latency_ns + total / ratio / read,
         decode_ns=_takes_ns(total, plane.decode_bytes_per_s), work_ns=_takes_ns(total, plane.work_bytes_per_s),
         copy_ns=total / copy, make_ns=_takes_ns(total * loaders, plane.make_bytes_per_s), commit_ns=plane.commit_ns,
-        grows_ns=plane.commit_grows_ns, turns=lanes == "one", workers=plane.workers, producers=plane.producers,
-        queue=plane.queue,
+        grows_ns=plane.commit_grows_ns, adaptive=plane.commits == "adaptive", reclaim=plane.reclaim,
+        turns=lanes == "one", workers=plane.workers, producers=plane.producers, queue=plane.queue,
     )  # fmt: skip
     if making.is_free and not pause and plane.visible == "rank":
         return
@@ -214,16 +218,43 @@ def _produced(here: Here, first: I64, making: Making, fault: Fault) -> tuple[I64
         return None
     made, n = here.made, len(first)
     thread = free_thread(here.trace) + 2 + making.workers
+    starts, commit_of, commit_ns = _commits(n, making)
     took = rounded(np.full(n, making.make_ns), up=True)
     if fault.of == PRODUCER:
         took[min(fault.at, n - 1)] += fault.pause_ns
-    make = made.add(first, BEFORE - 6, "make", kind=int(Kind.COMP), duration_ns=took, cpu=1,
+    # before the first batch of their commit, so that nodes stand behind what they wait for
+    make = made.add(first[starts[commit_of]], BEFORE - 6, "make", kind=int(Kind.COMP), duration_ns=took, cpu=1,
                     thread=thread + 1 + np.arange(n) % making.producers)  # fmt: skip
-    commit = made.add(first, BEFORE - 5, "commit", kind=int(Kind.COMP), cpu=1, thread=thread,
-                      duration_ns=rounded(making.commit_ns + making.grows_ns * np.arange(n), up=True))  # fmt: skip
-    made.wait(commit, make)
+    commit = made.add(first[starts], BEFORE - 5, "commit", kind=int(Kind.COMP), cpu=1, thread=thread,
+                      duration_ns=rounded(commit_ns, up=True))  # fmt: skip
+    made.wait(commit[commit_of], make)
     made.wait(commit[1:], commit[:-1], Why.PROGRAM, data=False)
-    return make, commit
+    return make, commit[commit_of]
+
+
+def _commits(n: int, making: Making) -> tuple[I64, I64, F64]:
+    """(the first batch of each commit, the commit that each batch is in, how long each takes). A commit takes longer
+    with every one that the manifest holds; a checkpoint leaves no more of them than the queue has batches."""
+    pace_ns = making.make_ns / min(making.producers, making.queue)
+    starts: list[int] = []
+    took: list[float] = []
+    commit_of = np.empty(n, np.int64)
+    at = held = 0
+    while at < n:
+        each_ns = making.commit_ns + making.grows_ns * held
+        many = 1
+        if making.adaptive and each_ns > pace_ns:
+            most = max(making.queue // 2, 1)
+            many = most if each_ns >= pace_ns * most else math.ceil(each_ns / pace_ns)
+        left = making.reclaim - at % making.reclaim if making.reclaim else n
+        many = min(many, left, n - at)
+        commit_of[at : at + many] = len(starts)
+        starts.append(at)
+        took.append(each_ns)
+        at, held = at + many, held + 1
+        if many == left:
+            held = min(held, making.queue)
+    return np.array(starts, np.int64), commit_of, np.array(took)
 
 
 def _taken(here: Here, first: I64, making: Making) -> I64:
@@ -267,6 +298,10 @@ EDIT = Definition(
         "commit": Parameter(read=_or_system(time), default=SYSTEM, doc="of a batch, until readers see it: 5ms"),
         "grows": Parameter(read=_or_system(time), default=SYSTEM, doc="by which each commit is longer than the one "
                            "before"),
+        "commits": Parameter(read=_or_system(choice("fixed", "adaptive")), default=SYSTEM, doc="one for each batch, or "
+                             "as many batches as are made while it lasts, at most half the queue"),
+        "reclaim": Parameter(read=_or_system(whole(0)), default=SYSTEM, doc="batches between checkpoints, each of "
+                             "which leaves `queue` commits in the manifest; 0: none does"),
         "visible": Parameter(read=_or_system(choice("rank", "all")), default=SYSTEM, doc="a batch is there rank by "
                              "rank, or for all at once"),
         "pause": Parameter(read=time, default="0", doc="an interruption of one batch: 60s"),
