@@ -8,7 +8,7 @@ import pytest
 from etude.cli import main
 from etude.errors import UsageError
 from etude.fleet.services.costs import exit_costs
-from etude.fleet.services.loop import _drawn, run_turns
+from etude.fleet.services.loop import drawn, run_turns
 from etude.fleet.services.results import services_record
 from etude.fleet.services.spec import Service, Services, read_services
 
@@ -60,7 +60,7 @@ def test_stability_leaves_early_for_the_sake_of_another_queue():
 
 
 def test_with_one_service_and_no_exits_policies_are_one():
-    service, arrival = _drawn([800.0], 300, 3)
+    service, arrival = drawn([800.0], 300, 3)
     one = [Service(model="a", name="a", deadline_ns=50 * MS)]
     cost = [np.array([[MS, 2 * MS]], np.int64)]
     ends = [run_turns(spec(p, 2), one, cost, service, arrival).end_ns.tolist() for p in ("fifo", "edf", "stability")]
@@ -68,7 +68,7 @@ def test_with_one_service_and_no_exits_policies_are_one():
 
 
 def test_the_wait_of_one_queue_is_that_of_theory_and_device_seconds_add_up():
-    service, arrival = _drawn([500.0], 20_000, 1)
+    service, arrival = drawn([500.0], 20_000, 1)
     found = run_turns(spec(), [Service(model="a", name="a")], [np.array([[MS]], np.int64)], service, arrival)
     record = services_record(found)
     assert record["wait_s"]["mean"] == pytest.approx(0.0005, rel=0.06)  # M/D/1 at half load: half a service time

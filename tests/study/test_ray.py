@@ -61,6 +61,21 @@ def test_the_same_bytes_as_here(cluster: Any, tmp_path: Path, monkeypatch: pytes
     assert whole(tmp_path / "here") == whole(tmp_path / "there")
 
 
+def test_a_fleet_over_seeds_is_the_same_there(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of ways to recover, on fewer devices and seeds: faults are those of the seed, wherever it runs."""
+    from etude.cli import main
+
+    text = (Path(__file__).parents[2] / "examples" / "study_fleet.yaml").read_text(encoding="utf-8")
+    for old, new in (("--gpus 64", "--gpus 16"), ("--days 7", "--days 14"), ("seeds: 8", "seeds: 2")):
+        assert old in text
+        text = text.replace(old, new)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.yaml").write_text(text, encoding="utf-8")
+    assert main(["study", "run", "my.yaml", "-o", "here", "-j", "1"]) == 0
+    assert main(["study", "run", "my.yaml", "-o", "there", "-j", "1", "--ray", "local"]) == 0
+    assert whole(tmp_path / "here") == whole(tmp_path / "there")
+
+
 def test_a_machine_that_is_lost_is_replaced_and_its_task_tried_again(cluster: Any, tmp_path: Path) -> None:
     marker = str(tmp_path / "died")
 

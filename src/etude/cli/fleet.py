@@ -1,4 +1,3 @@
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -6,10 +5,10 @@ import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
-from etude.cli.plan_flags import ModelName, given_of, model_of, with_fields
-from etude.config import key_of
+from etude.cli.plan_flags import ModelName, figures_of, given_of, model_of, with_fields
 from etude.errors import UsageError
 from etude.fleet import Recovery
+from etude.fleet.experts import Group
 from etude.generate import Plan
 
 if TYPE_CHECKING:
@@ -27,9 +26,13 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
       --checkpoint "remote:auto" --recover spare --spares 4
   etude fleet llama3-8b --gpus 512 --tp 8 --system dgx-h100 --days 1 --faults "kill:at=50s,every=50s,times=32" \\
       --checkpoint remote:10min --recover redistribute
+  etude fleet deepseek-v3 --serve --gpus 32 --ep 32 --precision fp8 --redundant 32 --system dgx-h100 \\
+      --fail rank7@60s --recover shrink --detect 5s --regroup 5s --replace 30s
   etude fleet cluster.yaml --jobs alibaba_2023_pods.csv --policy fair
   etude fleet pool.yaml --policy harvest     # nodes, spot nodes, jobs, request streams and RL jobs in one file
   etude fleet edge.yaml --policy stability   # services that take turns on one device, with early exits
+  etude fleet backbone.yaml --policy shared  # tasks that share one backbone, its batches and its memory
+  etude fleet moe.yaml                       # experts as functions: cold starts, keep-alive, scale to zero
   etude fleet ... -o fleet/; etude report fleet/ -o fleet.html; etude query fleet/ "select state, ... from states"
 
 A step is predicted once for every state that the plan can be in; the loop over days takes these times. The same seed
@@ -38,14 +41,17 @@ gives the same faults to every policy.
 TIMES = "Recovery"
 PLAN = "The plan"
 SHARING = "Jobs that share a cluster"
+SERVING = "A serving group of experts"
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
 @with_fields(Recovery, "recovery", TIMES)
+@with_fields(Group, "group", SERVING)
 @with_fields(Plan, "flags", PLAN, but=("checkpoint", "steps", "samples", "join"))
 def fleet(
     flags: dict[str, Any],
     recovery: dict[str, Any],
+    group: dict[str, Any],
     model: ModelName = "",
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
     stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
@@ -87,7 +93,8 @@ def fleet(
         str,
         typer.Option(
             help="fifo, backfill, sjf, srtf, las, deadline, priority, fair, elastic, harvest, gavel, or FILE.py:name; "
-            "of services fifo, edf, stability; default: as the file says, or fifo.",
+            "of services fifo, edf, stability; of a backbone partition, colocate, shared; default: as the file says, "
+            "or fifo.",
             rich_help_panel=SHARING,
         ),
     ] = "",
@@ -97,6 +104,14 @@ def fleet(
     first: Annotated[
         int, typer.Option(min=0, help="Only the first so many jobs; 0: all.", rich_help_panel=SHARING)
     ] = 0,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Ranks that share their experts serve requests; --recover shrink (the others go on) or restart.",
+            rich_help_panel=SERVING,
+        ),
+    ] = False,
     price: Annotated[float, typer.Option(min=0.0, help="Dollars of a device for an hour; 0: as the system says.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the faults, and of all that a pool draws.")] = 0,
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
@@ -106,18 +121,37 @@ def fleet(
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that exists.")] = False,
     json: AsJson = False,
 ) -> int:
-    from etude.cli.fleet_services import served_in_turns
+    from etude.cli.fleet_functions import called_as_functions
+    from etude.cli.fleet_services import served_in_turns, served_on_a_backbone
     from etude.cli.fleet_sharing import pooled, shared
     from etude.cost.stacks import open_stack
     from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet, write_fleet
-    from etude.fleet.services import is_services
+    from etude.fleet.functions import is_functions
+    from etude.fleet.services import is_backbone, is_services
     from etude.fleet.sharing import is_pool
     from etude.machine import open_system
 
+    if serve:
+        from etude.cli.fleet_experts import served_group
+
+        other = {
+            "--stack": stack, "--days": days != 30.0, "--faults": faults != "none", "--exclude": exclude,
+            "--checkpoint": checkpoint != "none", "--sweep": sweep, "--jobs": jobs, "--policy": policy,
+            "--switch": switch, "--first": first, "--price": price, "--seed": seed, "--out": out, "--force": force,
+        }  # fmt: skip
+        given = given_of(flags, plan, model)
+        return served_group(model, system, given, group, recovery, recover, other, check=memory_check, json=json)
+    if group:
+        named = "--" + next(iter(group)).removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", "-")
+        raise UsageError(f"{named} is of a serving group of experts", hint="--serve")
     if jobs is not None:
         return shared(model, jobs, policy, switch, first, out, seed=seed, force=force, json=json)
     if is_services(model):
         return served_in_turns(model, policy, switch, out, seed=seed, json=json)
+    if is_backbone(model):
+        return served_on_a_backbone(model, policy, switch, out, seed=seed, json=json)
+    if is_functions(model):
+        return called_as_functions(model, policy, switch, out, seed=seed, json=json)
     if is_pool(model):
         return pooled(model, policy, switch, out, seed=seed, force=force, json=json)
     if policy or switch:
@@ -130,7 +164,7 @@ def fleet(
         raise UsageError(f"--days: {days:g} days cannot be", hint="--days 54")
     network, machine = model_of(model), open_system(system)
     tiers = parse_checkpoints(checkpoint, machine.tiers)
-    rules = recovery_of(recovery)
+    rules = figures_of(Recovery, recovery, "recovery")
     wanted = fitting(network, given_of(flags, plan, model), machine, str(plan or "plan"), check=memory_check)
     costs = predicted_costs(network, wanted, machine, stack=open_stack(stack or "default"), check=memory_check)
     out_of_use = excluded_nodes(exclude, sweep)
@@ -180,17 +214,6 @@ def slow_nodes(folder: Path) -> set[int]:
         found.add(int(number[1]))
         say(f"note: {finding['node']}: {finding['part']} is {finding['slow_down']:.1%} slower, not used")
     return found
-
-
-def recovery_of(given: dict[str, Any]) -> Recovery:
-    from etude.config import read
-    from etude.errors import ClusterError
-
-    keys = {f.name: key_of(f) for f in fields(Recovery)}
-    try:
-        return read(Recovery, {keys[name]: value for name, value in given.items()}, "recovery")
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def fitting(model: "Model", given: dict[str, Any], system: "System", where: str, *, check: bool) -> Plan:

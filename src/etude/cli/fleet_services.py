@@ -1,4 +1,4 @@
-"""`etude fleet EDGE.yaml` where the file has `services`: small networks that take turns on one device."""
+"""`etude fleet EDGE.yaml` where the file has `services` or a `backbone`: small networks or tasks on one device."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,7 @@ from etude.errors import UsageError
 def served_in_turns(path: str, policy: str, switch: str, out: Path | None, *, seed: int, json: bool) -> int:
     from etude.fleet.services import read_services, serve_services, services_record
 
-    if switch:
-        raise UsageError("--switch is of jobs that share a cluster", where=path)
-    if out is not None:
-        raise UsageError("services have no folder", where=path, hint="--json")
+    _only_policy(path, switch, out)
     spec, services = read_services(path, policy)
     record = services_record(serve_services(spec, services, seed=seed))
     if json:
@@ -27,13 +24,42 @@ def served_in_turns(path: str, policy: str, switch: str, out: Path | None, *, se
     return 0
 
 
+def served_on_a_backbone(path: str, policy: str, switch: str, out: Path | None, *, seed: int, json: bool) -> int:
+    from etude.fleet.services import backbone_record, read_backbone, serve_backbone
+
+    _only_policy(path, switch, out)
+    spec, tasks = read_backbone(path, policy)
+    record = backbone_record(serve_backbone(spec, tasks, seed=seed))
+    if json:
+        emit(record, json=True)
+        return 0
+    emit([
+        {"task": one["name"], "weight": one["weight"], "requests": one["requests"], **_in_ms(one["latency_s"])}
+        for one in record["tasks"]
+    ])  # fmt: skip
+    say(
+        f"{record['policy']}: latency p95 {record['latency_s']['p95'] * 1e3:,.1f} ms, batches of "
+        f"{record['batch']:.1f}, device in use {record['utilisation']:.1%}, memory for {record['hosted']:,} tasks"
+    )
+    return 0
+
+
+def _only_policy(path: str, switch: str, out: Path | None) -> None:
+    if switch:
+        raise UsageError("--switch is of jobs that share a cluster", where=path)
+    if out is not None:
+        raise UsageError("services have no folder", where=path, hint="--json")
+
+
+def _in_ms(spread: dict[str, float] | None) -> dict[str, Any]:
+    return {f"{at} ms": spread and round(spread[at] * 1e3, 2) for at in ("mean", "p95")}
+
+
 def _row(one: dict[str, Any]) -> dict[str, Any]:
-    spread = one["latency_s"]
     return {
         "service": one["name"],
         "requests": one["requests"],
         "late": f"{one['missed']:.2%}",
-        "mean ms": spread and round(spread["mean"] * 1e3, 2),
-        "p95 ms": spread and round(spread["p95"] * 1e3, 2),
+        **_in_ms(one["latency_s"]),
         "exits taken": " ".join(str(count) for count in one["exits"]),
     }

@@ -4,13 +4,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from etude.cli.output import say
-from etude.config import key_of, read_mapping
-from etude.errors import UsageError
+from etude.config import key_of, read, read_mapping
+from etude.errors import ClusterError, UsageError
 from etude.generate import Plan
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ ModelName = Annotated[
     str, typer.Argument(help="A model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`.")
 ]
 PANEL = "The plan"
+T = TypeVar("T")
 
 
 def with_fields(
@@ -58,6 +59,15 @@ def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
     return inspect.Parameter(
         f"{into}_{f.name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[base | None, option]
     )
+
+
+def figures_of(cls: type[T], given: dict[str, Any], where: str) -> T:
+    """A dataclass of figures from the flags that `with_fields` made of it."""
+    keys = {f.name: key_of(f) for f in fields(cls)}  # type: ignore[arg-type]
+    try:
+        return read(cls, {keys[name]: value for name, value in given.items()}, where)
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 with_plan = with_fields(Plan, "flags", PANEL)

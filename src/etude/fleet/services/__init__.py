@@ -1,11 +1,14 @@
-"""Small services that share one device: queues, batches, early exits, and who goes next."""
+"""Small services and tasks that share one device: queues, batches, early exits, a backbone, and who goes next."""
 
 from typing import TYPE_CHECKING
 
 from etude.faces import face
 
 if TYPE_CHECKING:
-    from etude.fleet.services.costs import forward_costs as forward_costs
+    from etude.fleet.services.backbone import backbone_record as backbone_record
+    from etude.fleet.services.backbone import is_backbone as is_backbone
+    from etude.fleet.services.backbone import read_backbone as read_backbone
+    from etude.fleet.services.backbone import serve_backbone as serve_backbone
     from etude.fleet.services.loop import serve_services as serve_services
     from etude.fleet.services.results import services_record as services_record
     from etude.fleet.services.spec import is_services as is_services

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
 
+if TYPE_CHECKING:
+    from etude.machine import Device
+
 I64 = NDArray[np.int64]
 
 
-def forward_costs(model: str, system: str, exits: int, sizes: Sequence[int]) -> I64:
+def forward_costs(model: str, system: str, exits: int, sizes: Sequence[int], share: float = 1.0) -> I64:
     """(exit, batch size) in ns. Exit k of n is after k/n of the blocks, and takes the prefix up to there and the
-    head of the network; the last is the whole forward pass, without the loss."""
+    head of the network; the last is the whole forward pass, without the loss. On a `share` of the device: of its
+    rates, memory bandwidth, cores and cache."""
     from etude.generate import Plan
     from etude.generate.model import open_model
     from etude.machine import open_system
     from etude.predict import predict
 
     network, machine = open_model(model), open_system(system)
+    if share < 1:
+        machine = replace(machine, device=slice_of(machine.device, share))
     found = np.zeros((exits, len(sizes)), np.int64)
     for j, size in enumerate(sizes):
         plan = Plan.from_dict({"gpus": 1, "micro_batch": size, "global_batch": size}, model)
@@ -34,6 +42,18 @@ def forward_costs(model: str, system: str, exits: int, sizes: Sequence[int]) -> 
         took = np.array([int(end[i] - start[i]) for i in forward], np.int64)
         found[:, j] = exit_costs(parts, took, exits, model)
     return found
+
+
+def slice_of(device: Device, share: float) -> Device:
+    return replace(
+        device,
+        peak_flop_per_s={name: rate * share for name, rate in device.peak_flop_per_s.items()},
+        units={name: {t: rate * share for t, rate in peaks.items()} for name, peaks in device.units.items()},
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s * share,
+        memory_bytes=int(device.memory_bytes * share),
+        cache_bytes=int(device.cache_bytes * share),
+        cores=max(round(device.cores * share), 1),
+    )
 
 
 def exit_costs(parts: Sequence[str], took: I64, exits: int, model: str) -> I64:

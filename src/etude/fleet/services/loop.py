@@ -5,6 +5,7 @@ Ties: the lower request number first, which is that of the earlier arrival.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from etude.fleet.services.spec import Service, Services
 I64 = NDArray[np.int64]
 Action = tuple[int, int, int]
 """(service, exit, row of the batch sizes)."""
+Taken = tuple[list[int], int, int]
+"""(requests of the batch, ns, exit)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,11 +43,11 @@ def serve_services(spec: Services, services: list[Service], *, seed: int = 0) ->
     rates = [one.rate for one in services]
     if spec.load:
         rates = [spec.load * 1e9 * spec.sizes[-1] / sum(int(cost[-1, -1]) for cost in costs)] * len(services)
-    service, arrival = _drawn(rates, spec.count, seed)
+    service, arrival = drawn(rates, spec.count, seed)
     return run_turns(spec, services, costs, service, arrival)
 
 
-def _drawn(rates: list[float], count: int, seed: int) -> tuple[I64, I64]:
+def drawn(rates: list[float], count: int, seed: int) -> tuple[I64, I64]:
     """Poisson arrivals of each service from draws of its own: the same for every policy."""
     horizon = count / sum(rates)
     times, of = [], []
@@ -62,10 +65,25 @@ def run_turns(spec: Services, services: list[Service], costs: list[I64], service
     limit = np.array([one.deadline_ns for one in services], np.int64)
     deadline = arrival_ns + limit[service]
     aimed = arrival_ns + np.floor(limit[service] * (1 - spec.headroom)).astype(np.int64)
-    start, end, exits = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)
-    queues: list[list[int]] = [[] for _ in services]
     choose = {"fifo": _fifo, "edf": _edf, "stability": _stability}[spec.policy]
-    came, of = arrival_ns.tolist(), service.tolist()
+
+    def act(queues: list[list[int]], now: int) -> Taken:
+        k, taken, j = choose(queues, aimed, costs, spec.sizes, now)
+        size = spec.sizes[j]
+        batch, queues[k] = queues[k][:size], queues[k][size:]
+        return batch, int(costs[k][taken, j]), taken
+
+    start, end, exits, batches, busy = in_turns(service, arrival_ns, len(services), act)
+    return Turns(spec, services, costs, service, arrival_ns, start, end, exits, deadline, batches, busy)
+
+
+def in_turns(
+    of_queue: I64, arrival_ns: I64, queues_in_all: int, act: Callable[[list[list[int]], int], Taken]
+) -> tuple[I64, I64, I64, int, int]:
+    """Start, end and exit of each request; batches; time in use. `act` takes a batch out of the queues."""
+    start, end, exits = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)
+    queues: list[list[int]] = [[] for _ in range(queues_in_all)]
+    came, of = arrival_ns.tolist(), of_queue.tolist()
     now = coming = batches = busy = done = 0
     while done < len(came):
         if not any(queues):
@@ -73,29 +91,26 @@ def run_turns(spec: Services, services: list[Service], costs: list[I64], service
         while coming < len(came) and came[coming] <= now:
             queues[of[coming]].append(coming)
             coming += 1
-        k, taken, j = choose(queues, aimed, costs, spec.sizes, now)
-        size = spec.sizes[j]
-        batch, queues[k] = queues[k][:size], queues[k][size:]
-        took = int(costs[k][taken, j])
+        batch, took, taken = act(queues, now)
         start[batch], end[batch], exits[batch] = now, now + took, taken
-        now, busy, batches, done = now + took, busy + took, batches + 1, done + size
-    return Turns(spec, services, costs, service, arrival_ns, start, end, exits, deadline, batches, busy)
+        now, busy, batches, done = now + took, busy + took, batches + 1, done + len(batch)
+    return start, end, exits, batches, busy
 
 
-def _largest(sizes: list[int], waiting: int) -> int:
+def largest(sizes: list[int], waiting: int) -> int:
     return max(j for j, size in enumerate(sizes) if size <= waiting)
 
 
 def _fifo(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: list[int], now: int) -> Action:
     """Who waits longest, whole networks, as many of the same service as fit."""
     k = min((queue[0], k) for k, queue in enumerate(queues) if queue)[1]
-    return k, len(costs[k]) - 1, _largest(sizes, len(queues[k]))
+    return k, len(costs[k]) - 1, largest(sizes, len(queues[k]))
 
 
 def _edf(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: list[int], now: int) -> Action:
     """The earliest deadline; the last exit with which its first request is in time. Other queues are not looked at."""
     k = min((deadline[queue[0]], queue[0], k) for k, queue in enumerate(queues) if queue)[2]
-    j = _largest(sizes, len(queues[k]))
+    j = largest(sizes, len(queues[k]))
     inside = np.flatnonzero(now + costs[k][:, j] <= deadline[queues[k][0]])
     return k, int(inside[-1]) if len(inside) else 0, j
 
@@ -117,7 +132,7 @@ def _stability(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: 
             if less >= len(costs[k]):
                 continue
             taken, rank = len(costs[k]) - 1 - less, np.cumsum(of == k)
-            for j in range(_largest(sizes, len(queues[k])), -1, -1):
+            for j in range(largest(sizes, len(queues[k])), -1, -1):
                 inside = (of == k) & (rank <= sizes[j])
                 after = now + int(costs[k][taken, j])
                 ends = np.where(inside, after, after + np.cumsum(np.where(inside, 0.0, each)))

@@ -20,21 +20,21 @@ def services_record(found: Turns) -> dict[str, Any]:
         mine = found.service == k
         rows.append({
             "name": one.name, "requests": int(mine.sum()), "missed": float(late[mine].mean()) if mine.any() else 0.0,
-            "latency_s": _spread(latency[mine]),
+            "latency_s": spread(latency[mine]),
             "exits": np.bincount(found.exit[mine], minlength=one.exits).tolist(),
             "exit_s": {str(size): (found.costs[k][:, j] / 1e9).tolist() for j, size in enumerate(found.spec.sizes)},
         })  # fmt: skip
     depth = (found.exit + 1) / np.array([one.exits for one in found.services])[found.service]
     return {
         "duration_s": whole / 1e9, "policy": found.spec.policy, "requests": len(found.service),
-        "missed": float(late.mean()), "latency_s": _spread(latency), "wait_s": _spread(wait),
+        "missed": float(late.mean()), "latency_s": spread(latency), "wait_s": spread(wait),
         "depth": float(depth.mean()), "batch": len(found.service) / found.batches,
         "device_s": {"busy": found.busy_ns / 1e9, "idle": (whole - found.busy_ns) / 1e9, "there": whole / 1e9},
         "utilisation": found.busy_ns / whole, "services": rows,
     }  # fmt: skip
 
 
-def _spread(times_ns: NDArray[np.int64]) -> dict[str, float] | None:
+def spread(times_ns: NDArray[np.int64]) -> dict[str, float] | None:
     if not len(times_ns):
         return None
     at = np.percentile(times_ns, [50, 95, 99]) / 1e9

@@ -43,7 +43,8 @@ class Held:
 
 
 def pass_job(model: Model, plan: Plan, shapes: Sequence[PassShape], *, kv_dtype: str = "") -> Job:
-    """The job of one replica; pass k of it is step k. Its ranks are those of the plan, with one stage."""
+    """The job of one replica; pass k of it is step k. Its ranks are those of the plan, with one stage; where these are
+    several data-parallel copies that share experts, all run passes of these shapes."""
     passes = [Pass(spans, len(spans)) for spans in (s.spans() for s in shapes)]
     return replicas_job(model, plan, [passes], kv_dtype=kv_dtype)
 
@@ -52,7 +53,8 @@ def replicas_job(
     model: Model, plan: Plan, passes: Sequence[Sequence[Pass]], *, kv_dtype: str = "", name: str = ""
 ) -> Job:
     """The job of several replicas, each a copy of the plan with passes of its own, one after another; pass k of a
-    replica is its step k. Requests of spans are numbered from 0 within a replica."""
+    replica is its step k; passes of one replica alone are those of all copies of the plan. Requests of spans are
+    numbered from 0 within a replica."""
     plan = plan.replace(gpus=plan.gpus * len(passes))
     made = _one(model, plan, kv_dtype)
     traces, slots = [], []
@@ -64,7 +66,7 @@ def replicas_job(
         traces.append(trace)
         slots.append((groups, peers))
     grid = Grid.of(made.plan)
-    program = grid.at["dp"]
+    program = grid.at["dp"] * (len(passes) > 1)
     about = {"model": model.name, "serving": "yes"}
     return job_of(name or f"{model.name}-passes", traces, program, bind(grid, slots, program), about)
 

@@ -1,0 +1,59 @@
+"""`etude fleet MODEL --serve`: a wide group of expert-parallel ranks, of which some leave and join again."""
+
+from typing import Any
+
+from etude.cli.output import emit
+from etude.errors import UsageError
+
+PLAN = ("gpus", "ep", "precision")
+
+
+def served_group(
+    model: str, system: str, plan: dict[str, Any], group: dict[str, Any], recovery: dict[str, Any], recover: str,
+    other: dict[str, Any], *, check: bool, json: bool,
+) -> int:  # fmt: skip
+    from etude.cli.plan_flags import figures_of, model_of
+    from etude.fleet import Recovery
+    from etude.fleet.experts import Group, Prices, serve_group
+    from etude.machine import open_system
+
+    hint = "etude fleet deepseek-v3 --serve --gpus 32 --ep 32 --system dgx-h100 --fail rank7@60s"
+    if given := [name for name, value in other.items() if value]:
+        raise UsageError(f"{given[0]} with --serve", hint=hint)
+    if given := [name for name in plan if name not in PLAN and plan[name] != 1]:
+        raise UsageError(f"`{given[0]}` with --serve: every rank holds whole layers, and its experts", hint=hint)
+    if given := [name for name in ("spares", "eject") if recovery.get(name)]:
+        raise UsageError(f"--{given[0]} with --serve", hint=hint)
+    if not model or not system:
+        raise UsageError(f"no {'system' if model else 'model'} is given", hint=hint)
+    network, ranks = model_of(model), int(plan.get("ep") or plan.get("gpus") or 0)
+    if not network.experts:
+        raise UsageError(f"`{network.name}` has no experts", hint=hint)
+    if not ranks or plan.get("gpus", ranks) != ranks:
+        raise UsageError(f"experts over {plan.get('ep', 'no')} of {plan.get('gpus', 'no')} ranks", hint=hint)
+    wanted = figures_of(Group, group, "group")
+    precision = str(plan.get("precision") or "bf16")
+    prices = Prices(network, open_system(system), wanted.sequences, wanted.context, precision, check)
+    rules = figures_of(Recovery, recovery, "recovery")
+    record = serve_group(prices, wanted, ranks=ranks, recover=recover, recovery=rules)
+    emit(record if json else _shown(record), json=json)
+    return 0
+
+
+def _shown(record: dict[str, Any]) -> dict[str, Any]:
+    rows = {
+        "group": f"{record['ranks']} ranks with {record['slots']} experts each, {record['redundant']} of them copies",
+        "tokens/s": f"{record['tokens_per_s']:,.0f} of {record['planned_tokens_per_s']:,.0f}",
+        "no tokens": f"{record['down_s']:,.1f} s of {record['duration_s']:,.1f}",
+    }
+    for number, pause in enumerate(record["pauses"], 1):
+        parts = ", ".join(f"{name} {seconds:,.2f} s" for name, seconds in pause["parts_s"].items())
+        read = ", ".join(f"{size / 1e9:,.1f} GB from {place}" for place, size in pause["read_bytes"].items() if size)
+        again = "" if pause["again_s"] is None else f"; 95% again after {pause['again_s']:,.1f} s"
+        told = f"{parts}{f' ({read})' if read else ''}{again}"
+        rows[f"{number}: {pause['why']} at {pause['at_s']:,.1f} s"] = told
+    for config in record["configs"][1:]:
+        rows[f"{config['ranks']} ranks"] = (
+            f"{config['tokens_per_s'] / record['planned_tokens_per_s']:.2%} of all, fullest {config['fullest']:.3f}"
+        )
+    return rows

@@ -1,0 +1,15 @@
+"""A wide group of expert-parallel ranks that serves: ranks leave it and join it again."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.fleet.experts.places import spread as spread
+    from etude.fleet.experts.places import without as without
+    from etude.fleet.experts.prices import Prices as Prices
+    from etude.fleet.experts.run import serve_group as serve_group
+    from etude.fleet.experts.spec import Group as Group
+    from etude.fleet.experts.spec import parse_failures as parse_failures
+
+__getattr__ = face(__name__)

@@ -1,0 +1,62 @@
+"""Group: what a serving group of expert-parallel ranks is, and which of its ranks fail when."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from etude.config import figure
+from etude.errors import UsageError
+from etude.units import parse_time
+
+
+class HostCopies(StrEnum):
+    """Of experts in the memory of hosts, beside those on devices."""
+
+    NONE = "none"
+    OWN = "own"
+    """A host keeps what its own ranks hold."""
+    ALL = "all"
+    """Every host keeps all experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Attention is data-parallel: every rank has its own sequences, and experts are spread over all ranks."""
+
+    redundant: int = figure("count", "copies of experts beyond the first of each, all ranks together", 0, zero=True)
+    sequences: int = figure("count", "sequences that a rank decodes at a time; there are always more", 128)
+    context: int = figure("count", "tokens that a sequence has, in the mean", 2048)
+    fail: str = figure("text", "what fails when: `rank7@60s`, `node1@90s`, several with `;`", "")
+    host_copies: HostCopies = figure("choice", "experts in the memory of hosts", HostCopies.OWN, of=HostCopies)
+    storage_bytes_per_s: float = figure("bandwidth", "read by a node from storage", 1e9)
+    replace_ns: float = figure(
+        "time", "until a new process is there for a lost rank, while others serve; 0: as --restart", 0.0, zero=True
+    )
+    horizon_ns: float = figure("time", "how long the group serves", 600e9)
+
+
+class Failure(NamedTuple):
+    at_ns: int
+    ranks: tuple[int, ...]
+    node: int
+    """-1: the host stays."""
+
+
+def parse_failures(text: str, *, ranks: int, node: int) -> tuple[Failure, ...]:
+    """`rank7@60s;node1@90s`, in order of time; nodes have so many ranks each."""
+    found = []
+    for part in text.split(";") if text.strip() else ():
+        match = re.fullmatch(r"(rank|node)(\d+)@(\S+)", part.strip())
+        if match is None:
+            raise UsageError(f"--fail: `{part.strip()}`", hint="rank7@60s, or node1@90s; several with `;`")
+        kind, number, at_ns = match[1], int(match[2]), parse_time(match[3])
+        many = ranks if kind == "rank" else -(-ranks // node)
+        if number >= many or at_ns < 0:
+            problem = f"{kind} {number} of {many}" if number >= many else f"at {match[3]}"
+            raise UsageError(f"--fail: {problem}", hint=f"{kind}s count from 0, times from the start")
+        lost = (number,) if kind == "rank" else tuple(range(number * node, min((number + 1) * node, ranks)))
+        found.append(Failure(at_ns, lost, number if kind == "node" else -1))
+    return tuple(sorted(found, key=lambda f: f.at_ns))

@@ -1,0 +1,36 @@
+"""What experts as functions came to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from etude.fleet.functions.loop import Calls
+from etude.fleet.services.results import spread
+
+
+def functions_record(found: Calls) -> dict[str, Any]:
+    """As `etude fleet --json` prints it. Byte seconds count an instance from its start to its end; `of_full` is over
+    one full model that is there all the time, for all tenants together."""
+    spec, pieces = found.spec, found.pieces
+    seconds = found.duration_ns / 1e9
+    copies = 1 if spec.shared else spec.tenants
+    dense = pieces.dense_bytes * copies * seconds
+    experts = float(found.held_ns.astype(np.float64) @ found.sizes) * pieces.expert_bytes / 1e9
+    full = pieces.dense_bytes + pieces.layers * pieces.experts * pieces.expert_bytes
+    # A call in the first `keep` may be cold since nothing was there, however often its function is called.
+    settled = found.time_ns > (spec.keep_ns or 0)
+    calls, late = len(found.time_ns), int(settled.sum())
+    return {
+        "duration_s": seconds, "requests": len(found.arrival_ns), "tenants": spec.tenants,
+        "functions": len(found.sizes),
+        "experts_per_function": spec.experts_per_function, "instances": found.started,
+        "function_bytes": spec.experts_per_function * pieces.expert_bytes, "dense_bytes": pieces.dense_bytes,
+        "full_bytes": full, "invocations": calls, "invocation_s": calls * spec.invoke_ns / 1e9,
+        "cold": int(found.cold.sum()), "waited_s": found.waited_ns / 1e9,
+        "after_keep": {"invocations": late, "cold": int(found.cold[settled].sum())},
+        "resident_byte_s": {"dense": dense, "experts": experts, "all": dense + experts},
+        "of_full": (dense + experts) / (full * seconds),
+        "first_s": spread(found.first_ns - found.arrival_ns), "latency_s": spread(found.end_ns - found.arrival_ns),
+    }  # fmt: skip

@@ -1,0 +1,80 @@
+"""A file of experts that are served as functions.
+
+model: qwen1.5-moe.yaml   # a name of the catalogue, or a file, also one beside this
+system: dgx-a100
+experts_per_function: 6   # of one layer
+tenants: 8
+every: 1h                 # between two requests of a tenant, in the mean (Poisson)
+duration: 6h
+prompt: 16                # tokens of a request, read in one pass; then a pass for each further token out
+output: 16
+cold: 500ms               # until a new instance answers
+load: 2GB/s               # and its weights on top of that; 0: at once
+keep: 60s                 # how long an idle instance stays; `endless`: one of each is there from the start
+invoke: 1ms               # a call, for whoever sends it; calls of a layer are sent one after another
+instances: 0              # of a function at most, then calls wait; 0: a call that finds none idle starts one
+shared: true              # tenants use the same functions; else each has all of it for itself
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Final
+
+from etude.config import figure, read, read_mapping
+from etude.errors import ClusterError, UsageError
+from etude.units import parse_time
+
+ENDLESS: Final = "endless"
+MOST: Final = 1_000_000
+"""Requests that a file may ask for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Functions:
+    model: str = figure("text", "with experts: a name of the catalogue, or a file")
+    system: str = figure("text", "whose device computes them")
+    experts_per_function: int = figure("count", "of one layer")
+    every_ns: int = figure("time", "between two requests of a tenant, in the mean")
+    duration_ns: int = figure("time", "in which requests come")
+    tenants: int = figure("count", "that send requests", 1)
+    prompt: int = figure("count", "tokens of a request, in one pass", 16)
+    output: int = figure("count", "tokens out, a pass each; the first is of the prompt's pass", 16)
+    cold_ns: int = figure("time", "until a new instance answers", 500_000_000, zero=True)
+    load_bytes_per_s: float = figure("bandwidth", "of weights of a new instance; 0: at once", 0.0, zero=True)
+    keep: str = figure("text", "how long an idle instance stays; `endless`", "60s")
+    invoke_ns: int = figure("time", "of a call, for whoever sends it", 1_000_000, zero=True)
+    instances: int = figure("count", "of a function at most; 0: any number", 0, zero=True)
+    shared: bool = figure("flag", "tenants use the same functions", True)
+
+    @property
+    def keep_ns(self) -> int | None:
+        """None: endless."""
+        return None if self.keep == ENDLESS else int(parse_time(self.keep))
+
+
+def is_functions(path: str | PathLike[str]) -> bool:
+    """Whether a file says how experts are cut into functions."""
+    if not str(path).endswith((".yaml", ".yml")) or not Path(path).is_file():
+        return False
+    return "experts_per_function" in read_mapping(path)
+
+
+def read_functions(path: str | PathLike[str]) -> Functions:
+    where = str(path)
+    try:
+        spec = read(Functions, read_mapping(path), where)
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    try:
+        keep = spec.keep_ns or 0
+    except UsageError:
+        keep = -1
+    if keep < 0:
+        raise UsageError(f"keep: `{spec.keep}` is not a time", where=where, hint="keep: 60s, or endless")
+    if spec.tenants * spec.duration_ns > MOST * spec.every_ns:
+        raise UsageError(f"more than {MOST:,} requests", where=where, hint="a shorter duration")
+    beside = Path(path).parent / spec.model
+    return replace(spec, model=str(beside)) if beside.is_file() else spec
