@@ -277,6 +277,12 @@ def read_mapping(path: str | PathLike[str]) -> dict[str, Any]:
     return given
 
 
+def keys_in(path: str | PathLike[str]) -> set[str]:
+    """The keys of a YAML file; none of what is not one, as the name of a model."""
+    is_file = fspath(path).endswith((".yaml", ".yml")) and Path(path).is_file()
+    return set(read_mapping(path)) if is_file else set()
+
+
 def safe_loader() -> Any:
     """PyYAML's loader of plain values: the one in C, ten times as fast, where its library was there."""
     import yaml  # here, so that what needs no file needs no parser

@@ -124,10 +124,9 @@ def fleet(
     from etude.cli.fleet_functions import called_as_functions
     from etude.cli.fleet_services import served_in_turns, served_on_a_backbone
     from etude.cli.fleet_sharing import pooled, shared
+    from etude.config import keys_in
     from etude.cost.stacks import open_stack
     from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet, write_fleet
-    from etude.fleet.functions import is_functions
-    from etude.fleet.services import is_backbone, is_services
     from etude.fleet.sharing import is_pool
     from etude.machine import open_system
 
@@ -146,11 +145,12 @@ def fleet(
         raise UsageError(f"{named} is of a serving group of experts", hint="--serve")
     if jobs is not None:
         return shared(model, jobs, policy, switch, first, out, seed=seed, force=force, json=json)
-    if is_services(model):
+    keys = keys_in(model)
+    if "services" in keys:
         return served_in_turns(model, policy, switch, out, seed=seed, json=json)
-    if is_backbone(model):
+    if "backbone" in keys:
         return served_on_a_backbone(model, policy, switch, out, seed=seed, json=json)
-    if is_functions(model):
+    if "experts_per_function" in keys:
         return called_as_functions(model, policy, switch, out, seed=seed, json=json)
     if is_pool(model):
         return pooled(model, policy, switch, out, seed=seed, force=force, json=json)

@@ -55,13 +55,6 @@ class Functions:
         return None if self.keep == ENDLESS else int(parse_time(self.keep))
 
 
-def is_functions(path: str | PathLike[str]) -> bool:
-    """Whether a file says how experts are cut into functions."""
-    if not str(path).endswith((".yaml", ".yml")) or not Path(path).is_file():
-        return False
-    return "experts_per_function" in read_mapping(path)
-
-
 def read_functions(path: str | PathLike[str]) -> Functions:
     where = str(path)
     try:

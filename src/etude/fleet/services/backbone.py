@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -78,13 +77,6 @@ class Hosted:
     @property
     def fit(self) -> int:
         return fitting_tasks(self.spec.policy, self.memory_bytes, self.weight_bytes, self.spec.extension_bytes)
-
-
-def is_backbone(path: str | PathLike[str]) -> bool:
-    """Whether a file says a backbone."""
-    if not str(path).endswith((".yaml", ".yml")) or not Path(path).is_file():
-        return False
-    return "backbone" in read_mapping(path)
 
 
 def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone, list[Task]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final
 
 from etude.config import figure, read, read_mapping
@@ -45,13 +44,6 @@ class Services:
     def sizes(self) -> list[int]:
         """Batches: powers of two."""
         return [1 << k for k in range(self.batch.bit_length())]
-
-
-def is_services(path: str | PathLike[str]) -> bool:
-    """Whether a file says services."""
-    if not str(path).endswith((".yaml", ".yml")) or not Path(path).is_file():
-        return False
-    return "services" in read_mapping(path)
 
 
 def read_services(path: str | PathLike[str], policy: str = "") -> tuple[Services, list[Service]]:

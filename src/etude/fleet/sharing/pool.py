@@ -21,7 +21,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from etude.config import read_mapping
+from etude.config import keys_in, read_mapping
 from etude.errors import UsageError
 from etude.fleet.sharing.cluster import POOL_KEYS, Cluster, cluster_of
 from etude.fleet.sharing.gangs import Times
@@ -50,9 +50,7 @@ class Pool:
 
 def is_pool(path: str | PathLike[str]) -> bool:
     """Whether a file says nodes, and what runs there."""
-    if not str(path).endswith((".yaml", ".yml")) or not Path(path).is_file():
-        return False
-    given = read_mapping(path)
+    given = keys_in(path)
     return ("nodes" in given or "gpus" in given) and any(key in given for key in POOL_KEYS)
 
 
