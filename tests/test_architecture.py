@@ -55,9 +55,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": BASE | {"cost", "analyse", "view"},
     "archive": BASE | {"store", "analyse", "report"},
     "study": BASE | {"view", "__init__"},  # its points are commands, which the command line runs for it
+    "search": BASE | {"cost", "generate", "simulate", "analyse", "view", "predict", "serve", "fleet", "study"},
     "cli": BASE
     | VERBS
-    | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "archive", "study", "__init__"},
+    | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "archive", "study", "search", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
     "__init__": BASE | VERBS | {"store", "cost", "opening", "predict", "study"},
     "__main__": {"cli"},

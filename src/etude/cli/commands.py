@@ -60,6 +60,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Federated rounds: clients of mixed devices and links, sampled, with a server or as a swarm",
     ),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
+    "search": (
+        RUN,
+        "The best of a space of designs: plans, placements, cuts, mixes; scored by simulation, with its frontier",
+    ),
     "study": (
         RUN,
         "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery",

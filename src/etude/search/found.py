@@ -1,0 +1,50 @@
+"""What a search gives."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The best candidate and the frontier, with how many candidates were looked at.
+
+    Every candidate of the space was tried or pruned: `tried + sum(pruned.values()) == space`.
+    """
+
+    best: Row
+    """What was chosen and what it scores."""
+    frontier: list[Row]
+    """Candidates that no other beats in every score; with one score, the best alone."""
+    tried: int
+    """Candidates whose score was computed."""
+    pruned: Mapping[str, int] = field(default_factory=dict)
+    """Why candidates were left out, and how many for that reason."""
+    space: int = 0
+    """Candidates in all."""
+    rows: list[Row] = field(default_factory=list)
+    """What was tried, the best first; what the table shows."""
+    notes: tuple[str, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What else this kind of search tells, beside the rest in the record."""
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "best": self.best, "frontier": self.frontier, "tried": self.tried, "pruned": sum(self.pruned.values()),
+            "space": self.space, "pruned_why": dict(self.pruned), "rows": self.rows or self.frontier,
+            "notes": list(self.notes), **self.more,
+        }  # fmt: skip
+
+
+def frontier(rows: Sequence[Row], scores: Mapping[str, int]) -> list[Row]:
+    """Rows that no other beats in every score, in order of the first one; of equal rows the first. `scores`: name -> 1
+    where less is better, -1 where more is."""
+    keys = [tuple(sign * row[name] for name, sign in scores.items()) for row in rows]
+    order = sorted(range(len(rows)), key=lambda i: (keys[i], i))
+    kept: list[int] = []
+    for i in order:
+        if not any(all(a <= b for a, b in zip(keys[k], keys[i], strict=True)) for k in kept):
+            kept.append(i)
+    return [rows[i] for i in kept]

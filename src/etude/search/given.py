@@ -1,0 +1,66 @@
+"""A space to search, as its file says it, and what the caller asks for."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from etude.config import read
+from etude.errors import UsageError
+
+T = TypeVar("T")
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A space: its kind, and keys that this kind reads. Every key must be read by somebody."""
+
+    kind: str
+    keys: Mapping[str, Any]
+    where: str
+    """The file, for messages."""
+    folder: Path = field(default_factory=Path)
+    """Files that it names lie there."""
+
+    def only(self, *known: str) -> None:
+        """Refuses keys that this kind does not know."""
+        for key in self.keys:
+            if key not in known:
+                raise UsageError(f"unknown key `{key}` of a search over {self.kind}", where=self.where,
+                                 hint=f"known: {', '.join(known)}")  # fmt: skip
+
+    def read(self, cls: type[T]) -> T:
+        """All keys as a frozen dataclass of `etude.config` figures."""
+        return read(cls, self.keys, self.where)
+
+    def path(self, name: str) -> Path:
+        """A file that the space names: beside the space, or from here."""
+        found = self.folder / name
+        if not found.exists():
+            raise UsageError(f"file `{name}` is not there", where=self.where)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How to search."""
+
+    method: str = ""
+    """all, dp, greedy, anneal, ilp; nothing: what suits the space."""
+    workers: int = 1
+    ray: str = ""
+    out: Path | None = None
+    """Folder from which a search that was cut off goes on."""
+    seed: int = 0
+    again_s: float = 0.0
+    """Search again every so many seconds of simulated time, as links change; 0: once."""
+    progress: Progress = lambda what, total: nullcontext(lambda n: None)
+
+    def one_of(self, *known: str) -> str:
+        """The method; the first of those known where none is asked for."""
+        method = self.method or known[0]
+        if method not in known:
+            raise UsageError(f"method `{method}` does not fit this space", hint=f"--method {'|'.join(known)}")
+        return method

@@ -1,0 +1,61 @@
+"""From a file to what was found."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from etude.errors import UsageError
+from etude.search.found import Found
+from etude.search.given import Asked, Given
+
+KINDS: Final[dict[str, tuple[str, str]]] = {
+    "commands": ("etude.search.commands", "any axes of a command of Etude, scored by what it prints"),
+}
+"""Kind -> (module with `solve(given, asked)`, what is chosen)."""
+
+
+def is_space(path: str | PathLike[str]) -> bool:
+    """A YAML file with the key `search`."""
+    file = Path(path)
+    if file.suffix not in (".yaml", ".yml") or not file.is_file():
+        return False
+    import yaml
+
+    try:
+        given = yaml.safe_load(file.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return False
+    return isinstance(given, Mapping) and "search" in given
+
+
+def read_space(path: str | PathLike[str], changed: Mapping[str, Any] | None = None) -> Given:
+    """The space in a file; `changed` replaces keys of it."""
+    import yaml
+
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError("no such file", where=str(file), hint="a YAML file with `search: KIND`")
+    try:
+        found = yaml.safe_load(file.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise UsageError(f"not YAML: {' '.join(str(problem).split())}", where=str(file)) from None
+    if not isinstance(found, Mapping) or "search" not in found:
+        raise UsageError("no key `search`", where=str(file), hint=f"search: {'|'.join(KINDS)}")
+    keys = {str(k): v for k, v in found.items() if k != "search"} | dict(changed or {})
+    return Given(kind=str(found["search"]), keys=keys, where=file.name, folder=file.parent)
+
+
+def solve(given: Given, asked: Asked) -> Found:
+    if given.kind not in KINDS:
+        raise UsageError(f"unknown kind `{given.kind}`", where=f"{given.where}: search",
+                         hint=f"known: {', '.join(KINDS)}")  # fmt: skip
+    found = import_module(KINDS[given.kind][0]).solve(given, asked)
+    assert isinstance(found, Found)
+    return found
+
+
+def search(space: str | PathLike[str], *, changed: Mapping[str, Any] | None = None, **asked: Any) -> Found:
+    """The best of the space in a file: `search("space.yaml", workers=8).best`."""
+    return solve(read_space(space, changed), Asked(**asked))
