@@ -56,7 +56,7 @@ def _late_after(limits: I64, start: I64, costs: I64, sizes: I64, first: int, fir
     head, late, k, j = start[:-1].copy(), 0, first, first_size
     while k >= 0:
         now += costs[k, j]
-        late += np.sum(limits[head[k] : head[k] + sizes[j]] < now)
+        late += int(np.sum(limits[head[k] : head[k] + sizes[j]] < now))
         head[k] += sizes[j]
         k = -1
         for other in range(len(head)):
