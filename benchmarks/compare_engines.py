@@ -4,7 +4,7 @@
 
 OLD and NEW hold src/etude. Each turn is a process of its own for each tree, which generates the jobs, runs each once to
 compile kernels, and times three more: every rank of 64 with closed forms, and of 16 on `links` and `flow`. The table
-has the median of the CPU seconds of both trees and the best of them, with their ratios (below 1: NEW is faster; the best
+has the median of the CPU seconds of both trees and the best, with their ratios (below 1: NEW is faster; the best
 says more where cores change their clock), and whether start and end of every node of every rank are the same.
 """
 
