@@ -1,0 +1,21 @@
+"""`etude fleet ... -o FOLDER`: what every kind of fleet leaves behind."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.cli.output import say
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def folder(
+    out: Path | None, tables: "dict[str, pa.Table]", record: dict[str, Any], asked: dict[str, Any], *, force: bool
+) -> None:  # fmt: skip
+    """Written where one is asked for."""
+    from etude.fleet import write_fleet
+
+    if out is None:
+        return
+    write_fleet(tables, record | {"asked": asked}, out, force=force)
+    say(f"wrote {out}")
