@@ -81,8 +81,8 @@ def serve(
     slo: Annotated[
         str,
         typer.Option(
-            help="Limits that goodput counts by: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`. Of a session of "
-            "a workflow: `latency=2s,cost=0.01,label=0.8`."
+            help="Limits that goodput counts by: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`. Of a session "
+            "of a workflow: `latency=2s,cost=0.01,label=0.8`."
         ),
     ] = "",
     token_budget: Annotated[int, typer.Option(min=0, help="Another name for --max-num-batched-tokens.")] = 0,

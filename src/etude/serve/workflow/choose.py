@@ -1,6 +1,6 @@
 """Choosing among the alternatives of a task: fixed rules, and `pixie`, which keeps the budgets of a session.
 
-    choose(task, state) -> the number of an alternative
+choose(task, state) -> the number of an alternative
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def pixie(task: dict[str, Any], state: dict[str, Any]) -> int:
     """The alternative of the plan for this task and the rest of the session that keeps all budgets with the best label.
 
     Plans say an alternative for each task that may still come. A plan's time is its longest chain, with the 95th
-    percentile of what each alternative was seen to take. Of plans that keep the budgets: the best lowest label, then the
-    best labels, then the lowest cost. If none does: the fewest budgets broken, then by the least.
+    percentile of what each alternative was seen to take. Of plans that keep the budgets: the best lowest label, then
+    the best labels, then the lowest cost. If none does: the fewest budgets broken, then by the least.
     """
     tasks = [task, *state["rest"]]
     plans = _plans(tasks)
