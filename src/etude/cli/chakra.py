@@ -114,7 +114,7 @@ def of_text(
             found, id_base, tag_base = et.for_rank(job, rank, world)
             with writing(f"{out}.{rank}.et", force=True) as path, path.open("wb") as file:
                 for piece in et.encode_parts(found, id_base=id_base, tag_base=tag_base):
-                    file.write(piece)
+                    file.write(piece.tobytes())
             advance(1)
     if len(job.groups):
         with writing(f"{out}.json", force=True) as path:
