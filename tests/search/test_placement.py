@@ -12,7 +12,8 @@ from etude.cli import main
 from etude.generate import Generated, Plan, generate
 from etude.generate.model import open_model
 from etude.machine.system import System
-from etude.search.placement import BOUND, LEFT, SAME, best_placement
+from etude.search.placement import best_placement
+from etude.search.placement_best import BOUND, LEFT, SAME
 from etude.search.placement_bound import Bound
 from etude.search.placement_methods import classes_of
 from etude.search.placement_orders import device_orders
@@ -210,8 +211,8 @@ def test_a_folder_of_traces_is_placed(tmp_path: Path, capsys: pytest.CaptureFixt
         ("tries=0", "not a count"),
         ("layers=some", "not a count"),
         ("keep=-1", "not a count"),
-        ("job=here", "`job` or `model`"),
-        ("system=3", "`system`"),
+        ("job=here", "`job` or `model` is needed"),
+        ("system=3", "`system` is needed"),
         ("plan={gpus: 8, tp: 8, pp: 1, global_batch: 4}", ""),
     ],
 )

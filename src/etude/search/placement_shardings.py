@@ -16,8 +16,9 @@ from etude.generate.model import Model, open_model
 from etude.machine import System
 from etude.search.found import Found
 from etude.search.given import Asked, Given
-from etude.search.placement import best_placement
+from etude.search.placement_best import best_placement
 from etude.search.placement_bound import Needs, needs_of
+from etude.search.short_models import count, model_file, shortened
 
 NO_PLAN = "no such plan"
 MEMORY = "does not fit the memory"
@@ -30,11 +31,11 @@ def best_of_shardings(given: Given, asked: Asked, system: System, how: Mapping[s
     shardings = keys.get("shardings", {})
     if not isinstance(plan, Mapping) or not isinstance(shardings, Mapping):
         raise UsageError("`plan` and `shardings` are keys and values", where=where, hint="plan: {gpus: 8, tp: 4}")
-    model = open_model(_model(given))
+    model = open_model(model_file(given))
     made, pruned = _generated(model, plan, shardings, system, given)
     sent = [max_sent_bytes(needs_of(one.job)) for one in made]
     order = sorted(range(len(made)), key=lambda i: (sent[i], i))
-    kept = order[: _count(given, "keep") or len(order)]
+    kept = order[: count(given, "keep") or len(order)]
     if len(order) > len(kept):
         pruned[BYTES] = len(order) - len(kept)
     found = []
@@ -52,8 +53,8 @@ def _joined(found: list[Found], pruned: dict[str, int]) -> Found:
     rows = sorted((row for one in found for row in one.rows), key=lambda row: row["time_ns"])
     why = dict(pruned)
     for one in found:
-        for name, count in one.pruned.items():
-            why[name] = why.get(name, 0) + count
+        for name, left_out in one.pruned.items():
+            why[name] = why.get(name, 0) + left_out
     best = min(found, key=lambda one: one.best["time_ns"])
     by_sharding = []
     for one in found:
@@ -70,8 +71,8 @@ def _generated(
     model: Model, plan: Mapping[str, Any], axes: Mapping[str, Any], system: System, given: Given
 ) -> tuple[list[Generated], dict[str, int]]:
     """The plans that there are and that fit; memory is of the whole model, the job of as many layers as asked for."""
-    where, layers = given.where, _count(given, "layers")
-    short = _shortened(model, layers) if layers else model
+    where, layers = given.where, count(given, "layers")
+    short = shortened(model, layers) if layers else model
     made: list[Generated] = []
     pruned: dict[str, int] = {}
     first: EtudeError | None = None
@@ -101,26 +102,6 @@ def max_sent_bytes(needs: Needs) -> int:
     gather, reduce, scatter, exchange = np.split(needs.size, 4, axis=1)
     each = (members - 1) * gather + (members - 1) / np.maximum(members, 1) * (2 * reduce + scatter + exchange)
     return int((needs.sent.sum(axis=1) + (each * needs.member).sum(axis=0)).max(initial=0))
-
-
-def _model(given: Given) -> str:
-    name = str(given.keys["model"])
-    return str(given.folder / name) if (given.folder / name).is_file() else name
-
-
-def _shortened(model: Model, layers: int) -> Model:
-    """So many of its layers, which are alike."""
-    if not model.blocks:
-        return model.replace(layers=min(layers, model.layers))
-    blocks = [replace(b, repeat=min(layers, b.repeat)) for b in model.blocks]
-    return model.replace(blocks=tuple(blocks))
-
-
-def _count(given: Given, name: str) -> int:
-    found = given.keys.get(name, 0)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise UsageError(f"`{found}` is not a count", where=f"{given.where}: {name}", hint=f"{name}: 2")
-    return found
 
 
 def _name(plan: Plan) -> str:
