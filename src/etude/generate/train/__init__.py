@@ -9,5 +9,6 @@ if TYPE_CHECKING:
     from etude.generate.train.job import plan_memory as plan_memory
     from etude.generate.train.job import sequence_of as sequence_of
     from etude.generate.train.less_memory import with_less as with_less
+    from etude.generate.train.work import least_step_ns as least_step_ns
 
 __getattr__ = face(__name__)
