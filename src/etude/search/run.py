@@ -13,6 +13,7 @@ from etude.search.given import Asked, Given
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "plans": ("etude.search.plans.solve", "plans of a model on a cluster: any of their axes, simulated"),
     "commands": ("etude.search.commands", "any axes of a command of Etude, scored by what it prints"),
+    "regions": ("etude.search.regions", "where requests are computed, within a latency budget"),
 }
 """Kind -> (module with `solve(given, asked)`, what is chosen)."""
 
