@@ -67,4 +67,3 @@ def promise(model: Model, plan: Plan) -> float:
     again = 0.33 if plan.recomputes_layers else 0.02 if plan.twice else 0.0
     small = 0.05 / plan.micro_batch
     return (1 + bubble) * (1 + again + small + 0.03 * (plan.tp - 1) + (0.1 if plan.zero == 3 else 0.0))
-

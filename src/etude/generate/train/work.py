@@ -33,8 +33,8 @@ from etude.model.job import Job
 from etude.model.schema import Kind
 
 F64 = NDArray[np.float64]
-Times = Callable[[Job], F64]
-"""Job -> least time of each node of its only trace, ns."""
+Times = Callable[[Plan, Sequence[Op]], list[float]]
+"""Plan, ops -> least time of each, ns."""
 Ends = tuple[float, float]
 """When the value and the tip of a pass are there, ns after its begin."""
 Reduction = tuple[int, tuple[int, ...]]
@@ -117,19 +117,23 @@ class Work:
 
     def costs(self, times: Times) -> list[float]:
         """Least time of each op. Where ranks have unequal work, of what is routed nothing counts."""
-        found: list[float] = times(self._job()).tolist()
+        found = times(self.plan, self.book.ops)
         if self.layout.routing is not None:
             for number, op in enumerate(self.book.ops):
                 if op.load or op.group in ("ep", "etp", "ep_in", "ep_out"):
                     found[number] = 0.0
         return found
 
-    def _job(self) -> Job:
-        """A job whose only trace has each op once, in the order of their numbers."""
-        columns, groups, peers = columns_of(self.book, np.arange(len(self.book.ops), dtype=np.int32))
-        trace = build_trace(columns, group_slots=groups, peer_slots=len(peers))
-        program = np.zeros(self.plan.gpus, np.int64)
-        return job_of("work", [trace], program, bind(Grid.of(self.plan), [(groups, peers)], program), {})
+
+def job_of_ops(plan: Plan, ops: Sequence[Op]) -> tuple[Job, list[int]]:
+    """A job whose only trace has each of these ops once, in their order, and a rank of each pipeline stage."""
+    book = Book()
+    numbers = np.array([book.op(op) for op in ops], np.int32)
+    columns, groups, peers = columns_of(book, numbers)
+    trace = build_trace(columns, group_slots=groups, peer_slots=len(peers))
+    grid, program = Grid.of(plan), np.zeros(plan.gpus, np.int64)
+    job = job_of("ops", [trace], program, bind(grid, [(groups, peers)], program), {})
+    return job, np.unique(grid.at["pp"], return_index=True)[1].tolist()
 
 
 @dataclass(slots=True)

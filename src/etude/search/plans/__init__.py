@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
-    from etude.search.plans.solve import solve as solve
+    from etude.search.plans.axes import NARROW as NARROW
+    from etude.search.plans.axes import parse_over as parse_over
+    from etude.search.plans.solve import solved as solved
     from etude.search.plans.space import PlanSpace as PlanSpace
+    from etude.search.plans.space import space_of as space_of
 
 __getattr__ = face(__name__)

@@ -16,6 +16,7 @@ from etude.generate.train import sequence_of
 from etude.machine.system import System
 
 SYSTEM: Final = "system"
+STAGES: Final = "stages"
 FIELDS: Final = {key_of(f): f for f in fields(Plan)}
 LONG: Final = 16_384
 """Tokens of a sequence from which on context parallelism is tried."""
@@ -58,6 +59,12 @@ USUAL: Final[dict[str, Callable[[Setting], list[Any]]]] = {
 }
 """Axis -> its values where none are given."""
 
+NARROW: Final[dict[str, list[Any] | None]] = {
+    "tp": None, "pp": None, "ep": None, "zero": [1, 3], "micro_batch": [1, 2, 4],
+    "schedule": ["1f1b", "interleaved:2", "interleaved:4"], "recompute": ["none", "selective:norm,activation", "full"],
+}  # fmt: skip
+"""Axes of `etude plan`."""
+
 
 def default_axes(s: Setting) -> list[str]:
     """What is searched where nobody says: all that changes speed or memory much."""
@@ -76,8 +83,9 @@ def read_axes(over: Mapping[str, Sequence[Any] | None], s: Setting, fixed: Mappi
     found: dict[str, list[Any]] = {}
     for name, values in wanted.items():
         if name not in FIELDS and name != SYSTEM:
-            raise UsageError(f"unknown axis `{name}`", where="over", hint=f"known: {', '.join([*USUAL, 'gpus', SYSTEM])}, "
-                             "or any other field of a plan with its values")  # fmt: skip
+            known = ", ".join([*USUAL, "gpus", SYSTEM])
+            raise UsageError(f"unknown axis `{name}`", where="over",
+                             hint=f"known: {known}, or any other field of a plan with its values")  # fmt: skip
         if name in fixed and name != SYSTEM:
             raise UsageError(f"`{name}` is searched, and it is given too", where="over",
                              hint=f"leave away one of --over {name} and --{name.replace('_', '-')}")  # fmt: skip
@@ -90,11 +98,19 @@ def read_axes(over: Mapping[str, Sequence[Any] | None], s: Setting, fixed: Mappi
 
 
 def parse_over(text: str) -> dict[str, list[Any] | None]:
-    """`tp=1|2|4,zero` -> {"tp": [1, 2, 4], "zero": None}. A comma within a value stays where a name does not follow."""
+    """`tp=1|2|4,zero` -> {"tp": [1, 2, 4], "zero": None}. What follows a comma and is no axis belongs to the last
+    value: `recompute=none|selective:norm,activation`."""
     import yaml
 
+    parts: list[str] = []
+    for part in text.split(",") if text.strip() else []:
+        name = part.partition("=")[0].strip().replace("-", "_")
+        if parts and "=" in parts[-1] and "=" not in part and name not in FIELDS and name != SYSTEM:
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
     found: dict[str, list[Any] | None] = {}
-    for part in re.split(r",(?=\s*[a-z_]+\s*(?:=|,|$))", text.strip()) if text.strip() else []:
+    for part in parts:
         name, equals, values = part.partition("=")
         key = name.strip().replace("-", "_")
         if not key or (equals and not values.strip()):
@@ -105,7 +121,7 @@ def parse_over(text: str) -> dict[str, list[Any] | None]:
     return found
 
 
-def layers_of_stages(value: Any, model: Model, given: Mapping[str, Any]) -> list[int]:
+def layers_of_stages(value: Any, model: Model, plan: Plan) -> list[int]:
     """Layers of each stage: `even` none are named, `last-1` the last has one less than its part, for the head; the
     others share what is left, those behind the first have more."""
     if value == EVEN or value == "":
@@ -116,8 +132,8 @@ def layers_of_stages(value: Any, model: Model, given: Mapping[str, Any]) -> list
         return [int(v) for v in value.split(",")]
     less = _LAST.fullmatch(str(value))
     if less is None:
-        raise UsageError(f"stages `{value}`", where="over", hint="even, last-1, last-2, or layers of each stage: 9,9,8,6")
-    stages = int(given.get("pp", 1)) * max(parse(str(given.get("schedule", "1f1b")))[1], 1)
+        raise UsageError(f"stages `{value}`", where="over", hint="even, last-1, or layers of each stage: 9,9,8,6")
+    stages = plan.pp * max(parse(plan.schedule)[1], 1)
     if stages == 1:
         return []
     last = max(model.layers // stages - int(less[1]), 1)

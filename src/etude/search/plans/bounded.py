@@ -28,6 +28,8 @@ SIMULATED: Final = 8
 """Candidates of a round that are simulated at most."""
 LOOKED: Final = 32
 """Candidates of a round whose own bound and memory are worked out at most."""
+ALWAYS: Final = ("tp", "pp", "cp", "ep", "zero", "schedule", "micro_batch", "recompute")
+"""Fields of a plan that a row has, whether they are searched or not."""
 AGAIN: Final = ("recompute",)
 """Fields in which plans of a family differ."""
 MOVING: Final = ("recompute", "micro_batch")
@@ -138,8 +140,8 @@ class Tree:
 
 def row_of(space: PlanSpace, c: Candidate, scored: Mapping[str, Any]) -> Row:
     """What is told of a candidate: where it lies on the axes, and what it scores."""
-    row: Row = {"system": c.system} if len(space.systems) > 1 else {}
-    row |= {name: _said(c, name) for name in space.axes if name != "system"}
+    row: Row = {"system": c.system, "gpus": c.plan.gpus}
+    row |= {name: _said(c, name) for name in dict.fromkeys([*space.axes, *ALWAYS]) if name != "system"}
     row |= {"dp": c.plan.dp, "global_batch": c.plan.batch, **scored}
     if (price := space.prices.get(c.system)) is not None:
         row["cost_usd"] = price * c.plan.gpus * scored["step_time_ns"] / 3.6e12
@@ -165,7 +167,7 @@ def flags_of(c: Candidate) -> str:
 
 def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
     """Simulates candidates until no other can be better; `tree` has the rows and the reasons."""
-    space, first = tree.space, SCORES[tree.space.scores[0]]
+    first = SCORES[tree.space.scores[0]]
 
     def entry(ns: float, memory: int | None, c: Candidate) -> tuple[float, float, int, int | None, Candidate]:
         best = tree.best_of(c, ns, memory)
@@ -191,9 +193,7 @@ def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
 
 def first_few(tree: Tree, some: Sequence[Candidate], count: int) -> None:
     """Simulates the so many that fit and have the least bounds; of a family the one that recomputes least."""
-    space = tree.space
     order = sorted((ns, c.number, c) for ns, c in tree.bounds(tree.without_large(some), *AGAIN))
-    del space
     chosen: list[Candidate] = []
     families: set[tuple[str, str]] = set()
     for at in range(0, len(order), LOOKED):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.errors import UsageError
-from etude.search.crew import Crew, crew
+from etude.search.crew import crew
 from etude.search.found import Found, Row, frontier
 from etude.search.given import Asked, Given
 from etude.search.plans.bounded import Tree, bounded, first_few
@@ -35,7 +35,7 @@ def solved(space: PlanSpace, asked: Asked) -> Found:
 def shared_of(space: PlanSpace) -> dict[str, object]:
     """What all calls of workers share."""
     return {
-        "model": space.model, "stack": space.stack, "network": space.network,
+        "model": space.model, "stack": space.stack, "recipe": space.recipe, "network": space.network,
         "energy": "energy" in [*space.scores, *space.limits], "seal": space.seal,
     }  # fmt: skip
 
@@ -46,11 +46,12 @@ def found_of(space: PlanSpace, tree: Tree, whole: int) -> Found:
         told = ", ".join(f"{count:,} {why}" for why, count in pruned.items())
         first = f"; the first: {tree.refusal}" if tree.refusal and set(pruned) == {"not a plan"} else ""
         raise UsageError(f"no plan is left of {whole:,}: {told}{first}",
-                         hint="more GPUs, a smaller --micro-batch or --seq, --recompute full, a larger --limit")  # fmt: skip
+                         hint="more GPUs, a smaller --micro-batch or --seq, a larger --limit")  # fmt: skip
     signs = {SCORES[name].column: SCORES[name].sign for name in space.scores}
     rows = _best_first(tree.rows, signs)
     return Found(
         best=rows[0], frontier=frontier(rows, signs), tried=len(rows), pruned=pruned, space=whole, rows=rows,
+        more={"axes": dict(space.axes), "scores": list(signs)},
     )  # fmt: skip
 
 

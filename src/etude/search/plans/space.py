@@ -12,7 +12,7 @@ limits: {memory: 80GB}
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +54,8 @@ class PlanSpace:
     scores: tuple[str, ...] = ("step",)
     limits: Mapping[str, float] = field(default_factory=dict)
     stack: str = ""
+    recipe: bool = True
+    """What a stack's recipe says completes a plan, as in `etude predict`."""
     network: str = "analytic"
     prices: Mapping[str, float] = field(default_factory=dict)
     """Dollars of a device and hour, by system."""
@@ -91,8 +93,8 @@ def read_plans(given: Given) -> PlanSpace:
 
 def space_of(
     *, model: str, system: str, fixed: Mapping[str, Any], over: Mapping[str, list[Any] | None],
-    score: list[str], limits: Mapping[str, Any], stack: str = "", network: str = "analytic", price: Any = None,
-    tries: int = 0,
+    score: Sequence[str] = (), limits: Mapping[str, Any] | None = None, stack: str = "", recipe: bool = True,
+    network: str = "analytic", price: Any = None, tries: int = 0,
 ) -> PlanSpace:  # fmt: skip
     """The space with its usual values filled in. A step has a sample for each GPU where no batch is given: all
     candidates train the same batch."""
@@ -104,14 +106,14 @@ def space_of(
     systems, opened = {name: open_system(name) for name in names}, open_model(model)
     gpus = _gpus(fixed, over)
     axes = read_axes(over, Setting(opened, systems[names[0]], max(gpus), fixed), fixed)
-    kept = dict(fixed)
+    kept = {**({} if "gpus" in axes else {"gpus": 1}), **fixed}
     if "global_batch" not in axes and not kept.get("global_batch"):
         seq = Setting(opened, systems[names[0]], max(gpus), fixed).seq
         kept["global_batch"] = usual_batch(max(gpus), seq)
     scores = read_scores(score)
     space = PlanSpace(
         model=model, opened=opened, system=names[0], systems=systems, axes=axes, fixed=kept,
-        scores=tuple(scores), limits=read_limits(limits), stack=stack, network=network,
+        scores=tuple(scores), limits=read_limits(limits or {}), stack=stack, recipe=recipe, network=network,
         prices=_prices(price, systems), tries=tries,
     )  # fmt: skip
     if "cost" in [*scores, *space.limits] and (unknown := [n for n in names if n not in space.prices]):

@@ -30,24 +30,26 @@ def _opened(model: str, system: str, stack: str) -> tuple[Model, System, Stack |
     return open_model(model), open_system(system), open_stack(stack or "default")
 
 
-def planned(model: str, system: str, stack: str, given: Mapping[str, Any]) -> Plan:
+def planned(model: str, system: str, stack: str, given: Mapping[str, Any], *, recipe: bool) -> Plan:
     """The plan of these fields, as `etude predict` takes it."""
     network, machine, software = _opened(model, system, stack)
-    if stack in AS_GIVEN or software is None:
+    if stack in AS_GIVEN or software is None or not recipe:
         return Plan.from_dict(given)
     return completed(Said(model=network, given=given, system=machine), software)[0]
 
 
-def predicted(model: str, system: str, stack: str, network: str, given: Mapping[str, Any]) -> Prediction:
+def predicted(
+    model: str, system: str, stack: str, network: str, given: Mapping[str, Any], *, recipe: bool
+) -> Prediction:
     """What `etude predict` says of this plan, whether it fits or not."""
     found, machine, software = _opened(model, system, stack)
-    plan = planned(model, system, stack, given)
+    plan = planned(model, system, stack, given, recipe=recipe)
     options = {} if network == "analytic" else {"network": network}
     return predict(found, plan, machine, stack=software, check=False, **options)
 
 
 def task(
-    *, what: str, system: str, plan: str, model: str, stack: str, network: str, energy: bool, seal: str
+    *, what: str, system: str, plan: str, model: str, stack: str, recipe: bool, network: str, energy: bool, seal: str
 ) -> dict[str, Any]:
     """`bound`: ns of a step at least; `static`: bytes that a GPU holds all the time; `memory`: at most; `score`: the
     simulated step. `plan`: fields as JSON."""
@@ -55,9 +57,9 @@ def task(
     given = json.loads(plan)
     try:
         if what == "score":
-            return _scored(predicted(model, system, stack, network, given), energy=energy)
+            return _scored(predicted(model, system, stack, network, given, recipe=recipe), energy=energy)
         opened, machine, software = _opened(model, system, stack)
-        wanted = planned(model, system, stack, given)
+        wanted = planned(model, system, stack, given, recipe=recipe)
         if what == "bound":
             return {"ns": least_step_time_ns(opened, wanted, machine, stack=software, network=network)}
         memory = plan_memory(opened, wanted)
