@@ -12,6 +12,7 @@ from etude.search.given import Asked, Given
 
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "commands": ("etude.search.commands", "any axes of a command of Etude, scored by what it prints"),
+    "chain": ("etude.search.chain", "where a chain of layers is cut over devices in order"),
 }
 """Kind -> (module with `solve(given, asked)`, what is chosen)."""
 
