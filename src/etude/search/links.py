@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ def _link(given: Given, row: Any, where: str, duration_ns: int, seed: tuple[int,
     if drawn.low_bytes_per_s > drawn.high_bytes_per_s:
         raise UsageError("`low` is above `high`", where=f"{where}: rates")
     count = -(-duration_ns // drawn.every_ns) + 1
-    bounds = np.log([drawn.low_bytes_per_s, drawn.high_bytes_per_s])
-    rates = np.exp(np.random.default_rng(seed).uniform(*bounds, count)).round().astype(np.int64).tolist()
+    low, high = log(drawn.low_bytes_per_s), log(drawn.high_bytes_per_s)
+    rates = np.exp(np.random.default_rng(seed).uniform(low, high, count)).round().astype(np.int64).tolist()
     return Link(tuple(i * drawn.every_ns for i in range(count)), tuple(rates), one.latency_ns)
 
 
