@@ -11,6 +11,7 @@ from etude.fleet.services.costs import exit_costs
 from etude.fleet.services.loop import drawn, run_turns
 from etude.fleet.services.results import services_record
 from etude.fleet.services.spec import Service, Services, read_services
+from etude.fleet.services.stability import by_shortening, stable_action
 
 MS = 1_000_000
 
@@ -91,3 +92,46 @@ def test_bad_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
             read_services(path)
     assert main(["fleet", str(path)]) == 2
     assert "unknown policy" in capsys.readouterr().err
+
+
+def test_a_request_ends_with_its_batch_in_what_stability_expects():
+    """The second queue is due at 30, and its batch of two takes 20: after the first one, whole, both end at 35. A mean
+    of 10 for each request would have one of them at 25."""
+    costs = [np.array([[5, 5], [15, 15]], np.int64), np.array([[8, 8], [20, 20]], np.int64)]
+    found = stable_action([[0], [1, 2]], np.array([29, 30, 30]), costs, by_shortening(costs), [1, 2], 0)
+    # whole: a then b 15, 35 (two late), b then a 20, 35 (one late); shortened by one exit: 5, 13, nobody is late
+    assert found == (0, 0, 0)
+
+
+def naive_late(queues, deadline, costs, less, k, j, sizes, now):
+    """What a person would do with cards on a table."""
+    left, late = [list(queue) for queue in queues], 0
+    while k is not None:
+        now += int(costs[k][max(len(costs[k]) - 1 - less, 0)][j])
+        batch, left[k] = left[k][: sizes[j]], left[k][sizes[j] :]
+        late += sum(now > deadline[r] for r in batch)
+        waits = [(deadline[queue[0]], other) for other, queue in enumerate(left) if queue]
+        k = min(waits)[1] if waits else None
+        j = 0 if k is None else max(i for i, size in enumerate(sizes) if size <= len(left[k]))
+    return late
+
+
+def test_stability_takes_what_all_actions_one_by_one_say():
+    draws = np.random.default_rng(5)
+    for _ in range(60):
+        exits = draws.integers(1, 4, 3)
+        costs = [np.sort(draws.integers(1, 60, (n, 3)), axis=0).astype(np.int64) for n in exits]
+        lengths = draws.integers(0, 6, 3) + np.array([1, 0, 0])
+        numbers = iter(range(20))
+        queues = [[next(numbers) for _ in range(n)] for n in lengths]
+        deadline = np.sort(draws.integers(1, 200, 20)).astype(np.int64)
+        order = sorted((deadline[q[0]], k) for k, q in enumerate(queues) if q)
+        best = None
+        for less in range(max(exits)):
+            for _, k in order:
+                for j in (2, 1, 0):
+                    if less < exits[k] and [1, 2, 4][j] <= len(queues[k]):
+                        late = naive_late(queues, deadline, costs, less, k, j, [1, 2, 4], 10)
+                        if best is None or late < best[0]:
+                            best = late, (k, exits[k] - 1 - less, j)
+        assert stable_action(queues, deadline, costs, by_shortening(costs), [1, 2, 4], 10) == best[1]

@@ -251,6 +251,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_example():
-    found = search(Path(__file__).parent.parent.parent / "examples" / "chain.yaml", again_s=10)
+    found = search(Path(__file__).parent.parent.parent / "examples" / "search" / "chain.yaml", again_s=10)
     assert found.more["less"]["latency_s"] > 0
     assert len({tuple(row["cut"]) for row in found.rows}) > 1

@@ -12,6 +12,8 @@ from etude.search.given import Asked, Given
 
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "commands": ("etude.search.commands", "any axes of a command of Etude, scored by what it prints"),
+    "workflows": ("etude.search.workflows", "a pattern of several models, and the model of each of its roles"),
+    "regions": ("etude.search.regions", "where requests are computed, within a latency budget"),
     "chain": ("etude.search.chain", "where a chain of layers is cut over devices in order"),
 }
 """Kind -> (module with `solve(given, asked)`, what is chosen)."""

@@ -65,7 +65,7 @@ def begin(machine, number, size, window):
         _insert(machine, number)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _begin_halving(stream, size):
     steps, gathers = np.log2(np.float64(stream.size)), stream.collective == ALL_GATHER
     stream.left = np.int64(2 * steps) if stream.collective == ALL_REDUCE else np.int64(steps)
@@ -75,7 +75,7 @@ def _begin_halving(stream, size):
     stream.send_bytes, stream.send_offset, stream.send_doubling = stream.bytes, stream.offset, stream.is_doubling
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _cycle(stream):
     """Tickets that may need a reduction after `width` that do not."""
     if stream.algorithm == RING:
@@ -85,7 +85,7 @@ def _cycle(stream):
     return (stream.size - 1) * stream.width if stream.group >= 0 else stream.width
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _insert(machine, number):
     """A ticket goes to the endpoint; every second round of an all-reduce is a gather and reduces nothing."""
     stream = machine.streams.streams[number]
@@ -106,7 +106,7 @@ def _insert(machine, number):
         )
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _next_partner(stream, size, offset, is_doubling):
     """Distance doubles and bytes halve; an all-reduce turns round at the farthest partner."""
     if is_doubling == 1:
@@ -117,7 +117,7 @@ def _next_partner(stream, size, offset, is_doubling):
     return size, offset, is_doubling
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _send_next(machine, number):
     """Let one message out and expect one, if a ticket allows it."""
     stream, members = machine.streams.streams[number], machine.streams.members
@@ -146,14 +146,14 @@ def _send_next(machine, number):
     receive(machine.queue, machine.wires, src, stream.rank, size, stream.tag, TELL_STREAM, number)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _note_error(clock, stream):
     """Of which collective the message was that could not be sent."""
     if clock.status != RUNNING and clock.error_collective == NONE:
         clock.error_collective = stream.node
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def packet_ready(machine, number):
     """A ticket has passed the endpoint. True when the phase is over."""
     stream = machine.streams.streams[number]
@@ -170,7 +170,7 @@ def packet_ready(machine, number):
     return stream.left == 0 and stream.free == stream.width
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def packet_received(machine, number):
     """A message came in: it brings a ticket."""
     stream = machine.streams.streams[number]

@@ -24,7 +24,7 @@ def _start(machine, node, row):
         queue.clock[0].error_node = row
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def open_custom(machine, program, row):
     """Start the nodes that wait for nothing. The collective counts as one stream."""
     node = program.nodes[row]
@@ -35,7 +35,7 @@ def open_custom(machine, program, row):
             _start(machine, program.nodes[i], i)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def custom_done(machine, program, row):
     """A node of the trace is through: start those it frees. Gives back the collective if it was the last, or -1."""
     nodes = program.nodes

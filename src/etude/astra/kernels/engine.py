@@ -30,7 +30,7 @@ from etude.astra.state import (
 from etude.kernels.compile import kernel
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _check_tie(queue, program, row):
     """A message finishes a node while a collective is being worked out ahead: whether the rank's other calls of
     this instant come before it depends on packets that were never simulated."""
@@ -40,7 +40,7 @@ def _check_tie(queue, program, row):
         stop(clock, AMBIGUOUS)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _run_call(sim, rank, number):
     """One thing a rank has to do now. Gives back the node it finishes and the stream it ends, or -1."""
     machine, queue, program = sim.machine, sim.machine.queue, sim.program
@@ -72,7 +72,7 @@ def _run_call(sim, rank, number):
     return sim.collectives.collectives[collective].node, ended
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _tell(sim, whom, arg):
     """Tell the sender or the receiver of a message. Gives back the node that this finishes, or -1."""
     if whom == TELL_STREAM:
@@ -93,7 +93,7 @@ def _tell(sim, whom, arg):
     return NONE
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _delivered(machine, number, is_arrival):
     """A message is there. Its sender is told first; the receiver's turn is noted for the next step."""
     clock, message = machine.queue.clock[0], machine.wires.messages[number]
@@ -116,7 +116,7 @@ def start_ranks(queue):
         push(queue, np.int64(0), EVENT_START | (rank << 3))
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _take_event(sim):
     """Process the next event. Gives back the node that this finishes and the rank that is to look for nodes, or -1."""
     machine, clock = sim.machine, sim.machine.queue.clock[0]

@@ -27,20 +27,20 @@ MIX = np.uint64(0xC2B2AE3D27D4EB4F)
 LONGEST_NS = np.float64(1 << 62)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def as_int(size):
     """The size of a message after it was kept in an `int` of 32 bits, as the rendezvous protocol does: from 2 GiB on
     another one, which may be below 0."""
     return ((size + np.int64(1 << 31)) & np.int64(0xFFFFFFFF)) - np.int64(1 << 31)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def real_bytes(size):
     """The bytes that are sent: a size below 0 is read as one of 64 bits without a sign."""
     return np.float64(size) if size >= 0 else np.float64(size) + np.float64(2.0**64)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def delay_ns(dims, src, dst, size):
     """Congestion-unaware: latency per hop plus one serialization, in the first dimension that differs."""
     for d in range(len(dims)):
@@ -66,7 +66,7 @@ def _match_hash(key1, key2, mask):
     return np.int64(h >> np.uint64(32)) & mask
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _find_match(matches, key1, key2):
     """Slot of a (tag, source, destination, size), or the empty one where it belongs."""
     mask = len(matches) - 1
@@ -76,7 +76,7 @@ def _find_match(matches, key1, key2):
     return slot
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _take_match(clock, wires, hole):
     """Take the first record of a slot's list; the slot is emptied when the list is."""
     matches, mask = wires.matches, len(wires.matches) - 1
@@ -100,7 +100,7 @@ def _take_match(clock, wires, hole):
             hole = slot
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _append_match(clock, wires, slot, key1, key2, record):
     wires.messages[record].next = NONE
     match = wires.matches[slot]
@@ -118,7 +118,7 @@ def _append_match(clock, wires, slot, key1, key2, record):
 # --- links, in the congestion-aware backend ---------------------------------------------------------------------------
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _link_of(wires, message):
     """The next link of a message on its way, and the device behind it."""
     n, kind = wires.settings[0].npus, wires.dims[0].kind
@@ -132,7 +132,7 @@ def _link_of(wires, message):
     return n + dst, dst
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _transmit(queue, wires, link, number):
     now = queue.clock[0].now
     serialization = real_bytes(wires.messages[number].size) / wires.dims[0].bytes_per_ns
@@ -141,7 +141,7 @@ def _transmit(queue, wires, link, number):
     schedule(queue, now + np.int64(serialization), EVENT_LINK_FREE | (link << 3))
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _enter_link(queue, wires, number):
     message = wires.messages[number]
     place, _ = _link_of(wires, message)
@@ -158,7 +158,7 @@ def _enter_link(queue, wires, number):
     link.tail = number
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def link_free(queue, wires, place):
     """A link has sent a message: the next one in its line enters."""
     link = wires.links[place]
@@ -169,7 +169,7 @@ def link_free(queue, wires, place):
         _transmit(queue, wires, place, number)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def is_delivered(queue, wires, number):
     """A message reached the next device. True at the last one; else it goes on to the next link."""
     if wires.settings[0].is_aware == 0:
@@ -196,7 +196,7 @@ def _is_overlong(dims, size):
     return False
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _route(wires, message):
     """Hops and direction of a message that is about to enter its first link."""
     n, kind = wires.settings[0].npus, wires.dims[0].kind
@@ -265,7 +265,7 @@ def expect(queue, wires, src, dst, size, tag, tell, receiver):
     _append_match(clock, wires, slot, key1, key2, number)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def mark_arrived(wires, number):
     """The message is there, but nobody has asked for it yet."""
     wires.messages[number].hops = NONE
@@ -281,7 +281,7 @@ def _handshake(queue, wires, src, dst, size, tag, tell, arg):
     return number
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def send(queue, wires, src, dst, size, tag, tell, arg):
     """Send; under rendezvous only once the receiver's handshake has come in."""
     if wires.settings[0].has_rendezvous == 0:
@@ -293,7 +293,7 @@ def send(queue, wires, src, dst, size, tag, tell, arg):
         expect(queue, wires, dst, src, HANDSHAKE_BYTES, tag + HANDSHAKE_TAG, TELL_HANDSHAKE_SEND, number)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def receive(queue, wires, src, dst, size, tag, tell, arg):
     """Receive; under rendezvous a handshake goes to the sender first."""
     if wires.settings[0].has_rendezvous == 0:

@@ -6,7 +6,7 @@ from etude.astra.state import BINARY_TREE, NONE, POOL_FULL, TURN_ALL, TURN_FIRST
 from etude.kernels.compile import kernel
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _take_turn(turns, queues, turn):
     """The queue of a dimension that is next in turn, and the direction its ring runs."""
     half = queues // 2
@@ -21,7 +21,7 @@ def _take_turn(turns, queues, turn):
     return half + at, -1
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _lay_out_phases(machine, number, plan, size):
     """Fill the stream's phases: where each one queues, which way it runs and how many bytes it starts with."""
     streams, queues = machine.streams, machine.wires.settings[0].queues
@@ -56,13 +56,13 @@ def _start(machine, number):
     begin(machine, number, phase.bytes, template.window)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _queue_of(streams, number):
     stream = streams.streams[number]
     return streams.queues[stream.rank, streams.phases[number, stream.phase].queue]
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _line_up(streams, queue, number):
     streams.streams[number].next = NONE
     if queue.head == NONE:
@@ -72,7 +72,7 @@ def _line_up(streams, queue, number):
     queue.tail = number
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _step_out(streams, queue, number):
     before, at = NONE, queue.head
     while at != number:
@@ -87,7 +87,7 @@ def _step_out(streams, queue, number):
     queue.running -= 1
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _start_waiting(machine, queue):
     """Start streams in line as long as the queue runs fewer than it may; started ones are always in front."""
     at_once, streams = machine.wires.settings[0].at_once, machine.streams.streams
@@ -120,7 +120,7 @@ def open_chunks(machine, collective, rank, node, first_tag):
         _start_waiting(machine, queue)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def next_phase(machine, number):
     """Move a stream that has finished a phase, but not its last, to the queue of the next one."""
     streams = machine.streams
@@ -133,7 +133,7 @@ def next_phase(machine, number):
     _start_waiting(machine, new)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def close_stream(machine, number):
     """Take a finished stream out of its queue and start whoever waits there."""
     queue = _queue_of(machine.streams, number)

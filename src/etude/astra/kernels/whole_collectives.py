@@ -44,7 +44,7 @@ def _steps(collective, n):
     return n * (n - 1) // 2 if collective == ALL_TO_ALL else n - 1
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _pass_round(joins, width, steps, add_ns, reduce_ns, template):
     """One chunk round a ring, of which the first `width` members stand for all; `scratch` is the delay to each."""
     n, collective = template.size, template.collective
@@ -58,7 +58,7 @@ def _pass_round(joins, width, steps, add_ns, reduce_ns, template):
         joins[0].finish_ns = max(last + joins[0].scratch, joins[0].finish_ns) + add
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def ring_finish(wires, members, joins, template, size, chunks):
     """Finish of a ring collective, from when each member joined.
 
@@ -84,7 +84,7 @@ def ring_finish(wires, members, joins, template, size, chunks):
         joins[i].registered_ns = joins[i].finish_ns - wait_ns
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _run_batch(machine, joins, number):
     """Calls of one rank. A stream's node is the slot of its member, where chunks count up to 0."""
     queue, streams, clock = machine.queue, machine.streams.streams, machine.queue.clock[0]
@@ -112,7 +112,7 @@ def _run_batch(machine, joins, number):
             close_stream(machine, stream)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def run_traffic(machine, collectives, communicator):
     """Run one collective's messages on a machine of its own; fills the members' finish and registration."""
     queue, wires, clock = machine.queue, machine.wires, machine.queue.clock[0]
@@ -143,7 +143,7 @@ def run_traffic(machine, collectives, communicator):
         stop(clock, AMBIGUOUS)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _memo_of(collectives, communicator):
     """The memo where the times of such a collective belong, if all members join at once."""
     key = collectives.plan_key[communicator.plan]
@@ -161,7 +161,7 @@ def _is_memo_of(memo, communicator, key):
     )
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _write_memo(memo, communicator, key, joins):
     """Keep the times of a collective if they are the same for all members."""
     for i in range(1, len(joins)):

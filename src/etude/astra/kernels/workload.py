@@ -33,14 +33,14 @@ from etude.astra.state import (
 from etude.kernels.compile import kernel
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _push_ready(program, node):
     line = program.lines[node.rank, node.resource]
     push_key(program.ready, line.start, line.count, node.key)
     line.count += 1
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _next_issuable(program, rank):
     """The ready node with the smallest id whose resource is free, taken off its heap; -1 if none."""
     best, best_key = NONE, np.int64(0)
@@ -59,7 +59,7 @@ def _next_issuable(program, rank):
     return np.int64(program.nodes[program.rank_start[rank] + best_key].at_key)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def finish(clock, program, row, is_pass_open):
     """Give back the node's resource and count down its children. Ready ones join their heap, or wait for the next
     pass if one is under way."""
@@ -80,7 +80,7 @@ def finish(clock, program, row, is_pass_open):
                 _push_ready(program, nodes[child])
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _issue_memory(queue, program, row):
     """Ask a remote memory; those that several ranks share serve one request at a time. A node that waits keeps who
     is behind it as its tag."""
@@ -102,7 +102,7 @@ def _issue_memory(queue, program, row):
         program.servers[node.peer].is_busy = 1
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def memory_free(queue, program, row):
     """A remote memory has served a node: the next one in its line is served."""
     server = program.servers[program.nodes[row].peer]
@@ -127,7 +127,7 @@ def _is_other(communicator, collective, stream):
     )
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _join(machine, collectives, number, stream):
     """Join a collective. True for the last member to join."""
     clock, collective = machine.queue.clock[0], collectives.collectives[number]
@@ -150,7 +150,7 @@ def _join(machine, collectives, number, stream):
     return True
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _announce(sim, communicator):
     """Put the finish of every member of a collective that has been worked out on its rank's list."""
     status = sim.side.queue.clock[0].status
@@ -164,7 +164,7 @@ def _announce(sim, communicator):
         )
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _next_stream(sim, collective, rank):
     """The number of a collective's first stream on its rank; -1 if the original never starts one.
 
@@ -188,7 +188,7 @@ def _next_stream(sim, collective, rank):
     return stream
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _issue_collective(sim, number, rank):
     """Join a collective and work it out if this is its last member, or start its chunks on this rank."""
     collective = sim.collectives.collectives[number]
@@ -206,7 +206,7 @@ def _issue_collective(sim, number, rank):
 # --- issuing ----------------------------------------------------------------------------------------------------------
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def _issue(sim, row, rank):
     """Start what a node does."""
     queue, wires, program = sim.machine.queue, sim.machine.wires, sim.program
@@ -230,7 +230,7 @@ def _issue(sim, row, rank):
         stop(queue.clock[0], BAD_NODE)
 
 
-@kernel(allocates=False, inline="llvm")
+@kernel(allocates=False)
 def issue_ready(sim, number):
     """One pass over the ready nodes of a rank in ascending id; what becomes ready meanwhile waits for the next pass."""
     clock, program = sim.machine.queue.clock[0], sim.program

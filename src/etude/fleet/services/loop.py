@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from etude.fleet.services.costs import forward_costs
 from etude.fleet.services.spec import Service, Services
+from etude.fleet.services.stability import by_shortening, stable_action
 
 I64 = NDArray[np.int64]
 Action = tuple[int, int, int]
@@ -65,10 +66,13 @@ def run_turns(spec: Services, services: list[Service], costs: list[I64], service
     limit = np.array([one.deadline_ns for one in services], np.int64)
     deadline = arrival_ns + limit[service]
     aimed = arrival_ns + np.floor(limit[service] * (1 - spec.headroom)).astype(np.int64)
-    choose = {"fifo": _fifo, "edf": _edf, "stability": _stability}[spec.policy]
+    shortened = by_shortening(costs)
 
     def act(queues: list[list[int]], now: int) -> Taken:
-        k, taken, j = choose(queues, aimed, costs, spec.sizes, now)
+        if spec.policy == "stability":
+            k, taken, j = stable_action(queues, aimed, costs, shortened, spec.sizes, now)
+        else:
+            k, taken, j = (_edf if spec.policy == "edf" else _fifo)(queues, aimed, costs, spec.sizes, now)
         size = spec.sizes[j]
         batch, queues[k] = queues[k][:size], queues[k][size:]
         return batch, int(costs[k][taken, j]), taken
@@ -113,33 +117,3 @@ def _edf(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: list[i
     j = largest(sizes, len(queues[k]))
     inside = np.flatnonzero(now + costs[k][:, j] <= deadline[queues[k][0]])
     return k, int(inside[-1]) if len(inside) else 0, j
-
-
-def _stability(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: list[int], now: int) -> Action:
-    """The action after which fewest of all that wait would be late, if what is left went on by deadline, at the same
-    depth and in the largest batches. Of equal ones the deepest exit, then the earliest deadline, then the largest
-    batch."""
-    order = sorted((int(deadline[queue[0]]), queue[0], k) for k, queue in enumerate(queues) if queue)
-    waiting = np.array([r for queue in queues for r in queue], np.int64)
-    of = np.repeat(np.arange(len(queues)), [len(queue) for queue in queues])
-    by_deadline = np.lexsort((waiting, deadline[waiting]))
-    waiting, of = waiting[by_deadline], of[by_deadline]
-    limits, depth = deadline[waiting], max(len(cost) for cost in costs)
-    best: tuple[int, Action] | None = None
-    for less in range(depth):
-        each = np.array([cost[max(len(cost) - 1 - less, 0), -1] / sizes[-1] for cost in costs])[of]
-        for _, _, k in order:
-            if less >= len(costs[k]):
-                continue
-            taken, rank = len(costs[k]) - 1 - less, np.cumsum(of == k)
-            for j in range(largest(sizes, len(queues[k])), -1, -1):
-                inside = (of == k) & (rank <= sizes[j])
-                after = now + int(costs[k][taken, j])
-                ends = np.where(inside, after, after + np.cumsum(np.where(inside, 0.0, each)))
-                late = int(np.count_nonzero(ends > limits))
-                if best is None or late < best[0]:
-                    best = late, (k, taken, j)
-                if not late:
-                    return best[1]
-    assert best is not None
-    return best[1]
