@@ -119,5 +119,8 @@ def _elements(shapes: str) -> int:
 
 
 def _unlike(model: str, block: Block, op: Op) -> UsageError:
-    return UsageError(f"block `{block.name}`: `{op.name}` cannot be split by kernels", where=model,
-                      hint="networks of convolutions, pools, residuals and linear layers: mobilenet-v2, vgg16")  # fmt: skip
+    return UsageError(
+        f"block `{block.name}`: `{op.name}` cannot be split by kernels",
+        where=model,
+        hint="networks of convolutions, pools, residuals and linear layers: mobilenet-v2, vgg16, resnet-18",
+    )
