@@ -16,6 +16,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "placement": ("etude.search.placement", "the device of each rank of a job, scored by simulation on links"),
     "workflows": ("etude.search.workflows", "a pattern of several models, and the model of each of its roles"),
     "regions": ("etude.search.regions", "where requests are computed, within a latency budget"),
+    "chain": ("etude.search.chain", "where a chain of layers is cut over devices in order"),
 }
 """Kind -> (module with `solve(given, asked)`, what is chosen)."""
 
