@@ -52,13 +52,15 @@ def asked(kind: str, place: Path) -> list[str]:
     moe = ROOT / "examples" / "qwen1.5-moe.yaml"
     if kind in ("a job", "a group"):
         return ["fleet", *(TRAINED if kind == "a job" else GROUP.format(moe=moe)).split()]
+    if kind == "radio":
+        return ["fleet", str(ROOT / "examples/airan.yaml")]
     if kind == "a cluster":
         return ["fleet", str(ROOT / "examples/cluster.yaml"), "--jobs", str(ROOT / "examples/jobs.csv")]
     (place / "file.yaml").write_text(FILES[kind].replace("qwen1.5-moe.yaml", str(moe)))
     return ["fleet", str(place / "file.yaml")]
 
 
-@pytest.mark.parametrize("kind", ["a job", "a group", "a cluster", *FILES])
+@pytest.mark.parametrize("kind", ["a job", "a group", "a cluster", "radio", *FILES])
 def test_times_add_up_and_folders_are_read(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     ask = asked(kind, tmp_path)
     assert main([*ask, "-o", str(tmp_path / "out"), "--json"]) == 0
@@ -68,7 +70,8 @@ def test_times_add_up_and_folders_are_read(kind: str, tmp_path: Path, capsys: py
     assert found["useful_fraction"] == pytest.approx(found["useful_s"] / found["duration_s"])
     assert min(found["useful_s"], *found["lost_s"].values()) >= 0
     place = str(tmp_path / "out")
-    assert main(["query", place, "select count(*) as n from jobs", "--csv"]) == 0
+    rows = "members" if kind == "radio" else "jobs"
+    assert main(["query", place, f"select count(*) as n from {rows}", "--csv"]) == 0
     assert int(capsys.readouterr().out.split()[1]) >= 1
     assert main(["compare", place, place, "--json"]) == 0
     ratios = {row["measure"]: row["ratio"] for row in json.loads(capsys.readouterr().out)["measures"]}

@@ -19,3 +19,14 @@ def folder(
         return
     write_fleet(tables, record | {"asked": asked}, out, force=force)
     say(f"wrote {out}")
+
+
+def notes_of(found: Any) -> list[str]:
+    """Of jobs that share a cluster: what a reader should know."""
+    jobs, notes = found.jobs, list(found.jobs.notes)
+    if found.refused:
+        names = ", ".join(jobs.name[job] for job in found.refused[:3])
+        notes.append(f"{len(found.refused):,} jobs fit no node and are left out: {names}")
+    if found.stuck:
+        notes.append(f"{found.stuck:,} jobs had not ended when nothing more could change, or at the horizon")
+    return notes

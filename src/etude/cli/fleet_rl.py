@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from etude.cli.fleet_folder import folder
+from etude.cli.fleet_folder import folder, notes_of
 from etude.cli.output import emit, say
 from etude.errors import UsageError
 
@@ -27,7 +27,6 @@ def post_trained(pool: Any, out: Path | None, *, seed: int, force: bool, json: b
 
 def with_jobs(pool: Any, policy: str, times: Any, out: Path | None, *, seed: int, force: bool, json: bool) -> int:
     """Jobs beside `rl` and streams: these have their nodes until they are done, jobs the others, and then all."""
-    from etude.cli.fleet_sharing import notes_of
     from etude.fleet.rl import mixed
 
     found = mixed(pool, policy, times, seed=seed)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etude.cli.fleet_folder import folder
+from etude.cli.fleet_folder import folder, notes_of
 from etude.cli.output import emit, say
 from etude.errors import UsageError
 
@@ -71,16 +71,6 @@ def _told(
     folder(out, tables, record, asked, force=force)
     emit(record | {"jobs": tables["jobs"]} if json else _shown(record), json=json)
     return 0
-
-
-def notes_of(found: Any) -> list[str]:
-    jobs, notes = found.jobs, list(found.jobs.notes)
-    if found.refused:
-        names = ", ".join(jobs.name[job] for job in found.refused[:3])
-        notes.append(f"{len(found.refused):,} jobs fit no node and are left out: {names}")
-    if found.stuck:
-        notes.append(f"{found.stuck:,} jobs had not ended when nothing more could change, or at the horizon")
-    return notes
 
 
 def _shown(record: dict[str, Any]) -> dict[str, Any]:
