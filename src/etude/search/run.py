@@ -12,6 +12,7 @@ from etude.search.given import Asked, Given
 
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "commands": ("etude.search.commands", "any axes of a command of Etude, scored by what it prints"),
+    "mix": ("etude.search.mix", "how many devices of which kinds serve which models"),
     "regions": ("etude.search.regions", "where requests are computed, within a latency budget"),
 }
 """Kind -> (module with `solve(given, asked)`, what is chosen)."""
