@@ -24,7 +24,8 @@ from etude.fleet import Recovery, parse_checkpoints, predicted_costs, simulate_f
 from etude.fleet.costs import Config, Costs
 from etude.fleet.events import draw
 from etude.fleet.faults import open_faults
-from etude.fleet.federated import Swarm, alike, federate
+from etude.fleet.federated import Swarm, federate
+from etude.fleet.federated.clients import alike
 from etude.fleet.middle import fault_in_step
 from etude.fleet.sharing import read_cluster, read_jobs, share, shared_record
 from etude.generate import Plan, generate

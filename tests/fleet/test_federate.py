@@ -8,7 +8,8 @@ import pytest
 
 from etude.cli import main
 from etude.errors import UsageError
-from etude.fleet.federated import Swarm, Together, alike, federate, read_clients, trained
+from etude.fleet.federated import Swarm, Together, federate, read_clients, trained
+from etude.fleet.federated.clients import alike
 from etude.fleet.federated.links import finished
 from etude.fleet.federated.presence import two_states
 from etude.fleet.federated.swarm import spread

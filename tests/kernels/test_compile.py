@@ -175,3 +175,15 @@ def test_what_only_kernels_call_has_no_entry_for_python():
     assert not add.signatures and len(add.inner.signatures) == 1
     assert add(2, 3) == 5
     assert len(add.signatures) == len(add.inner.signatures) == 1
+
+
+def test_kernels_load_no_linear_algebra_and_a_product_of_matrices_still_compiles():
+    code = """
+import sys, numpy as np
+from etude.kernels.compile import kernel
+assert "scipy.linalg" not in sys.modules
+import numba
+print(numba.njit(lambda a: a @ a)(np.full((2, 2), 3.0)).tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[[18.0, 18.0], [18.0, 18.0]]"

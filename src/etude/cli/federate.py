@@ -22,14 +22,16 @@ EXAMPLE = """Federated rounds: clients of mixed devices and links, sampled, with
   etude federate llama3-70b --clients 100 --link 7..10Gb/s --share swarm+warmup --lag 10min --chunk 1GB --rounds 1
   etude federate resnet-50 --clients 1000 --count 50 --available 0.3..0.9 --away 4 --sample awpsp \\
       --correlated 20x50:available=0.8,away=10
+  etude federate llama3.2-1b --clients clients.csv --split auto --lora 16 --lora-cut 4 --steps 10 --lengths dirichlet
   etude federate ... -o rounds/; etude report rounds/ -o rounds.html
 
 Clients are rows of a CSV: `down` and `up` (100Mb/s), `step_s` or `system` (a step there is predicted), and where they
-are not as usual `name`, `available`, `away`, `drops`, `samples`, `share`, `group`, `label`. Or they are a number, and
-figures are drawn between bounds. The same seed gives the same clients and absences to every way to sample.
+are not as usual `name`, `available`, `away`, `drops`, `samples`, `share`, `group`, `label`, `memory`. Or they are a
+number, and figures are drawn between bounds. The same seed gives the same clients and absences to every way to sample.
 """
 DRAWN = "Clients"
 SWARM = "Swarm"
+SPLIT = "Split training"
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
@@ -89,6 +91,37 @@ def federate(
         float, typer.Option(min=0.0, help="Part of the chunks that everybody holds after it.", rich_help_panel=SWARM)
     ] = 0.1,
     lag: Annotated[str, typer.Option(help="Longest lag of a client in the warm-up.", rich_help_panel=SWARM)] = "0s",
+    split: Annotated[
+        str,
+        typer.Option(
+            help="Layers that a client holds, the server has the rest: `8`; `auto`: each client has its own cut, with "
+            "one layer at least (`auto:0`: or none).",
+            rich_help_panel=SPLIT,
+        ),
+    ] = "",
+    lora: Annotated[int, typer.Option(min=0, help="Rank of the adapters that are trained.", rich_help_panel=SPLIT)] = 0,
+    lora_cut: Annotated[
+        int,
+        typer.Option(min=0, help="Rank in the last layer of a client; 0: as --lora.", rich_help_panel=SPLIT),
+    ] = 0,
+    server_system: Annotated[
+        str, typer.Option(help="System whose devices compute for the server; default: dgx-h100.", rich_help_panel=SPLIT)
+    ] = "",
+    server_devices: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Devices of the server, each for one client at a time; default: 1.", rich_help_panel=SPLIT
+        ),
+    ] = 0,
+    seq: Annotated[int, typer.Option(min=0, help="Tokens of the longest sample; 0: 1,024.", rich_help_panel=SPLIT)] = 0,
+    lengths: Annotated[
+        str,
+        typer.Option(
+            help="`dirichlet:0.5`: samples of 1/8, 1/4, 1/2 and all of --seq, which each client has in a mix of its "
+            "own; default: all are of --seq.",
+            rich_help_panel=SPLIT,
+        ),
+    ] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for `etude query`, `compare` and `report`.")
@@ -96,6 +129,7 @@ def federate(
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that exists.")] = False,
     json: AsJson = False,
 ) -> int:
+    from etude.cli.federate_split import Cut
     from etude.fleet import write_fleet
     from etude.fleet.federated import federate as run
     from etude.fleet.federated import trained
@@ -106,16 +140,22 @@ def federate(
     network = model_of(model)
     weights = weight_bytes(network, precision)
     drawn = {"link": link, "up": up, "step": step, "available": available, "away": away}
-    who = clients_of(clients, network, micro_batch, seed, drawn)
+    cut = Cut.read(split, lora, lora_cut, server_system, server_devices, seq, lengths)
+    who = clients_of(clients, network, micro_batch, seed, drawn, predicted=cut is None)
     who, together = grouped(who, correlated)
     if labels:
         who = who.with_labels(labels)
     wait = seconds(deadline, "--deadline") if deadline else 0.0
     who = trained(who, train, model_bytes=weights, steps=steps, deadline_s=wait, parts=parts)
+    limit = parse_bandwidth(server) if server else 0.0
+    parted = None if cut is None else cut.planned(
+        who, network, micro_batch=micro_batch, precision=precision, steps=steps, count=min(count or len(who), len(who)),
+        limit=limit, seed=seed,
+    )  # fmt: skip
     found = run(
         who, model_bytes=weights, rounds=rounds, count=count or len(who), steps=steps, sample=sample, deadline_s=wait,
-        quorum=quorum, server_bytes_per_s=parse_bandwidth(server) if server else 0.0, together=together, leave=leave,
-        swarm=swarm_of(share, chunk, warmup, lag, peers), parts=parts, seed=seed,
+        quorum=quorum, server_bytes_per_s=limit, together=together, leave=leave,
+        swarm=swarm_of(share, chunk, warmup, lag, peers), split=parted, parts=parts, seed=seed,
     )  # fmt: skip
     record = found.summary() | {"model_bytes": weights}
     if out is not None:
@@ -123,7 +163,7 @@ def federate(
             "model": model, "clients": clients, **drawn, "correlated": correlated, "labels": labels, "leave": leave,
             "rounds": rounds, "count": count, "steps": steps, "sample": sample, "train": train, "deadline": deadline,
             "quorum": quorum, "server": server, "share": share, "chunk": chunk, "peers": peers, "warmup": warmup,
-            "lag": lag, "seed": seed,
+            "lag": lag, "seed": seed, **({} if cut is None else cut.asked()),
         }  # fmt: skip
         write_fleet(found.tables(), record | {"asked": asked}, out, force=force)
         say(f"wrote {out}")
@@ -150,8 +190,10 @@ def seconds(text: str, what: str) -> float:
     return found
 
 
-def clients_of(text: str, model: "Model", micro_batch: int, seed: int, drawn: dict[str, Any]) -> "Clients":
-    """Those of a file, or as many as a number says."""
+def clients_of(
+    text: str, model: "Model", micro_batch: int, seed: int, drawn: dict[str, Any], *, predicted: bool = True
+) -> "Clients":  # fmt: skip
+    """Those of a file, or as many as a number says. `predicted`: steps of those with a `system` are."""
     from etude.fleet.federated import drawn_clients, read_clients
     from etude.generate import Plan
 
@@ -171,6 +213,8 @@ def clients_of(text: str, model: "Model", micro_batch: int, seed: int, drawn: di
         from etude.machine import open_system
         from etude.predict import predict
 
+        if not predicted:
+            return 0.0
         plan = Plan(gpus=1, micro_batch=micro_batch, global_batch=micro_batch)
         return predict(model, plan, open_system(system)).step_time_ns / 1e9
 
@@ -233,6 +277,10 @@ def _shown(record: dict[str, Any]) -> dict[str, Any]:
         "clients": f"{record['clients']:,}, {record['never_taken']:,} of them never taken",
         "rounds of a client": f"{part['min']:,} to {part['max']:,}, variance {part['variance']:,.2f}",
     }
+    if "split" in record:
+        from etude.cli.federate_split import split_rows
+
+        rows |= split_rows(record["split"])
     if record["share"] < 1:
         rows["trained"] = f"{record['share']:.1%} of the weights by a client in the mean"
     if record["label_coverage"] is not None:

@@ -79,7 +79,11 @@ def serve(
     lengths: Annotated[Path | None, typer.Option(help="File of requests that theirs are drawn like.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
     slo: Annotated[
-        str, typer.Option(help="Limits that goodput counts by: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`.")
+        str,
+        typer.Option(
+            help="Limits that goodput counts by: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`. Of a session "
+            "of a workflow: `latency=2s,cost=0.01,label=0.8`."
+        ),
     ] = "",
     token_budget: Annotated[int, typer.Option(min=0, help="Another name for --max-num-batched-tokens.")] = 0,
     stack: Annotated[str, typer.Option(help="Software of the engine: vllm, torch-flash2, none.")] = "vllm",
@@ -109,7 +113,11 @@ def serve(
     models: Annotated[str, typer.Option(help="Models of its roles, in their order.", rich_help_panel=FLOW)] = "",
     order: Annotated[str, typer.Option(help="Tasks in the order of: data, program.", rich_help_panel=FLOW)] = "data",
     choose: Annotated[
-        str, typer.Option(help="Among alternatives: first, best, cheap, within, FILE.py:name.", rich_help_panel=FLOW)
+        str,
+        typer.Option(
+            help="Among alternatives: first, fixed:best, fixed:cheap, within, pixie, FILE.py:name.",
+            rich_help_panel=FLOW,
+        ),
     ] = "first",
     place: Annotated[str, typer.Option(help="FILE.py:name in the place of a router.", rich_help_panel=FLOW)] = "",
     offload: Annotated[
@@ -152,11 +160,10 @@ def serve(
     if workflow:
         from etude.cli.serve_workflow import sessions
 
-        hooks = _router(choose), _router(place) if place else None
+        how = {"system": system, "replicas": replicas, "router": router, "order": order, "stack": stack, "seed": seed}
         return sessions(
-            workflow, models, _engine(engine), system=system, replicas=replicas, router=router, hooks=hooks,
-            order=order, stack=stack, seed=seed, out=out, force=force, json=json,
-        )  # fmt: skip
+            workflow, models, _engine(engine), how, hooks=(choose, place), slo=slo, out=out, force=force, json=json
+        )
     if config or steps:
         raise UsageError("--config and --steps are of a measured run", hint="--run FOLDER")
     if not model:

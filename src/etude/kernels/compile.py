@@ -17,6 +17,8 @@ Python, which reads every array of every NamedTuple and is most of the code of a
 from __future__ import annotations
 
 import hashlib
+import importlib
+import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from types import CodeType, ModuleType
@@ -31,6 +33,22 @@ from numba.core.registry import CPUDispatcher
 from etude.kernels import first_use, records
 
 PACKAGE = __name__.partition(".")[0]
+BLAS = "scipy.linalg.cython_blas"
+
+
+def _know_arrays() -> None:
+    """Loads what Numba knows of arrays. It looks whether SciPy has a BLAS by loading all of its linear algebra, which
+    takes as long as the rest of a small command; kernels here multiply no matrices, and who does loads it then."""
+    if BLAS in sys.modules:
+        return
+    sys.modules[BLAS] = ModuleType(BLAS)
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        del sys.modules[BLAS]
+
+
+_know_arrays()
 
 
 def kernel(

@@ -6,12 +6,12 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.fleet.federated.clients import Clients as Clients
-    from etude.fleet.federated.clients import alike as alike
     from etude.fleet.federated.clients import drawn_clients as drawn_clients
     from etude.fleet.federated.clients import read_clients as read_clients
     from etude.fleet.federated.presence import Together as Together
     from etude.fleet.federated.rounds import federate as federate
     from etude.fleet.federated.shares import trained as trained
+    from etude.fleet.federated.splits import planned as planned
     from etude.fleet.federated.swarm import Swarm as Swarm
 
 __getattr__ = face(__name__)

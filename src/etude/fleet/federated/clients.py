@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.files import csv_rows
-from etude.units import parse_bandwidth, parse_time
+from etude.units import parse_bandwidth, parse_bytes, parse_time
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 COLUMNS: Final = (
     "name", "system", "step_s", "down", "up", "available", "away", "drops", "samples", "share", "group", "label",
+    "memory",
 )  # fmt: skip
 ALONE: Final = -1
 """Of no group, or without a label."""
@@ -48,6 +49,10 @@ class Clients:
     """Which clients go away together; -1: none."""
     label: I64
     """What its samples are of; -1: nothing is said."""
+    system: tuple[str, ...] = ()
+    """Of each, or nothing where `step_s` is all that is known."""
+    memory_bytes: F64 | None = None
+    """0: as its system says, or no limit."""
 
     def __len__(self) -> int:
         return len(self.name)
@@ -163,6 +168,8 @@ def read_clients(path: str | PathLike[str], step_of: Callable[[str], float] | No
         down_bytes_per_s=down, up_bytes_per_s=up, available=available, drops=drops,
         samples=_figures(rows, "samples", path, 1.0), share=share, away=_figures(rows, "away", path, 0.0),
         group=_numbered(rows, "group"), label=_numbered(rows, "label"),
+        system=tuple("" if row.get("step_s") else row.get("system", "") for row in rows),
+        memory_bytes=np.array([_memory(row, f"{path}: row {k}") for k, row in enumerate(rows)]),
     )  # fmt: skip
 
 
@@ -180,6 +187,18 @@ def _link(row: dict[str, str], name: str, where: str) -> float:
     if value <= 0:
         raise UsageError(f"{name}: `{row[name]}` carries nothing", where=where)
     return float(value)
+
+
+def _memory(row: dict[str, str], where: str) -> float:
+    if not row.get("memory"):
+        return 0.0
+    try:
+        value = float(parse_bytes(row["memory"]))
+    except UsageError as problem:
+        raise UsageError(f"memory: {problem.problem}", where=where, hint="8GB") from None
+    if value <= 0:
+        raise UsageError(f"memory: `{row['memory']}` holds nothing", where=where, hint="8GB")
+    return value
 
 
 def _figures(rows: list[dict[str, str]], name: str, path: str | PathLike[str], usual: float) -> F64:

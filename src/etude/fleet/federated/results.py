@@ -10,12 +10,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.fleet.federated.clients import Clients
+from etude.fleet.federated.split import Split
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 COLUMNS: Final = (
     "round_s", "asked", "answered", "down_bytes", "up_bytes", "last", "warmup_s", "bound_s", "delivered", "covered",
-    "untrained",
+    "untrained", "server_busy_s", "server_wait_s",
 )  # fmt: skip
 WHOLE: Final = ("asked", "answered", "last")
 
@@ -33,6 +34,7 @@ class Federated:
     """... and in which it could have been asked."""
     labelled: bool
     parts: int
+    split: Split | None = None
 
     def column(self, name: str) -> NDArray[Any]:
         values = self.columns[:, COLUMNS.index(name)]
@@ -68,7 +70,22 @@ class Federated:
             "of_bound": float((bound / self.round_s).mean()) if swarm else None,
             "warmup_share": float((warm / self.round_s).mean()) if swarm else None,
             "delivered": float(self.column("delivered").mean()) if swarm else None,
-        }  # fmt: skip
+        } | ({"split": self._split(self.split)} if self.split is not None else {})  # fmt: skip
+
+    def _split(self, split: Split) -> dict[str, Any]:
+        """`step_bytes`: activations up and gradients down of a step of the longest samples."""
+        busy, wait, whole = self.column("server_busy_s"), self.column("server_wait_s"), float(self.round_s.sum())
+        cuts, many = np.unique(split.cut, return_counts=True)
+        return {
+            "cuts": {str(cut): int(n) for cut, n in zip(cuts.tolist(), many.tolist(), strict=True)},
+            "step_bytes": float(2 * split.step_bytes[:, -1].max()),
+            "step_tokens": float(split.tokens[-1]),
+            "adapter_bytes": float(split.adapter_bytes.mean()),
+            "devices": split.devices,
+            "busy_s": float(busy.sum()),
+            "load": float(busy.sum() / (split.devices * whole)) if whole else 0.0,
+            "wait_s": float(wait.sum() / max(int(self.column("answered").sum()), 1)),
+        }
 
     def tables(self) -> dict[str, pa.Table]:
         start = np.concatenate([[0.0], np.cumsum(self.round_s)[:-1]])
@@ -83,5 +100,10 @@ class Federated:
             "name": pa.array(of.name, pa.string()), "step_s": of.step_s, "down_bytes_per_s": of.down_bytes_per_s,
             "up_bytes_per_s": of.up_bytes_per_s, "available": of.available, "share": of.share, "group": of.group,
             "label": of.label, "there": self.there, "drawn": self.drawn, "taken": self.taken,
+            **({} if self.split is None else {
+                "cut": self.split.cut, "forward_s": self.split.forward_s[:, -1],
+                "backward_s": self.split.backward_s[:, -1], "server_s": self.split.server_s[:, -1],
+                "adapter_bytes": self.split.adapter_bytes,
+            }),
         })  # fmt: skip
         return {"rounds": rounds, "clients": clients}

@@ -2,7 +2,8 @@
 
 With a server: it draws clients among those that are there, sends each its weights, and waits for the last answer, for
 the first so many (`quorum`), or for a deadline. Its link, if it has a limit, is shared max-min. In a swarm the clients
-that were drawn pass their updates to one another in chunks, and the round ends when all hold all of them.
+that were drawn pass their updates to one another in chunks, and the round ends when all hold all of them. Where
+clients are cut (`split`), their steps go through the server, and what is sent back is adapters.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from etude.fleet.federated.presence import Together, presence
 from etude.fleet.federated.results import Federated
 from etude.fleet.federated.sampling import SAMPLES, Seen, sampled
 from etude.fleet.federated.shares import PARTS, first_part, untrained, work
+from etude.fleet.federated.split import Split, run_split, work_of
 from etude.fleet.federated.swarm import Swarm, spread
 
 F64 = NDArray[np.float64]
@@ -40,6 +42,7 @@ class Rules:
     quorum: int
     server_bytes_per_s: float
     swarm: Swarm | None
+    split: Split | None
     parts: int
     leave: bool
 
@@ -59,19 +62,24 @@ class Round:
     warm_s: float = 0.0
     bound_s: float = 0.0
     delivered: float = 1.0
+    busy_s: float = 0.0
+    """Of devices of the server that clients are cut to, all together."""
+    wait_s: float = 0.0
+    """Of clients for one of them."""
 
 
 def federate(
     clients: Clients, *, model_bytes: float, rounds: int, count: int, steps: int = 1, sample: str = "uniform",
     deadline_s: float = 0.0, quorum: int = 0, server_bytes_per_s: float = 0.0, swarm: Swarm | None = None,
-    together: Together | None = None, leave: bool = False, parts: int = PARTS, seed: int = 0,
+    split: Split | None = None, together: Together | None = None, leave: bool = False, parts: int = PARTS,
+    seed: int = 0,
 ) -> Federated:  # fmt: skip
     """`count` clients a round, `steps` local steps each. `deadline_s` and `quorum` 0: all answers are waited for;
     `server_bytes_per_s` 0: no limit, each way. `leave`: a client that is away in the next round left in this one,
     before it answered."""
     rules = Rules(
         model_bytes=model_bytes, count=count, steps=steps, sample=sample, deadline_s=deadline_s, quorum=quorum,
-        server_bytes_per_s=server_bytes_per_s, swarm=swarm, parts=parts, leave=leave,
+        server_bytes_per_s=server_bytes_per_s, swarm=swarm, split=split, parts=parts, leave=leave,
     )  # fmt: skip
     _check(clients, rules)
     there = presence(clients, together or Together(), rounds + 1, seed)
@@ -79,12 +87,13 @@ def federate(
     taken = np.zeros(len(clients), np.int64)
     labels = len(np.unique(clients.label[clients.label >= 0]))
     first, many = first_part(clients, parts)
+    run = _cut if split is not None else _served if swarm is None else _spread
     for k in range(rounds):
         chosen = np.sort(sampled(rng, np.flatnonzero(there[k]), clients, count, sample, seen))
         silent = rng.random(len(chosen)) < clients.drops[chosen]
         if leave:
             silent |= ~there[k + 1][chosen]
-        one = (_served if swarm is None else _spread)(clients, rules, chosen, silent, rng)
+        one = run(clients, rules, chosen, silent, rng)
         seen.watch(there[k])
         seen.drawn[chosen] += 1
         taken[one.taken] += 1
@@ -92,9 +101,9 @@ def federate(
         missing = untrained(first[one.taken], many[one.taken], parts)
         out.append((
             one.end_s, len(chosen), len(one.taken), one.down_bytes, one.up_bytes, one.last, one.warm_s, one.bound_s,
-            one.delivered, covered, missing,
+            one.delivered, covered, missing, one.busy_s, one.wait_s,
         ))  # fmt: skip
-    return Federated(clients, np.array(out), seen.drawn, taken, there[:rounds].sum(axis=0), bool(labels), parts)
+    return Federated(clients, np.array(out), seen.drawn, taken, there[:rounds].sum(axis=0), bool(labels), parts, split)
 
 
 def _check(clients: Clients, rules: Rules) -> None:
@@ -112,13 +121,19 @@ def _check(clients: Clients, rules: Rules) -> None:
         raise UsageError(
             "--quorum and --server are of rounds with a server", hint="--deadline 10min, or --share server"
         )
+    if rules.split is not None and (rules.swarm is not None or (clients.share < 1).any()):
+        raise UsageError("clients that are cut train all adapters, with a server", hint="--share server, no --train")
     if rules.swarm is not None and (clients.share < 1).any():
         raise UsageError("in a swarm all clients train all weights", hint="--train full, or --share server")
 
 
-def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+def _patient(rules: Rules, chosen: I64, silent: BOOLS) -> None:
     if silent.any() and not rules.deadline_s and len(chosen) - int(silent.sum()) < (rules.quorum or len(chosen)):
         raise UsageError("clients that never answer are waited for forever", hint="--deadline 10min, or --quorum")
+
+
+def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+    _patient(rules, chosen, silent)
     share, limit = clients.share[chosen], rules.server_bytes_per_s
     whole, speaks = np.full(len(chosen), rules.model_bytes), ~silent
     got = finished(whole, clients.down_bytes_per_s[chosen], np.zeros(len(chosen)), limit)
@@ -136,6 +151,25 @@ def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.
         raise UsageError("a round has too few clients to end", hint="--deadline 10min, or a smaller --quorum")
     on_time = back <= end
     return Round(end, chosen[on_time], last, len(chosen) * rules.model_bytes, float(size[on_time].sum()))
+
+
+def _cut(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+    """Those that never answer leave before their first step."""
+    _patient(rules, chosen, silent)
+    split, who = rules.split, chosen[~silent]
+    assert split is not None
+    wanted = rules.quorum or len(chosen)
+    if len(who) < wanted and not rules.deadline_s:
+        raise UsageError("a round has too few clients to end", hint="--deadline 10min, or a smaller --quorum")
+    lengths = split.lengths(who, rules.steps, rng)
+    work = work_of(split, who, lengths, clients.up_bytes_per_s, clients.down_bytes_per_s)
+    one = run_split(work, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
+    done = np.isfinite(one.end_s)
+    full = int(done.sum()) >= wanted
+    last = int(who[np.where(done, one.end_s, -1.0).argmax()]) if full else NOBODY
+    return Round(
+        one.round_s, who[done], last, one.down_bytes, one.up_bytes, busy_s=one.busy_s, wait_s=one.wait_s
+    )  # fmt: skip
 
 
 def _spread(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from etude.serve.workflow.results import workflow_summary as workflow_summary
     from etude.serve.workflow.run import run_workflow as run_workflow
     from etude.serve.workflow.spec import Workflow as Workflow
+    from etude.serve.workflow.spec import budget_of as budget_of
     from etude.serve.workflow.spec import open_workflow as open_workflow
 
 __getattr__ = face(__name__)

@@ -73,15 +73,19 @@ def session_table(ran: Ran) -> pa.Table:
     )  # fmt: skip
 
 
+def _over(name: str, values: F64, limit: float) -> F64:
+    """How many times its limit each session takes; of a label, the limit over what it has."""
+    return limit / np.maximum(values, 1e-12) if name == "label" else values / limit
+
+
 def workflow_summary(ran: Ran) -> dict[str, Any]:
     """The record of `etude serve --workflow --json`."""
     table, calls = session_table(ran), task_table(ran)
     column = {name: table[name].to_numpy() for name in table.column_names}
-    budget = ran.flow.budget
-    broken = {name: int((column[name] > limit + 1e-12).sum()) for name, limit in budget.items()}
+    over = {name: _over(name, column[name], limit) for name, limit in ran.flow.budget.items()}
     any_broken = np.zeros(len(column["cost"]), bool)
-    for name, limit in budget.items():
-        any_broken |= column[name] > limit + 1e-12
+    for ratio in over.values():
+        any_broken |= ratio > 1 + 1e-12
     models = {}
     for name, pool in ran.pools.items():
         names = ("FOUND", "MADE", "PASSES", "PREEMPTED", "STOLEN")
@@ -105,7 +109,8 @@ def workflow_summary(ran: Ran) -> dict[str, Any]:
         "cost": float(column["cost"].mean()),
         "label": float(column["label"].mean()),
         "violations": int(any_broken.sum()),
-        "broken": broken,
+        "broken": {name: int((ratio > 1 + 1e-12).sum()) for name, ratio in over.items()},
+        "worst": {name: float(ratio.max()) for name, ratio in over.items()},
         "cache_hit_tokens": sum(one["cache_hit_tokens"] for one in models.values()),
         "models": models,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -20,13 +20,14 @@ from etude.errors import UsageError
 from etude.serve import state as of
 from etude.serve.pieces import next_uses
 from etude.serve.requests import Requests, requests_of
+from etude.serve.workflow.choose import Choose, chooser
 from etude.serve.workflow.pools import Deployed, Pool
+from etude.serve.workflow.seen import Seen
 from etude.serve.workflow.sessions import Call, unrolled
 from etude.serve.workflow.spec import Alternative, Workflow
 
 I64 = NDArray[np.int64]
 ORDERS: Final = ("data", "program")
-Choose = Callable[[dict[str, Any], dict[str, Any]], Any]
 """choose(task, state) -> the number of an alternative; place(task, state) -> the number of a replica."""
 
 
@@ -65,7 +66,7 @@ def run_workflow(
         raise UsageError(f"unknown order `{order}`", hint="data, program")
     calls, begin = unrolled(flow, seed=seed)
     requests = _requests(flow, calls)
-    chosen = _chooser(choose)
+    chosen = chooser(choose)
     came = None
     if any(one.caching.policy == "belady" for one in on.values()):
         plain = {k: replace(one, caching=replace(one.caching, policy="lru")) for k, one in on.items()}
@@ -120,6 +121,7 @@ class _Run:
         self.free = dict(flow.endpoints)
         self.queues: dict[str, deque[int]] = {name: deque() for name in flow.endpoints}
         self.spent = [0.0] * flow.sessions
+        self.seen = Seen(flow, calls)
 
     def done(self) -> Ran:
         for call in self.ran.calls:
@@ -146,6 +148,7 @@ class _Run:
         self.ran.way[number] = k = self.chosen(call, at)
         way = call.task.ways[k]
         self.spent[call.session] += way.cost
+        self.seen.chose(call, k)
         if way.model:
             if way.model not in self.pools:
                 raise UsageError(f"nothing runs `{way.model}`", where=f"{self.flow.name}: tasks: {call.task.name}")
@@ -166,6 +169,7 @@ class _Run:
     def ended(self, number: int, at: int) -> None:
         ran = self.ran
         ran.end_ns[number] = at
+        self.seen.ended(ran.calls[number], int(ran.way[number]), at - int(ran.ready_ns[number]))
         way = ran.calls[number].task.ways[int(ran.way[number])]
         if way.tool in self.free:
             self.free[way.tool] += 1
@@ -183,18 +187,18 @@ class _Run:
             "now_s": at / 1e9,
             "models": {name: one.seen(asked=one is pool) for name, one in self.pools.items()},
             "free": dict(self.free),
-            "spent": {"latency_s": (at - self.ran.begin_ns[call.session]) / 1e9, "cost": self.spent[call.session]},
+            "spent": {
+                "latency_s": (at - self.ran.begin_ns[call.session]) / 1e9, "cost": self.spent[call.session],
+                "label": self.seen.label[call.session],
+            },
             "budget": dict(self.flow.budget),
-        }
+            "rest": self.seen.rest(call),
+        }  # fmt: skip
 
     def task(self, call: Call) -> dict[str, Any]:
-        ways = [
-            {"model": w.model, "tool": w.tool, "time_s": w.time_ns / 1e9, "cost": w.cost, "label": w.label}
-            for w in call.task.ways
-        ]
         return {
-            "task": call.task.name, "session": call.session, "turn": call.turn, "prompt": call.prompt,
-            "output": call.output, "alternatives": ways,
+            "session": call.session, "turn": call.turn, "prompt": call.prompt, "output": call.output,
+            **self.seen.shown(call.task),
         }  # fmt: skip
 
     def chosen(self, call: Call, at: int) -> int:
@@ -224,44 +228,3 @@ def _keep_effects(calls: list[Call], waits: list[set[int]]) -> None:
             if key in last:
                 waits[call.number].add(last[key])
             last[key] = call.number
-
-
-# -- choosing ----------------------------------------------------------------------------------------------------------
-
-
-def first(task: dict[str, Any], state: dict[str, Any]) -> int:
-    return 0
-
-
-def best(task: dict[str, Any], state: dict[str, Any]) -> int:
-    """The best label."""
-    ways = task["alternatives"]
-    return max(range(len(ways)), key=lambda k: (ways[k]["label"], -ways[k]["cost"]))
-
-
-def cheap(task: dict[str, Any], state: dict[str, Any]) -> int:
-    """The lowest cost; of equals the shortest time that is known."""
-    ways = task["alternatives"]
-    return min(range(len(ways)), key=lambda k: (ways[k]["cost"], ways[k]["time_s"]))
-
-
-def within(task: dict[str, Any], state: dict[str, Any]) -> int:
-    """The best label of those whose cost and time, where known, fit what is left of the budget; else the cheapest."""
-    ways, budget, spent = task["alternatives"], state["budget"], state["spent"]
-    fits = [
-        k for k, way in enumerate(ways)
-        if spent["cost"] + way["cost"] <= budget.get("cost", np.inf)
-        and spent["latency_s"] + way["time_s"] <= budget.get("latency_s", np.inf)
-    ]  # fmt: skip
-    return max(fits, key=lambda k: (ways[k]["label"], -ways[k]["cost"])) if fits else cheap(task, state)
-
-
-CHOOSERS: Final[dict[str, Choose]] = {"first": first, "best": best, "cheap": cheap, "within": within}
-
-
-def _chooser(given: str | Choose) -> Choose:
-    if not isinstance(given, str):
-        return given
-    if given not in CHOOSERS:
-        raise UsageError(f"unknown choice `{given}`", hint=f"known: {', '.join(CHOOSERS)}, or FILE.py:name")
-    return CHOOSERS[given]

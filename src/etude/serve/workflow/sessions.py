@@ -127,7 +127,10 @@ class _Session:
         elif task.system:
             said = [(f"system/{task.name}", task.system)]
         there = {segment for segment, _ in said}
-        said += [(f"{call.name} out", call.output) for call in live if f"{call.name} out" not in there]
+        said += [
+            (f"{call.name} out", call.output) for call in live
+            if f"{call.name} out" not in there and (call.task.name in task.reads or call.task.name not in task.after)
+        ]  # fmt: skip
         return [*said, (name, message)] if message else said
 
 

@@ -7,7 +7,8 @@
     loops: [{of: [edit, test], stop: 0.3, most: 8}]
 
 A task waits for those it is `after`. The prompt of a model call is the system's, or the prompt and the answer of the
-last call that it `follows`, then what the tasks it is after put out, then `message` tokens of its own.
+last call that it `follows`, then what the tasks it is after put out (or those of them that it `reads`), then `message`
+tokens of its own.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Task:
     follows: tuple[str, ...] = ()
     branch: Mapping[str, float] = field(default_factory=dict)
     """Of these tasks, which are after this one, one is taken, with these probabilities."""
+    reads: tuple[str, ...] = ()
+    """Of the tasks it is after, those whose output is part of its prompt."""
     writes: str = ""
     """An object: tasks that write the same one keep the order of the program."""
     system: int = 0
@@ -82,7 +85,7 @@ class Workflow:
     vary: float = 0.0
     """Coefficient of variation of tokens and of the times of tools."""
     budget: Mapping[str, float] = field(default_factory=dict)
-    """`latency_s`, `cost`, of a session."""
+    """`latency_s`, `cost`, of a session, and the least `label`."""
     tenants: Mapping[str, float] = field(default_factory=dict)
     """Weights of those that sessions belong to, in turn; they count with `--scheduling-policy fair`."""
     system: str = ""
@@ -102,6 +105,7 @@ class _Head:
 class _Budget:
     latency_ns: int = figure("time", "of a session", 0, zero=True)
     cost: float = figure("number", "of a session", 0.0, zero=True)
+    label: float = figure("number", "the least that a session may have", 0.0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,7 @@ class _Sizes:
 
 
 PARTS: Final = ("tasks", "models", "endpoints", "loops", "budget", "tenants")
-OF_A_TASK: Final = ("after", "follows", "branch", "alternatives")
+OF_A_TASK: Final = ("after", "reads", "follows", "branch", "alternatives")
 WAY: Final = ("model", "tool", "time", "cost", "label")
 
 
@@ -144,17 +148,23 @@ def workflow_of(given: Mapping[str, Any], where: str) -> Workflow:
     wrong = next((k for k, v in ends.items() if not isinstance(v, int) or v < 1), None)
     if wrong is not None:
         raise UsageError(f"{ends[wrong]!r} calls at a time", where=f"{where}: endpoints: {wrong}")
-    budget = read(_Budget, _mapping(given.get("budget"), f"{where}: budget"), f"{where}: budget")
     tasks = {str(k): _task(str(k), v, f"{where}: tasks: {k}") for k, v in given["tasks"].items()}
     made = Workflow(
         name=head.name or Path(where).stem, tasks=tasks, models=models, endpoints=dict(ends),
         loops=tuple(_loop(one, f"{where}: loops[{k}]") for k, one in enumerate(given.get("loops") or ())),
         sessions=head.sessions, rate_per_s=head.rate, vary=head.vary, system=head.system,
         tenants=_weights(given.get("tenants"), f"{where}: tenants"),
-        budget={k: v for k, v in (("latency_s", budget.latency_ns / 1e9), ("cost", budget.cost)) if v},
+        budget=budget_of(_mapping(given.get("budget"), f"{where}: budget"), f"{where}: budget"),
     )  # fmt: skip
     _check(made, where)
     return made
+
+
+def budget_of(given: Mapping[str, Any], where: str) -> dict[str, float]:
+    """`{latency: 2s, cost: 0.01, label: 0.8}` of a session: `latency_s`, `cost` and `label`; what is 0 is no limit."""
+    found = read(_Budget, given, where)
+    limits = {"latency_s": found.latency_ns / 1e9, "cost": found.cost, "label": found.label}
+    return {name: limit for name, limit in limits.items() if limit}
 
 
 def _weights(given: Any, where: str) -> dict[str, float]:
@@ -207,8 +217,12 @@ def _task(name: str, given: Any, where: str) -> Task:
             raise UsageError(f"{part!r} is not a probability", where=f"{where}: branch: {other}")
     if sum(branch.values()) > 1 + 1e-9:
         raise UsageError(f"probabilities add up to {sum(branch.values()):g}", where=f"{where}: branch")
+    after = _names(lists.get("after", []), f"{where}: after")
+    reads = _names(lists.get("reads", list(after)), f"{where}: reads")
+    if unknown := [other for other in reads if other not in after]:
+        raise UsageError(f"reads `{unknown[0]}`, which it is not after", where=where)
     return Task(
-        name=name, ways=tuple(ways), after=_names(lists.get("after", []), f"{where}: after"),
+        name=name, ways=tuple(ways), after=after, reads=reads,
         follows=_names(lists.get("follows", []), f"{where}: follows"), branch=dict(branch), writes=sizes.writes,
         system=sizes.system, message=sizes.message, output=sizes.output,
     )  # fmt: skip
@@ -243,7 +257,7 @@ def _check(flow: Workflow, where: str) -> None:
             if way.model and way.model not in flow.models:
                 hint = f"known: {', '.join(flow.models)}" if flow.models else "models: {chat: llama3-8b}"
                 raise UsageError(f"`{way.model}` is not one of the models", where=place, hint=hint)
-        if any(way.model for way in task.ways) and not (task.system or task.message or task.after or task.follows):
+        if any(way.model for way in task.ways) and not (task.system or task.message or task.reads or task.follows):
             raise UsageError("a model call with an empty prompt", where=place, hint="message: 500")
     inside: set[str] = set()
     for k, loop in enumerate(flow.loops):
