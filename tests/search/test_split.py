@@ -38,7 +38,7 @@ def random_layers(rng: np.random.Generator) -> list[KernelLayer]:
                 weight_bytes=5 * units,
                 flops=100 * units,
                 linear=False,
-            )  # fmt: skip
+            )
         )
         channels = units
     return found
@@ -159,10 +159,8 @@ def test_mobilenet_on_microcontrollers(tmp_path: Path):
     # kernels alone: the classifier stays whole, 1280 x 1000 weights and a bias of 1000
     assert row(found, 4, "kernel")["peak_ram_bytes"] == 1280 + 1000 + 1_281_000
     assert found.pruned == {"too large for the RAM": 17}
-    parts = [
-        max(a + b + c + d for a, b, c, d in zip(*(one[k] for k in ("inputs", "outputs", "weights", "kept")), strict=True))
-        for one in found.more["layers"]
-    ]  # fmt: skip
+    keys = ("inputs", "outputs", "weights", "kept")
+    parts = [max(map(sum, zip(*(one[key] for key in keys), strict=True))) for one in found.more["layers"]]
     assert max(parts) == found.best["peak_ram_bytes"]
     assert sum(sum(one["weights"]) for one in found.more["layers"]) == 3_504_872
 
