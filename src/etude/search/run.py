@@ -19,6 +19,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "workflows": ("etude.search.workflows", "a pattern of several models, and the model of each of its roles"),
     "regions": ("etude.search.regions", "where requests are computed, within a latency budget"),
     "chain": ("etude.search.chain", "where a chain of layers is cut over devices in order"),
+    "split": ("etude.search.split", "which kernels and neurons of a network small devices own"),
 }
 """Kind -> (module with `solve(given, asked)`, what is chosen)."""
 
