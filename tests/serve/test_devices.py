@@ -292,8 +292,8 @@ def test_without_reuse_equal_devices_do_the_same_work():
 def test_a_look_ahead_by_hand():
     """Two devices with room for one model. m1 (loaded in 500 ns, 200 ns of work) ends at 700 on the first, n1 (875 and
     200) at 1075 on the second. Then m2 and m3 are ready, of 1000 and 1100 ns, and 100 ns later n2, of 1000 ns. m2 runs
-    on the first device until 2075. m3 would end at 2675 on the second, weights loaded there, and at 3175 behind m2: greedy
-    takes the second device, and n2 ends on the first at 2075 + 875 + 1000 = 3950. With a look ahead m3 waits."""
+    on the first device until 2075. m3 would end at 2675 on the second, weights loaded there, and at 3175 behind m2:
+    greedy takes the second device, and n2 ends on the first at 2075 + 875 + 1000 = 3950. With a look ahead m3 waits."""
     devices = {"devices": [{"name": "a", "system": "x", "count": 2, "memory": 7000, "load": "8GB/s"}]}
     both = {"after": ["m1", "n1"], "reads": []}
     tasks = {

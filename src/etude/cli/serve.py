@@ -176,7 +176,7 @@ def serve(
     if rows is not None:
         return _rows(rows, json=json)
     if devices:
-        from etude.cli.serve_devices import placed
+        from etude.cli.serve_devices import on_devices
 
         others = {
             "--models": models,
@@ -185,7 +185,7 @@ def serve(
             "--choose": choose != "first",
             "--order": order != "data",
         }
-        return placed(workflow, devices, place, others, seed=seed, stack=stack, json=json)
+        return on_devices(workflow, devices, place, others, seed=seed, stack=stack, json=json)
     if workflow:
         from etude.cli.serve_workflow import sessions
 

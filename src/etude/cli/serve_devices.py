@@ -11,7 +11,7 @@ REFERENCE = "roundrobin"
 SHOWN = ("place", "makespan_s", "makespan_over_roundrobin", "p95_s", "p95_over_roundrobin", "loads", "found_tokens")
 
 
-def placed(
+def on_devices(
     workflow: str, devices: str, place: str, others: Mapping[str, Any], *, seed: int, stack: str, json: bool
 ) -> int:
     """Round robin always runs too, and comes first."""

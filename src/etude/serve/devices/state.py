@@ -1,9 +1,9 @@
 """What devices hold and when they are free, and when a call would end on one, in compiled code.
 
 A call on a device waits until the device is free, fetches the outputs of its parents from other devices, loads the
-weights of its model if they are not there, and runs; a prefix that the device holds is not computed again. Weights stay until
-those of other models need the room, the least recently used go first, and with them all prefixes of that model. Of keys
-and values a device keeps the last `keep` bytes that its calls read or wrote.
+weights of its model if they are not there, and runs; a prefix that the device holds is not computed again. Weights
+stay until those of other models need the room, the least recently used go first, and with them all prefixes of that
+model. Of keys and values a device keeps the last `keep` bytes that its calls read or wrote.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ class State(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Of a call on a device."""
+    """Of a part of a call on a device, in ns."""
 
-    begin: int
-    fetch: int
-    load: int
-    run: int
-    found: int
-    finish: int
+    begin: np.int64
+    fetch: np.int64
+    load: np.int64
+    run: np.int64
+    """Of the part, without the prefix that is found."""
+    found: np.int64
+    """Tokens of that."""
+    finish: np.int64
+    """NEVER, if the model does not fit."""
 
 
 def start_of(graph: Graph) -> State:
