@@ -55,7 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": BASE | {"cost", "analyse", "view"},
     "archive": BASE | {"store", "analyse", "report"},
     "study": BASE | {"view", "__init__"},  # its points are commands, which the command line runs for it
-    "search": BASE | {"cost", "generate", "simulate", "analyse", "view", "predict", "serve", "fleet", "study"},
+    "search": BASE
+    | {"cost", "generate", "simulate", "analyse", "view", "predict", "serve", "fleet", "study", "opening"},
     "cli": BASE
     | VERBS
     | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "archive", "study", "search", "__init__"},

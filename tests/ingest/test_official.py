@@ -13,6 +13,7 @@ import chakra_pb as pb
 from etude.cli import main
 from etude.errors import MismatchError, TraceError
 from etude.ingest import official, reading
+from etude.ingest.official import trace as official_trace
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
 from etude.store import chakra
@@ -257,7 +258,7 @@ def test_every_collective_without_reduce(shared: Path, rank: int, monkeypatch: p
     pair = reading.load_host(folder / f"host.{rank}.json.gz"), reading.load_device(folder / f"device.{rank}.json.gz")
     with pytest.raises(TraceError, match="ncclDevKernel_Reduce_Sum_f32_RING_LL"):
         official.convert(*pair)
-    monkeypatch.setattr(official, "COLLECTIVES", (*official.COLLECTIVES, ("reduce", Collective.REDUCE)))
+    monkeypatch.setattr(official_trace, "COLLECTIVES", (*official_trace.COLLECTIVES, ("reduce", Collective.REDUCE)))
     ours = pb.read_messages(bytes(chakra.encode(official.convert(*pair)[0])))
     theirs = pb.read_messages(gzip.decompress((folder / f"chakra_trace_noreduce.{rank}.et.gz").read_bytes()))
     kept = [m for m in ours[1] if "ncclDevKernel_Reduce_" not in m.name]

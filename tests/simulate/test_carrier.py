@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from etude.cost.collectives import choose
+from etude.cost.collectives.schedules import laid_out
+from etude.cost.collectives.table import ALGORITHMS
 from etude.cost.groups import group_shape
 from etude.errors import ClusterError, UsageError
 from etude.machine import open_system as catalogue
 from etude.machine.fabrics import topology_of_system
-from etude.machine.system import CollectiveSettings, Protocol
+from etude.machine.system import CollectiveSettings, Protocol, System
 from etude.machine.topology import Blocks, LinkList, VertexKind, Wire, topology_of
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
@@ -22,7 +24,8 @@ from etude.simulate.networks import run_operations
 from etude.simulate.networks.carrier import Carrier
 from etude.simulate.options import Overlap
 from etude.simulate.run import simulate
-from toy_systems import one_level, two_levels
+from symbolic import assert_right
+from toy_systems import level, one_level, two_levels
 
 BOTH = pytest.mark.parametrize("network", ["links", "flow"])
 AR, AG, A2A = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.ALL_TO_ALL
@@ -203,3 +206,36 @@ def test_equal_ways_are_taken_at_once(network: str):
     assert simulate(message(0, 1, 2, 1000), toy, network=network).makespan_ns == 20 + 500
     found = simulate(job([coll(2000)], [coll(2000)]), toy, network=network, collective={"all_reduce": "ring"})
     assert found.makespan_ns == 2 * (20 + 500)
+
+
+@BOTH
+@pytest.mark.parametrize("what", [AR, AG, Collective.REDUCE_SCATTER, A2A], ids=lambda c: c.name.lower())
+def test_the_numbers_of_ranks_within_nodes_do_not_matter(network: str, what: Collective):
+    """Levels are used in the order of devices, whoever sits there."""
+    system, work = two_levels(4, 2), job(*[[coll(80_000, what)]] * 8)
+    times = {
+        simulate(work, system.replace(placement=seats), network=network).makespan_ns
+        for seats in ((0, 1, 2, 3, 4, 5, 6, 7), (3, 1, 0, 2, 5, 4, 7, 6), (6, 5, 7, 4, 0, 1, 3, 2))
+    }
+    assert len(times) == 1
+
+
+def test_a_root_stays_where_it_is():
+    """Its levels are only used where members sit in the order of their numbers."""
+    system, work = two_levels(4, 2), job(*[[coll(80_000, BROADCAST)]] * 8)
+    seats = (7, 1, 0, 2, 5, 4, 3, 6)
+    assert simulate(work, system.replace(placement=seats), network="flow").makespan_ns > 0
+
+
+@pytest.mark.parametrize("what", [AR, AG, Collective.REDUCE_SCATTER], ids=lambda c: c.name.lower())
+@pytest.mark.parametrize("algorithm", ["hierarchical", "torus"])
+def test_a_renumbered_schedule_ends_with_the_right_data(what: Collective, algorithm: str):
+    system = two_levels(4, 2) if algorithm == "hierarchical" else _torus(4, 2)
+    shape = group_shape(system, np.arange(8))
+    layout = ALGORITHMS[algorithm].layout(system, what, shape, (4, 2))
+    plan = laid_out(what, algorithm, 8, layout).renumbered(np.array([3, 1, 0, 2, 5, 4, 7, 6]))
+    assert_right(plan)
+
+
+def _torus(*sizes: int) -> System:
+    return two_levels().replace(levels=tuple(level(f"l{i}", "ring", size) for i, size in enumerate(sizes)))

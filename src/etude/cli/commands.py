@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         CONVERT,
         "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text",
     ),
+    "chakra": (
+        CONVERT,
+        "The official Chakra tools' commands, with their flags and their output: link, convert, show, generate",
+    ),
     "collect": (MAKE, "Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"),
     "link": (
         CONVERT,

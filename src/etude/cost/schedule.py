@@ -88,6 +88,15 @@ class Schedule:
         """Transfers, joins included."""
         return len(self.src)
 
+    def renumbered(self, order: I64) -> Schedule:
+        """The same with member order[i] in the place of member i; helpers stay. Not for one that has a root."""
+        to = np.concatenate([order, np.arange(self.members, self.members + self.helpers)])
+        owner = np.where(self.block_owner >= 0, to[np.maximum(self.block_owner, 0)], -1)
+        return replace(
+            self, src=to[self.src].astype(np.int32), dst=to[self.dst].astype(np.int32),
+            block_owner=owner.astype(np.int32),
+        )  # fmt: skip
+
     def transfer_bytes(self, size_bytes: int) -> I64:
         if size_bytes < 0:
             raise ClusterError(f"{self.algorithm}: {size_bytes} bytes")

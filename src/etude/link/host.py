@@ -27,8 +27,11 @@ THREAD_ROOTS: Final = ("[pytorch|profiler|execution_trace|thread]", "[pytorch|pr
 _IN, _OUT, _ATTR = 1, 2, 3
 _NUMBERS = ("rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid")
 _IO = ("values", "shapes", "types", "strides")
+_KERNEL = ("kernel_backend", "kernel_file", "tensor_range")
 _COMM_TEXT = ("collective_name", "dtype", "in_split_size", "out_split_size", "pg_name", "pg_desc")
 _COMM_INT = ("in_msg_nelems", "out_msg_nelems", "global_rank_start", "global_rank_stride", "pg_size")
+_LINKED: Final = {"exclusive_dur": TEXT, "inter_thread_dep": INT, "cat": TEXT, "stream": INT, "pg_name": TEXT}
+"""What the official linker adds to nodes."""
 _CHAKRA = Scanner(
     (
         JsonField("id", INT),
@@ -41,9 +44,10 @@ _CHAKRA = Scanner(
         *(JsonField(key, TEXT if key == "values" else WORD, f"out_{key}", _OUT) for key in _IO),
         *(JsonField(key, INT, context=_ATTR) for key in _NUMBERS),
         JsonField("op_schema", WORD, context=_ATTR),
-        *(JsonField(key, TEXT, context=_ATTR, rare=True) for key in ("kernel_backend", "kernel_file", "tensor_range")),
+        *(JsonField(key, TEXT, context=_ATTR, rare=True) for key in _KERNEL),
         *(JsonField(key, TEXT, context=_ATTR, rare=True) for key in _COMM_TEXT),
         *(JsonField(key, INT, context=_ATTR, rare=True) for key in _COMM_INT),
+        *(JsonField(key, kind, f"linked_{key}", rare=True) for key, kind in _LINKED.items()),
     ),
     attribute_context=_ATTR,
 )
@@ -115,6 +119,9 @@ class HostTrace:
     """kernel_backend, kernel_file, tensor_range: (rows, places), only where they are not empty."""
     comms: Comms
     groups: tuple[ProcessGroup, ...]
+    linked: dict[str, tuple[I64, I64]]
+    """exclusive_dur, inter_thread_dep, cat, stream, pg_name, where the official linker wrote the file: (rows ascending,
+    numbers or places of text)."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -162,9 +169,10 @@ def read_host(heap: U8, size: int, path: str = "") -> HostTrace:
         op_schemas=op_schemas,
         places={key: column[key] for key in places if key in column}
         | {key: rows.places(key) for key in places if key in rows.words},
-        kernel={key: _not_empty(json, *rows.rare[key]) for key in rows.rare if key not in _COMM_TEXT + _COMM_INT},
+        kernel={key: _not_empty(json, *rows.rare[key]) for key in _KERNEL if key in rows.rare},
         comms=_comms(json, rows),
         groups=_groups(json, name, names, column["in_values"]),
+        linked={key: rows.rare[f"linked_{key}"] for key in _LINKED if f"linked_{key}" in rows.rare},
     )
 
 

@@ -53,6 +53,14 @@ def lines(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> Iterator[
     yield "]}\n"
 
 
+def messages(decoded: Decoded) -> Iterator[str]:
+    """GlobalMetadata and each node, as one JSON object a message."""
+    yield metadata_json(decoded.metadata)
+    writer = _Writer(decoded, 0, 0)
+    for a in range(0, len(decoded.trace), _BLOCK):
+        yield from writer.nodes(a, min(a + _BLOCK, len(decoded.trace)))
+
+
 # -- values ------------------------------------------------------------------------------------------------------------
 
 

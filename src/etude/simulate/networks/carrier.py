@@ -88,7 +88,7 @@ class Carrier:
         asked = algorithm != AUTO
         if asked and algorithm not in there:
             raise UsageError(f"{name} has no algorithm `{algorithm}`", hint=f"known: {', '.join(there)}")
-        dims = self._dims(shape, members)
+        dims, order = self._dims(shape, members, what)
         if not asked:
             algorithm = self._fastest(what, size, shape, dims)
         plain = ("direct",) if what == Collective.ALL_TO_ALL else _PLAIN
@@ -108,9 +108,11 @@ class Carrier:
         if tiers:
             layout = replace(layout, inner=["in_switch"] * len(dims))
         chunks = max(chunks, ways)
-        key = (what, take, len(members), repr(layout), chunks)
+        order = order if ALGORITHMS[take].nested else None
+        key = (what, take, len(members), repr(layout), chunks, None if order is None else order.tobytes())
         if key not in self.made:
-            self.made[key] = self._in_chunks(laid_out(what, take, len(members), layout), chunks, ways)
+            one = laid_out(what, take, len(members), layout)
+            self.made[key] = self._in_chunks(one if order is None else one.renumbered(order), chunks, ways)
         plan = self.made[key]
         lags = self._lags(key, plan, members, protocol, self._messages(plan, take, what))
         wire = self._wire(what, take, shape, protocol)
@@ -162,11 +164,14 @@ class Carrier:
                 return take
         return ""
 
-    def _dims(self, shape: GroupShape, members: I64) -> tuple[int, ...]:
-        """Members under each unit, level by level, where they are a product of levels in the order of devices."""
-        ordered = bool((np.diff(self.system.device_of(members)) > 0).all())
+    def _dims(self, shape: GroupShape, members: I64, what: Collective) -> tuple[tuple[int, ...], I64 | None]:
+        """(Members under each unit, level by level, where their devices are a product of levels; the members in the
+        order of their devices, where that is another one). Where one of them is the root, the order must be that."""
+        device = self.system.device_of(members)
+        ordered = bool((np.diff(device) > 0).all())
         dims = tuple(span.units for span in shape.spans)
-        return dims if shape.regular and ordered and np.prod(dims) == len(members) else ()
+        fits = shape.regular and np.prod(dims) == len(members) and (ordered or what not in _FROM_ONE)
+        return (dims if fits else ()), (None if ordered or not fits else np.argsort(device, kind="stable"))
 
     def _switch(self, members: I64) -> bool:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
-from etude.ingest import official_kernels as k
+from etude.ingest.official import kernels as k
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.pair import check_pair
@@ -40,6 +40,8 @@ class OfficialLinked:
 
     exclusive_us: F64
     """0 where no event was found."""
+    inclusive_us: F64
+    start_us: F64
     timed: NDArray[np.bool_]
     handover: I64
     """Row that the operator's thread took over from; -1: none."""
@@ -71,6 +73,8 @@ def link(host: HostTrace, order: I64, device: DeviceTrace) -> OfficialLinked:
     gpu_start, gpu = _by_operator(device.external_id[cpu[parent]], gpu, device.external_id[cpu[event]], timed)
     return OfficialLinked(
         exclusive_us=np.where(timed, exclusive_us[event], 0.0),
+        inclusive_us=np.where(timed, dur[event], 0.0),
+        start_us=np.where(timed, ts[event], 0.0),
         timed=timed,
         handover=_handover_rows(host.rf_id[order], np.where(timed, handover_rf[event], 0)),
         gpu_start=gpu_start,

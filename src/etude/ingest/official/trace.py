@@ -1,22 +1,24 @@
 """Chakra's official linker and converter, result for result: `convert(host, device)` gives the trace whose `.et` file
-is, byte for byte, theirs. For people who switch; `etude link` without `--as-official` is for what the graph should be.
+is, byte for byte, theirs; so does `convert(host)` of a host trace alone, or of the JSON that their linker wrote.
+For people who switch; `etude link` without `--as-official` is for what the graph should be.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
-from etude.ingest import official_kernels as k
-from etude.ingest.official_link import OfficialLinked, caller_rows, link
+from etude.ingest.official import kernels as k
+from etude.ingest.official.link import OfficialLinked, caller_rows, link
+from etude.ingest.official.nodes import Nodes, of_one_file
 from etude.kernels.varint import encode_varint
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
+from etude.model.graph import topological_order
 from etude.model.schema import NODE, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
 from etude.store.chakra import Decoded
@@ -38,23 +40,6 @@ _CELLS = ("fw_parent", "seq_id", "scope", "fw_tid")
 _IO = ("in_values", "in_shapes", "in_types", "out_values", "out_shapes", "out_types")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Nodes:
-    """The converted nodes before any is dropped, by id: host rows, each followed by what it launched."""
-
-    ids: I64
-    row: I64
-    """The host row, by id, that the node is or was launched by."""
-    event: I64
-    """The device event; -1 on the host."""
-    duration_us: I64
-    caller: I64
-    """The node that called or launched it; -1: none."""
-    ctrl: I64
-    """The same, where the converter has seen the caller by then: it goes through the file in order."""
-    handover: I64
-
-
 def convert(host: HostTrace, device: DeviceTrace | None = None) -> tuple[Decoded, dict[str, Any]]:
     """(The trace, a report of what was linked)."""
     _check(host)
@@ -64,6 +49,9 @@ def convert(host: HostTrace, device: DeviceTrace | None = None) -> tuple[Decoded
     data_start, data, keep = _data(host, order, nodes)
     comms = _Comms(host, order, device, nodes)
     trace = _trace(host, order, device, nodes, comms, (data_start, data, keep))
+    if len(topological_order(trace, "data")) < len(trace):
+        hint = "operators hand over to one another in a circle: the file was not written by a linker"
+        raise TraceError("nodes wait for one another in a circle", where=host.json.path, hint=hint)
     start_ns = np.broadcast_to(np.int64(UNKNOWN), (len(trace),))
     decoded = Decoded(trace, _metadata(host), tuple(comms.groups), np.empty(0, np.int64), start_ns, ())
     return decoded, _report(host, device, linked, nodes, comms)
@@ -86,9 +74,7 @@ def _nodes(host: HostTrace, order: I64, linked: OfficialLinked | None, device: D
     n = len(order)
     caller = caller_rows(host, order)
     if linked is None or device is None:
-        none = np.full(n, -1, np.int64)
-        ctrl = np.where((caller >= 0) & (order[caller] < order), caller, -1)  # callers end, and are written, last
-        return Nodes(host.id[order], np.arange(n), none, np.zeros(n, np.int64), caller, ctrl, none)
+        return of_one_file(host, order, caller)
     at = np.arange(n) + linked.gpu_start[:-1]  # where each host row goes
     total = n + len(linked.gpu)
     on_host = np.zeros(total, np.bool_)
@@ -105,7 +91,9 @@ def _nodes(host: HostTrace, order: I64, linked: OfficialLinked | None, device: D
     ctrl = np.where(callers < np.arange(total), callers, -1)
     handover = np.full(total, -1, np.int64)
     handover[on_host] = np.append(at, -1)[linked.handover]
-    return Nodes(np.arange(total), row, event, duration_us, callers, ctrl, handover)
+    stream = np.zeros(total, np.int64)
+    stream[~on_host] = np.maximum(device.stream[linked.gpu], 0)
+    return Nodes(np.arange(total), row, event, ~on_host, stream, duration_us, callers, ctrl, handover)
 
 
 def _named(host: HostTrace, part: str) -> Bools:
@@ -117,7 +105,7 @@ def _data(host: HostTrace, order: I64, nodes: Nodes) -> tuple[I64, I64, Bools]:
     n = len(nodes.ids)
     child = np.argsort(nodes.caller, kind="stable")
     child_start = np.searchsorted(nodes.caller[child], np.arange(n + 1))
-    is_gpu = nodes.event >= 0
+    is_gpu = nodes.on_device
     roots = np.flatnonzero(host.is_thread_root[order][nodes.row] & ~is_gpu)
     first, second = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     k.program_order(roots, k.CallTree(child_start, child, is_gpu, nodes.handover), first, second)
@@ -142,25 +130,28 @@ class _Comms:
         self.in_bytes = constant("in_bytes", n).copy()
         self.group = np.full(n, -1, np.int32)
         self.groups: dict[str, int] = {}
-        if device is None:
-            return
         self._host, self._order, self._device, self._nodes = host, order, device, nodes
         self._pg = _group_names(host)
-        rows, places = device.rare["group_name"]
-        self._kineto_pg = dict(zip(rows.tolist(), places.tolist(), strict=True))
-        is_nccl = device.name_has("ncclKernel") | device.name_has("ncclDevKernel")
-        for node in np.flatnonzero((nodes.event >= 0) & is_nccl[nodes.event]).tolist():
+        self._recorded = _recorded_groups(host, order, device)
+        is_nccl = (_named(host, "ncclKernel") | _named(host, "ncclDevKernel"))[order][nodes.row] & (nodes.event < 0)
+        if device is not None:
+            at_event = device.name_has("ncclKernel") | device.name_has("ncclDevKernel")
+            is_nccl |= (nodes.event >= 0) & at_event[nodes.event]
+        for node in np.flatnonzero(nodes.on_device & is_nccl).tolist():
             self._fill(node)
 
     def _fill(self, node: int) -> None:
         event, row = int(self._nodes.event[node]), int(self._nodes.row[node])
-        name = self._device.names[self._device.name[event]]
+        if self._device is None or event < 0:
+            name, path = self._host_name(node), self._host.json.path
+        else:
+            name, path = self._device.names[self._device.name[event]], self._device.json.path
         kind = self._kind(node, name)
         self.kind[node] = kind
         if kind == Kind.COLL:
-            self.collective[node] = collective_of(name, self._device.json.path)
+            self.collective[node] = collective_of(name, path)
         self.in_bytes[node] = self._input_bytes(int(self._order[row]))
-        group = self._group(node, name, row, event)
+        group = self._group(node, name, row)
         if group:
             self.group[node] = self.groups.setdefault(group, len(self.groups))
 
@@ -184,15 +175,16 @@ class _Comms:
             for value, kind in zip(self._host.value("in_values", row) or [], types, strict=False)
         )
 
-    def _group(self, node: int, name: str, row: int, event: int) -> str:
+    def _group(self, node: int, name: str, row: int) -> str:
         if _SEND_RECV in name:
             parent = int(self._nodes.caller[int(self._nodes.caller[node])])
             if parent >= 0 and self._host_name(parent) == "record_param_comms":
                 return self._pg.get(int(self._order[self._nodes.row[parent]]), "")
         own = self._pg.get(int(self._order[row]), "")
-        if own or "ncclDevKernel" not in name or event not in self._kineto_pg:
+        if own or "ncclDevKernel" not in name:
             return own
-        return self._device.json.text(self._kineto_pg[event])
+        event = int(self._nodes.event[node])
+        return self._recorded.get(row if event < 0 else event, "")
 
 
 def collective_of(kernel: str, path: str = "") -> Collective:
@@ -225,6 +217,16 @@ def _group_names(host: HostTrace) -> dict[int, str]:
     return {int(r): words[c] for r, c in zip(host.comms.row, codes, strict=True) if c >= 0 and words[c]}
 
 
+def _recorded_groups(host: HostTrace, order: I64, device: DeviceTrace | None) -> dict[int, str]:
+    """Group by device event; by row, by id, where the file was linked before."""
+    if device is not None:
+        rows, places = device.rare["group_name"]
+        return {int(row): device.json.text(int(at)) for row, at in zip(rows, places, strict=True)}
+    rows, places = host.linked.get("pg_name", (np.zeros(0, np.int64), np.zeros(0, np.int64)))
+    position = np.argsort(order)
+    return {int(position[row]): host.json.text(int(at)) for row, at in zip(rows, places, strict=True)}
+
+
 # -- the trace ---------------------------------------------------------------------------------------------------------
 
 
@@ -242,13 +244,11 @@ def _trace(
         column[name] = put(host.places[name])[row]
     column["io"] = np.full(len(keep), 3, np.uint8)
     column["name"] = _words(texts, host.names)[host.name[row]]
-    column["stream"] = np.zeros(len(keep), np.int64)
-    on_device = event >= 0
-    if device is not None and on_device.any():
-        column["name"][on_device] = _words(texts, device.names)[device.name[event[on_device]]]
-        stream = device.stream[event[on_device]]
-        column["stream"][on_device] = np.where(stream < 0, 0, stream)
+    on_device, has_event = nodes.on_device[keep], event >= 0
+    if device is not None and has_event.any():
+        column["name"][has_event] = _words(texts, device.names)[device.name[event[has_event]]]
     column |= {
+        "stream": nodes.stream[keep],
         "source_id": nodes.ids[keep].astype(np.uint64),
         "kind": comms.kind[keep],
         "duration_ns": np.where(nodes.duration_us[keep] > 0, nodes.duration_us[keep] * 1000, UNKNOWN),
@@ -350,6 +350,11 @@ def _report(
     report: dict[str, Any] = {"device_ops": 0, "device_ops_linked": 0, "host_ops": len(host), "host_ops_timed": 0}
     unmatched: list[dict[str, Any]] = []
     span_ns = None
+    if device is None:
+        report["device_ops"] = report["device_ops_linked"] = int(nodes.on_device.sum())
+        report["host_ops"] = int((~nodes.on_device).sum())
+        timed = host.linked.get("exclusive_dur", (np.zeros(0, np.int64),))[0]
+        report["host_ops_timed"] = len(timed) - report["device_ops"]
     if device is not None and linked is not None:
         device_ops = device.is_category("kernel", "gpu_memcpy", "gpu_memset")
         report["device_ops"] = int(device_ops.sum())

@@ -1,0 +1,13 @@
+"""Chakra's official linker and converter, result for result: rules that are theirs, on columns that are ours."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.ingest.official.json_out import linked_json as linked_json
+    from etude.ingest.official.order import simulated_order as simulated_order
+    from etude.ingest.official.trace import collective_of as collective_of
+    from etude.ingest.official.trace import convert as convert
+
+__getattr__ = face(__name__)

@@ -1,0 +1,109 @@
+"""Plans of one model that are tried for their placements: those whose ranks send least come first, and what does not
+fit the memory is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from etude.errors import EtudeError, UsageError
+from etude.generate import Generated, Plan, generate
+from etude.generate.model import Model, open_model
+from etude.machine import System
+from etude.search.found import Found
+from etude.search.given import Asked, Given
+from etude.search.placement_best import best_placement
+from etude.search.placement_bound import Needs, needs_of
+from etude.search.short_models import count, model_file, shortened
+
+NO_PLAN = "no such plan"
+MEMORY = "does not fit the memory"
+BYTES = "sends more than those kept"
+
+
+def best_of_shardings(given: Given, asked: Asked, system: System, how: Mapping[str, Any]) -> Found:
+    keys, where = given.keys, given.where
+    plan = keys.get("plan", {})
+    shardings = keys.get("shardings", {})
+    if not isinstance(plan, Mapping) or not isinstance(shardings, Mapping):
+        raise UsageError("`plan` and `shardings` are keys and values", where=where, hint="plan: {gpus: 8, tp: 4}")
+    model = open_model(model_file(given))
+    made, pruned = _generated(model, plan, shardings, system, given)
+    sent = [max_sent_bytes(needs_of(one.job)) for one in made]
+    order = sorted(range(len(made)), key=lambda i: (sent[i], i))
+    kept = order[: count(given, "keep") or len(order)]
+    if len(order) > len(kept):
+        pruned[BYTES] = len(order) - len(kept)
+    found = []
+    for i in kept:
+        machine = system.for_ranks(made[i].plan.gpus)
+        one = best_placement(made[i], machine, asked=asked, **how)
+        about = {"sharding": _name(made[i].plan), "sent_bytes": sent[i]}
+        rows = [{**about, **row} for row in one.rows]
+        found.append(replace(one, best=rows[0], rows=rows))
+    return _joined(found, pruned)
+
+
+def _joined(found: list[Found], pruned: dict[str, int]) -> Found:
+    """`space` counts placements of the plans that were kept, and each plan that was not as one."""
+    rows = sorted((row for one in found for row in one.rows), key=lambda row: row["time_ns"])
+    why = dict(pruned)
+    for one in found:
+        for name, left_out in one.pruned.items():
+            why[name] = why.get(name, 0) + left_out
+    best = min(found, key=lambda one: one.best["time_ns"])
+    by_sharding = []
+    for one in found:
+        told = {key: one.best[key] for key in ("sharding", "sent_bytes", "time_ns", "placement", "gain")}
+        by_sharding.append({**told, "default_ns": one.more["default"]["time_ns"], "worst_ns": one.more["worst_ns"]})
+    return Found(
+        best=best.best, frontier=[best.best], tried=len(rows), pruned=why, rows=rows,
+        space=sum(one.space for one in found) + sum(pruned.values()),
+        more={**best.more, "shardings": by_sharding},
+    )  # fmt: skip
+
+
+def _generated(
+    model: Model, plan: Mapping[str, Any], axes: Mapping[str, Any], system: System, given: Given
+) -> tuple[list[Generated], dict[str, int]]:
+    """The plans that there are and that fit; memory is of the whole model, the job of as many layers as asked for."""
+    where, layers = given.where, count(given, "layers")
+    short = shortened(model, layers) if layers else model
+    made: list[Generated] = []
+    pruned: dict[str, int] = {}
+    first: EtudeError | None = None
+    values = [list(v) if isinstance(v, list) else [v] for v in axes.values()]
+    for point in product(*values):
+        try:
+            this = Plan.from_dict({**plan, **dict(zip(axes, point, strict=True))}, f"{where}: plan")
+            one = generate(model, this)
+        except EtudeError as problem:
+            first, pruned[NO_PLAN] = first or problem, pruned.get(NO_PLAN, 0) + 1
+            continue
+        if system.memory_bytes and one.memory_peak_bytes > system.memory_bytes:
+            pruned[MEMORY] = pruned.get(MEMORY, 0) + 1
+            continue
+        made.append(one if short is model else generate(short, this))
+    if not made and first is not None:
+        raise first
+    if not made:
+        raise UsageError("no plan fits the memory", where=where)
+    return made, pruned
+
+
+def max_sent_bytes(needs: Needs) -> int:
+    """Bytes that the busiest rank sends, by rings: 2 (n - 1) / n of an all-reduce, n - 1 times what it adds to an
+    all-gather, (n - 1) / n of a reduce-scatter or an all-to-all."""
+    members = needs.member.sum(axis=1, keepdims=True)
+    gather, reduce, scatter, exchange = np.split(needs.size, 4, axis=1)
+    each = (members - 1) * gather + (members - 1) / np.maximum(members, 1) * (2 * reduce + scatter + exchange)
+    return int((needs.sent.sum(axis=1) + (each * needs.member).sum(axis=0)).max(initial=0))
+
+
+def _name(plan: Plan) -> str:
+    found = [f"{axis}{getattr(plan, axis)}" for axis in ("tp", "cp", "dp", "pp") if getattr(plan, axis) > 1]
+    return " ".join([*found, *([str(plan.cp_kind)] if plan.cp > 1 else [])]) or "one rank"

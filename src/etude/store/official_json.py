@@ -1,0 +1,42 @@
+"""The text that Chakra's official jsonizer writes: protobuf's JSON of each message, one behind the other.
+
+That is not one JSON value: `valid` puts the objects in a list instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from etude.store.et_decode import Decoded
+from etude.store.json_write import messages
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def official_json(decoded: Decoded, *, valid: bool = False) -> Iterator[str]:
+    """The file, message by message: GlobalMetadata, then the nodes."""
+    before = "[\n" if valid else ""
+    for message in messages(decoded):
+        if '"_' in message:
+            message = msgspec.json.encode(_of_schema(msgspec.json.decode(message))).decode()
+        shown = msgspec.json.format(message, indent=2)
+        yield before + (shown if shown.isascii() else _NOT_ASCII.sub(_escaped, shown))
+        before = ",\n" if valid else ""
+    if valid:
+        yield "\n]\n"
+
+
+def _of_schema(value: Any) -> Any:
+    """Without the keys of ours that say what protobuf's mapping has no place for."""
+    if isinstance(value, dict):
+        return {key: _of_schema(inner) for key, inner in value.items() if not key.startswith("_")}
+    return [_of_schema(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _escaped(found: re.Match[str]) -> str:
+    raw = found[0].encode("utf-16-be")
+    return "".join(f"\\u{raw[i]:02x}{raw[i + 1]:02x}" for i in range(0, len(raw), 2))
