@@ -171,6 +171,8 @@ def _again_s(text: str) -> float:
 
 
 def _tell(found: "Found", top: int, as_json: bool) -> None:
+    for line in found.told:
+        say(line)
     if as_json:
         emit(found.record(), json=True)
         return
