@@ -102,6 +102,22 @@ def test_without_faults_only_stalls_cost_and_one_whole_tier_is_the_classic():
     assert parts["useful_s"] + sum(parts["lost_s"].values()) == pytest.approx(3600)
 
 
+@pytest.mark.parametrize("every", [10, 50])
+def test_what_is_waited_for_is_written_whichever_tier_comes_first(every: int):
+    """A tier with differences and a whole one that are due at the same step: ten bytes a second each."""
+    tiers = ["local:10:diff=0.1:rate=10B/s", f"remote:{every}:full:rate=10B/s"]
+    both = [
+        simulate_fleet(COSTS, days=600 / 86400, tiers=parse_checkpoints(",".join(order))).record()
+        for order in (tiers, tiers[::-1])
+    ]
+    for found in both:
+        assert sum(found["saved_bytes"].values()) == pytest.approx(10 * found["lost_s"]["checkpoint"])
+        assert min(found["saved_bytes"].values()) > 0
+    assert both[0]["saved_bytes"] == pytest.approx(both[1]["saved_bytes"])
+    # 10 steps and both whole, 30 s; then 27 cycles of 21 s
+    assert every != 10 or both[0]["saved_bytes"] == pytest.approx({"local": 100 + 270, "remote": 2800})
+
+
 def test_slots_bound_what_a_node_writes():
     slow = parse_checkpoints("remote:1h:rate=25GB/s:slots=128:request=1MiB:response=52ms")[0]
     assert slow.node_rate(60) == pytest.approx(2.58e9, rel=0.01)  # 128 MiB every 52 ms

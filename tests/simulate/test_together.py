@@ -73,6 +73,17 @@ def test_fair_links_give_both_their_half_and_queues_serve_the_first_first():
     assert many == pytest.approx([2.0, 2.0], abs=0.03)
 
 
+@pytest.mark.parametrize("calls", [1, 3, 10])
+def test_of_two_queues_of_k_messages_the_first_is_one_message_ahead_of_twice_its_time(calls: int):
+    """An all-reduce of two is two messages of a link, one after the other. Whole messages go in turn, 1 2 1 2 ..., so
+    of 2k messages the first job has its last one at 2k - 1 and the second at 2k: over k alone 2 - 1/k and 2.00."""
+    k = 2 * calls
+    found = simulate_jobs(
+        [all_reduces(calls=calls)] * 2, SHARED, Options(network="links"), places=[[0, 2], [1, 3]]
+    ).job_table()["slowdown"].to_pylist()  # fmt: skip
+    assert found == pytest.approx([2 - 1 / k, 2.0], abs=0.005)
+
+
 def test_the_part_that_overlaps_is_the_part_that_is_slower():
     # 1 MiB at a byte a ns over a link of its own takes T; the second starts at T / 2: each has T / 2 alone, T shared
     alone_ns = simulate(all_reduces(), SHARED, network="flow").makespan_ns

@@ -1,5 +1,7 @@
 """Tests and intervals, against figures worked out by hand."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -55,3 +57,12 @@ def test_intervals() -> None:
     assert (low, high) == pytest.approx((1.2 - 1.27062, 1.2 + 1.27062), abs=1e-5)
     low, high = bootstrap_ratio(base, base[::-1].copy())
     assert low < 1 < high
+
+
+def test_a_base_that_may_be_0_has_no_interval():
+    base, other = np.array([0.0, 0.0, 3.0]), np.array([1.0, 2.0, 3.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bootstrap_ratio(base, other) is None  # a draw may be of the first two alone
+        assert t_ratio(np.array([-1.0, 1.0]), np.array([1.0, 2.0])) is None
+        assert bootstrap_ratio(base + 1, other) is not None

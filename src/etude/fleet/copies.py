@@ -153,10 +153,13 @@ class Copies:
         it, part = self.tiers[tier], self.part(tier, step)
         return (it.write_ns if whole else it.stall_ns)(state_bytes, nodes, part)
 
-    def saved(self, tier: int, now_ns: int, account: Account, state_bytes: float, nodes: int) -> None:
-        """The steps go on: a copy, or one that is being written."""
+    def saved(
+        self, tier: int, now_ns: int, account: Account, state_bytes: float, nodes: int, part: float | None = None
+    ) -> None:
+        """The steps go on: a copy, or one that is being written. `part`: what was waited for, as it was when the save
+        began; another tier that was saved to at the same step does not change it."""
         it, mark = self.tiers[tier], account.mark()
-        part, base = self.part(tier, mark.step), None
+        part, base = self.part(tier, mark.step) if part is None else part, None
         if not it.is_whole:
             base = self._next_base(tier) or Base(tier, mark.step)
         self.writes[tier] += 1

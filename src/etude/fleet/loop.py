@@ -76,7 +76,8 @@ class Job:
     after: tuple[str, ...] = ()
     """What follows the phases: ("saved", tiers ...), ("decide",), ("go",)."""
     target: Config | None = None
-    saving: list[int] = field(default_factory=list)
+    saving: dict[int, float] = field(default_factory=dict)
+    """Tiers that are saved to, and the part of the state that each writes."""
     forced: int = -1
     """Event for which the state is saved at the next step border, before its nodes are given up."""
     forced_tier: int = 0
@@ -211,7 +212,7 @@ class Job:
         for i in tiers:
             whole = self.forced >= 0 and i == self.forced_tier  # nodes go: a copy that is under way is of no use
             stall += self.copies.stall_ns(i, self.account.step, self.costs.state_bytes, nodes, whole=whole)
-        self.saving = tiers
+        self.saving = {i: self.copies.part(i, self.account.step) for i in tiers}
         self._busy([Phase("checkpoint", stall)], ("saved",))
 
     def _busy(self, phases: list[Phase], after: tuple[str, ...]) -> None:
@@ -239,9 +240,9 @@ class Job:
         self.mode = RUNNING
         if what == "saved":
             self.copies.settle(self.now)
-            for i in self.saving:
-                self.copies.saved(i, self.now, self.account, self.costs.state_bytes, self._nodes())
-            self.saving = []
+            for i, part in self.saving.items():
+                self.copies.saved(i, self.now, self.account, self.costs.state_bytes, self._nodes(), part)
+            self.saving = {}
             if self.forced >= 0:
                 event, self.forced = self.forced, -1
                 self.copies.at_once(self.forced_tier)
@@ -358,7 +359,7 @@ class Job:
             self.account.hold(self.now - self.into, self.now, self.config)
             self.going = (self.into, self.now)
             self.into = self.todo = 0
-        self.forced, self.change, self.saving = -1, "", []
+        self.forced, self.change, self.saving = -1, "", {}
         severity = severity_of(SCOPES[self.events.scope[event]], len(struck))
         self.copies.struck(severity, self.now)
         replicas = self.config.gpus // self.costs.replica_gpus

@@ -70,7 +70,7 @@ def _row(spec: Spec, metric: Metric, variant: str, point: Mapping[str, Any], bas
         "low": None, "high": None, "p": None,
     }  # fmt: skip
     if len(base) > 1 and mean > 0:
-        row["low"], row["high"] = INTERVALS[spec.interval](base, own)
+        row["low"], row["high"] = INTERVALS[spec.interval](base, own) or (None, None)
     return row
 
 

@@ -44,16 +44,20 @@ def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
     return rejected
 
 
-def bootstrap_ratio(base: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float]:
-    """95% of the ratios of means, other over base, when pairs are drawn again with replacement."""
+def bootstrap_ratio(base: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float] | None:
+    """95% of the ratios of means, other over base, when pairs are drawn again with replacement. None where a base
+    of such a draw is 0: there is no ratio then."""
     n = len(base)
     drawn = np.random.default_rng(0).integers(0, n, (DRAWS, n))
-    ratios = other[drawn].sum(1) / base[drawn].sum(1)
+    below = base[drawn].sum(1)
+    if not below.all():
+        return None
+    ratios = other[drawn].sum(1) / below
     low, high = np.percentile(ratios, [100 * ALPHA / 2, 100 * (1 - ALPHA / 2)])
     return float(low), float(high)
 
 
-def t_ratio(base: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float]:
+def t_ratio(base: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float] | None:
     """Student's interval of the mean difference, as a ratio to the mean of the base."""
     from scipy.stats import t
 
@@ -61,6 +65,8 @@ def t_ratio(base: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[floa
     centre = float(differences.mean())
     half = float(t.ppf(1 - ALPHA / 2, n - 1)) * float(differences.std(ddof=1)) / sqrt(n)
     mean = float(base.mean())
+    if not mean:
+        return None
     low, high = sorted((1 + (centre - half) / mean, 1 + (centre + half) / mean))
     return low, high
 
