@@ -5,9 +5,9 @@ python benchmarks/validate_pipeshard.py [../shared/measured/pipeshard_table4.csv
 The rows go through what `etude ops place` gives, and through `search: memory` of `etude search` (tensors instead of
 fractions, with products, copies and hops; first tokens too). Assumed, since the table says neither: an RTX 5090 and a
 desktop with two channels of DDR5-5600, as the catalogue has them; the 8B model with the shape of Llama 3 8B; the Nemo
-models in bf16, the Qwen models at 4.5 bits a weight, keys and values in bf16; 0.5 GB of buffers. Rates are not tuned: the order
-of the budgets and the place of the knee are compared. The knee is the least budget with nine tenths of the tokens per
-second of the largest.
+models in bf16, the Qwen models at 4.5 bits a weight, keys and values in bf16; 0.5 GB of buffers. Rates are not tuned:
+the order of the budgets and the place of the knee are compared. The knee is the least budget with nine tenths of the
+tokens per second of the largest.
 """
 
 from __future__ import annotations
