@@ -20,6 +20,7 @@ class Target(StrEnum):
     JSON = "json"
     ASTRA = "astra"
     FLOWS = "flows"
+    SIMAI = "simai"
 
 
 class Compression(StrEnum):
@@ -40,11 +41,15 @@ def convert(
         typer.Option(
             "--to",
             help="What to write. `astra`: a folder with all that ASTRA-sim reads. `flows`: a table of the messages of "
-            "which collectives consist, for packet simulators, as CSV or Parquet.",
+            "which collectives consist, for packet simulators, as CSV or Parquet. `simai`: SimAI's text workload.",
         ),
     ] = Target.ET,
     system: Annotated[
-        str, typer.Option("--system", help="For `astra` and `flows`: a system of the catalogue, or a file.")
+        str,
+        typer.Option(
+            "--system",
+            help="A system of the catalogue, or a file: for `astra` and `flows`, and to price compute for `simai`.",
+        ),
     ] = "",
     dialect: In = Dialect.PLAIN,
     name: Annotated[str, typer.Option(help="Name of the job: `NAME.{rank}.et`. By default that of the input.")] = "",
@@ -86,7 +91,7 @@ def convert(
     job = open_job(path, groups, workers, max_bytes, ranks=ranks, passes=passes)
     if name:
         job = job.replace(name=name)
-    if target in (Target.ASTRA, Target.FLOWS):
+    if target in (Target.ASTRA, Target.FLOWS, Target.SIMAI):
         _for_simulators(job, out, target, system, force)
         return
     to = To(target.value)
@@ -116,8 +121,9 @@ def _only(place: Path | None, out: Path | None) -> Path:
 
 
 def _for_simulators(job: "Job", out: Path, target: Target, system: str, force: bool) -> None:
-    from etude.cli.convert_out import write_astra, write_flows
+    from etude.cli.convert_out import write_astra, write_flows, write_simai
 
-    if not system:
+    if not system and target != Target.SIMAI:
         raise UsageError(f"`--to {target.value}` needs a system", hint="--system dgx-h100; `etude systems` lists them")
-    (write_astra if target == Target.ASTRA else write_flows)(job, out, system, force)
+    write = {Target.ASTRA: write_astra, Target.FLOWS: write_flows, Target.SIMAI: write_simai}[target]
+    write(job, out, system, force)

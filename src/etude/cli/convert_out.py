@@ -1,4 +1,4 @@
-"""`etude convert --to astra` and `--to flows`: what other simulators read."""
+"""`etude convert --to astra`, `--to flows` and `--to simai`: what other simulators read."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +63,26 @@ def write_flows(job: "Job", out: Path, system: str, force: bool) -> None:
         say(f"note: {note}")
     sent = int(found.table["bytes"].to_numpy().sum())
     say(f"wrote {out}: {len(found.table):,} flows, {sent:,} bytes")
+
+
+def write_simai(job: "Job", out: Path, system: str, force: bool) -> None:
+    """SimAI's text workload; compute that has no time is priced on a system, if one is given."""
+    from etude.files import writing
+    from etude.transform.dialects import simai_text
+
+    took_ns = None
+    if system:
+        from etude.machine import open_system
+        from etude.simulate import simulate
+
+        timing = simulate(job, open_system(system).for_ranks(job.world_size)).timing
+        begin_ns, end_ns = timing.block(0)
+        took_ns = end_ns - begin_ns
+    text = simai_text(job, took_ns)
+    with writing(out, force=force) as path:
+        path.write_text(text, encoding="utf-8")
+    say(f"wrote {out}: {text.count(chr(10)) - 2:,} lines for {job.world_size:,} ranks")
+    say("note: the text has no dependencies: collectives run one after the other, gradients behind all compute")
 
 
 def _write_table(table: "pa.Table", path: Path) -> None:

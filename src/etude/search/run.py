@@ -20,6 +20,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "regions": ("etude.search.regions", "where requests are computed, within a latency budget"),
     "chain": ("etude.search.chain", "where a chain of layers is cut over devices in order"),
     "split": ("etude.search.split", "which kernels and neurons of a network small devices own"),
+    "routes": ("etude.search.routes", "whether requests of satellites stay, or travel to a large model"),
 }
 """Kind -> (module with `solve(given, asked)`, what is chosen)."""
 
