@@ -13,6 +13,7 @@ from etude.search.given import Asked, Given
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "commands": ("etude.search.commands", "any axes of a command of Etude, scored by what it prints"),
     "placement": ("etude.search.placement", "the device of each rank of a job, scored by simulation on links"),
+    "shares": ("etude.search.shares", "tokens and heads of each context-parallel rank, on devices of several kinds"),
     "workflows": ("etude.search.workflows", "a pattern of several models, and the model of each of its roles"),
     "regions": ("etude.search.regions", "where requests are computed, within a latency budget"),
 }
