@@ -151,6 +151,11 @@ def _example(f: Field[Any]) -> str:
     return EXAMPLE.get(f.metadata["kind"].removeprefix("map of "), "...")
 
 
+def value_of(f: Field[Any], given: Any, where: str) -> Any:
+    """What a field is with this value by itself."""
+    return _value(f, given, where)
+
+
 def _value(f: Field[Any], given: Any, where: str) -> Any:
     kind, of = f.metadata["kind"], f.metadata["of"]
     if kind == "one":

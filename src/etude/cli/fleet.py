@@ -31,6 +31,7 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
   etude fleet cluster.yaml --jobs alibaba_2023_pods.csv --policy fair
   etude fleet pool.yaml --policy harvest     # nodes, spot nodes, jobs, request streams and RL jobs in one file
   etude fleet edge.yaml --policy stability   # services that take turns on one device, with early exits
+  etude fleet airan.yaml --policy haf --load 0.5..1.2   # radio functions and AI services: shares and moves
   etude fleet backbone.yaml --policy shared  # tasks that share one backbone, its batches and its memory
   etude fleet moe.yaml                       # experts as functions: cold starts, keep-alive, scale to zero
   etude fleet ... -o fleet/; etude report fleet/ -o fleet.html; etude query fleet/ "select state, ... from states"
@@ -93,13 +94,27 @@ def fleet(
         str,
         typer.Option(
             help="fifo, backfill, sjf, srtf, las, deadline, priority, fair, elastic, harvest, gavel, or FILE.py:name; "
-            "of services fifo, edf, stability; of a backbone partition, colocate, shared; default: as the file says, "
-            "or fifo.",
+            "of services fifo, edf, stability; of a backbone partition, colocate, shared; of radio functions static, "
+            "greedy, strict, haf; default: as the file says, or fifo.",
             rich_help_panel=SHARING,
         ),
     ] = "",
     switch: Annotated[
         str, typer.Option(help="Time in which a job that was stopped starts again: `30s`.", rich_help_panel=SHARING)
+    ] = "",
+    migrate: Annotated[
+        str,
+        typer.Option(
+            help="Interruption of a radio function or AI service that moves to another node: `2s`, or `endless`.",
+            rich_help_panel=SHARING,
+        ),
+    ] = "",
+    load: Annotated[
+        str,
+        typer.Option(
+            help="Rates of AI requests beside radio functions, over those of the file: `1.2`, or a range `0.5..1.2`.",
+            rich_help_panel=SHARING,
+        ),
     ] = "",
     first: Annotated[
         int, typer.Option(min=0, help="Only the first so many jobs; 0: all.", rich_help_panel=SHARING)
@@ -122,6 +137,7 @@ def fleet(
     json: AsJson = False,
 ) -> int:
     from etude.cli.fleet_functions import called_as_functions
+    from etude.cli.fleet_radio import shared_with_radio
     from etude.cli.fleet_services import served_in_turns, served_on_a_backbone
     from etude.cli.fleet_sharing import pooled, shared
     from etude.config import keys_in
@@ -136,22 +152,31 @@ def fleet(
         other = {
             "--stack": stack, "--days": days != 30.0, "--faults": faults != "none", "--exclude": exclude,
             "--checkpoint": checkpoint != "none", "--sweep": sweep, "--jobs": jobs, "--policy": policy,
-            "--switch": switch, "--first": first, "--price": price, "--seed": seed, "--out": out, "--force": force,
+            "--switch": switch, "--migrate": migrate, "--load": load, "--first": first, "--price": price,
+            "--seed": seed,
         }  # fmt: skip
         given = given_of(flags, plan, model)
-        return served_group(model, system, given, group, recovery, recover, other, check=memory_check, json=json)
+        return served_group(
+            model, system, given, group, recovery, recover, other, out, check=memory_check, force=force, json=json
+        )
     if group:
         named = "--" + next(iter(group)).removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", "-")
         raise UsageError(f"{named} is of a serving group of experts", hint="--serve")
     if jobs is not None:
         return shared(model, jobs, policy, switch, first, out, seed=seed, force=force, json=json)
     keys = keys_in(model)
+    if "radio" in keys:
+        if switch:
+            raise UsageError("--switch is of jobs that share a cluster", where=model, hint="--migrate 2s")
+        return shared_with_radio(model, policy, migrate, load, out, seed=seed, force=force, json=json)
+    if migrate or load:
+        raise UsageError("--migrate and --load are of a file with `radio` functions", hint="examples/airan.yaml")
     if "services" in keys:
-        return served_in_turns(model, policy, switch, out, seed=seed, json=json)
+        return served_in_turns(model, policy, switch, out, seed=seed, force=force, json=json)
     if "backbone" in keys:
-        return served_on_a_backbone(model, policy, switch, out, seed=seed, json=json)
+        return served_on_a_backbone(model, policy, switch, out, seed=seed, force=force, json=json)
     if "experts_per_function" in keys:
-        return called_as_functions(model, policy, switch, out, seed=seed, json=json)
+        return called_as_functions(model, policy, switch, out, seed=seed, force=force, json=json)
     if is_pool(model):
         return pooled(model, policy, switch, out, seed=seed, force=force, json=json)
     if policy or switch:

@@ -5,7 +5,7 @@ import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, progress, say
-from etude.cli.plan_flags import ModelName, given_of, model_of, with_plan
+from etude.cli.plan_flags import ModelName, given_of, with_plan
 
 EXAMPLE = """The plans of a model that fit a cluster, ranked by simulated step time
 
@@ -14,9 +14,12 @@ EXAMPLE = """The plans of a model that fit a cluster, ranked by simulated step t
   etude plan llama3-405b --gpus 16384 --global-batch 2048 --system dgx-h100
   etude plan llama3-70b --gpus 64 --global-batch 128 --system dgx-h100 --tp 8
 
-What a flag says is kept; the rest is searched. Without `--global-batch` a step has a sample for each
+What a flag says is kept; the rest is searched: `etude search MODEL` has more axes, scores and limits.
+Without `--global-batch` a step has a sample for each
 GPU, 16 Mi tokens at most.
 """
+COLUMNS = ("step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "global_batch", "tp", "pp", "cp", "dp",
+           "ep", "zero", "schedule", "micro_batch", "recompute")  # fmt: skip
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
@@ -33,10 +36,9 @@ def plan(
     tries: Annotated[int, typer.Option(min=1, help="Plans that are simulated, the most promising first.")] = 24,
     json: AsJson = False,
 ) -> int:
-    from etude.cost.stacks import open_stack
     from etude.errors import UsageError
-    from etude.machine import open_system
-    from etude.predict import search
+    from etude.search import Asked
+    from etude.search.plans import NARROW, solved, space_of
     from etude.units import format_bytes, format_time
 
     if not system:
@@ -44,18 +46,14 @@ def plan(
     if not model and hf is None:
         raise UsageError("no model is given", hint="etude plan llama3-70b --gpus 64 --system dgx-h100")
     given = given_of(flags, plan, model)
-    gpus = int(given.pop("gpus", 1))
-    with progress("simulating plans", tries) as advance:
-        found = search(
-            model_of(model, hf),
-            gpus,
-            open_system(system),
-            tries=tries,
-            advance=advance,
-            stack=open_stack(stack),
-            **given,
-        )
-    rows = [ranked.row() for ranked in found]
+    name = str(hf / "config.json" if hf.is_dir() else hf) if hf is not None else model
+    axes = {name: values for name, values in NARROW.items() if name not in given}
+    space = space_of(model=name, system=system, fixed=given, over=axes, stack=stack, tries=tries, recipe=False)
+    found = solved(space, Asked(progress=progress))
+    rows = [{key: row[key] for key in COLUMNS} for row in found.rows]
+    rows = [row | {"tokens_per_s_per_gpu": round(row["tokens_per_s_per_gpu"], 1), "mfu": round(row["mfu"], 4)}
+            for row in rows]  # fmt: skip
+    samples = rows[0]["global_batch"]
     if not json:
         for row in rows:
             row["step"] = format_time(row.pop("step_time_ns"))
@@ -63,5 +61,5 @@ def plan(
             del row["global_batch"]
         rows = [{"step": row.pop("step"), "memory": row.pop("memory"), **row} for row in rows]
     emit(rows, json=json)
-    say(f"{len(rows)} plans simulated, the best first; a step has {found[0].plan.batch:,} samples")
+    say(f"{len(rows)} plans simulated, the best first; a step has {samples:,} samples")
     return 0

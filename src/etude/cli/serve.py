@@ -184,7 +184,8 @@ def serve(
         return show_images(
             model, system, requests, degree, gpus=gpus, rates=_rates(rate), limits=_limits(slo), drawn=drawn,
             encode=encode, set_up_ns=_between(between).set_up_ns, batch=images_at_once,
-            order=str(_engine(engine).scheduling_policy), stack=stack if stack != "vllm" else "xdit-0.4", json=json,
+            order=str(_engine(engine).scheduling_policy), stack=stack if stack != "vllm" else "xdit-0.4", out=out,
+            force=force, json=json,
         )  # fmt: skip
     if not requests and not rate and not offload:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")

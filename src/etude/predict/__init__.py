@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
-    from etude.predict.plans import search as search
+    from etude.predict.bounds import least_step_time_ns as least_step_time_ns
     from etude.predict.serving import predict_serving as predict_serving
     from etude.predict.similarity import likeness as likeness
     from etude.predict.step import Prediction as Prediction

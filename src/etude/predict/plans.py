@@ -1,48 +1,16 @@
-"""Search: the plans of a model on so many GPUs that fit their memory, ranked by simulated step time."""
+"""Plans of a model that a recipe leaves open: those that fit the memory, and how promising each is. `etude.search` has
+the best by simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
-from etude.cost.stacks import Stack
 from etude.errors import EtudeError, UsageError
 from etude.generate import Plan
 from etude.generate.model import Family, Model
-from etude.generate.train import plan_memory, sequence_of
+from etude.generate.train import plan_memory
 from etude.machine.system import System
-from etude.predict.step import Prediction, predict
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranked:
-    """A plan that fits, with what it takes."""
-
-    plan: Plan
-    step_time_ns: int
-    tokens_per_s_per_gpu: float
-    mfu: float
-    memory_peak_bytes: int
-
-    def row(self) -> dict[str, Any]:
-        p = self.plan
-        return {
-            "step_time_ns": self.step_time_ns, "tokens_per_s_per_gpu": round(self.tokens_per_s_per_gpu, 1),
-            "mfu": round(self.mfu, 4), "memory_peak_bytes": self.memory_peak_bytes,
-            "global_batch": p.batch, "tp": p.tp, "pp": p.pp, "cp": p.cp,
-            "dp": p.dp, "ep": p.ep, "zero": p.zero, "schedule": p.schedule, "micro_batch": p.micro_batch,
-            "recompute": str(p.recompute),
-        }  # fmt: skip
-
-
-TOKENS: Final = 1 << 24
-"""Of a step at most, where nobody says: about what the largest models are trained with."""
-
-
-def usual_batch(gpus: int, seq: int) -> int:
-    """Samples of a step where nobody says: one for each GPU, as long as they are not too many tokens."""
-    return min(gpus, max(1 << (max(TOKENS // max(seq, 1), 1).bit_length() - 1), 1))
 
 
 def _powers(limit: int) -> list[int]:
@@ -99,22 +67,3 @@ def promise(model: Model, plan: Plan) -> float:
     again = 0.33 if plan.recomputes_layers else 0.02 if plan.twice else 0.0
     small = 0.05 / plan.micro_batch
     return (1 + bubble) * (1 + again + small + 0.03 * (plan.tp - 1) + (0.1 if plan.zero == 3 else 0.0))
-
-
-def search(
-    model: Model, gpus: int, system: System, *, tries: int = 24, advance: Callable[[int], None] = lambda n: None,
-    stack: Stack | None = None, **base: Any,
-) -> list[Ranked]:  # fmt: skip
-    """The plans that fit, best first; `tries` of them, the most promising, are simulated, with the efficiency of
-    `stack`. All have one batch."""
-    base.setdefault("global_batch", usual_batch(gpus, int(base.get("seq") or sequence_of(model))))
-    fitting = feasible(model, gpus, system, base)
-    if not fitting:
-        raise UsageError(f"no plan of `{model.name}` on {gpus:,} GPUs fits {system.memory_bytes:,} B of memory",
-                         hint="more GPUs, a smaller --micro-batch or --seq, --recompute full")  # fmt: skip
-    ranked = []
-    for peak, plan in sorted(fitting, key=lambda f: promise(model, f[1]))[:tries]:
-        found: Prediction = predict(model, plan, system, stack=stack, check=False)
-        ranked.append(Ranked(plan, found.step_time_ns, found.tokens_per_s_per_gpu, found.mfu, peak))
-        advance(1)
-    return sorted(ranked, key=lambda r: r.step_time_ns)

@@ -27,6 +27,8 @@ class Found:
     rows: list[Row] = field(default_factory=list)
     """What was tried, the best first; what the table shows."""
     notes: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    """What is said beside the result and differs from run to run, such as the time of a solver; not in the record."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """What else this kind of search tells, beside the rest in the record."""
 

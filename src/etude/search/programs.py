@@ -53,6 +53,8 @@ class Program:
 
     def solve(self) -> Solution | None:
         """None where nothing satisfies all rows. Whole numbers are searched until none is better."""
+        if not self.costs:
+            return Solution(np.zeros(0), 0.0) if all(least <= 0 <= most for _, least, most in self.rows) else None
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 

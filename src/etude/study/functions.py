@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -138,22 +139,50 @@ def in_processes(function: Function, shared: Mapping[str, Any], count: int) -> R
     return run
 
 
+@contextmanager
+def staying(function: Function, shared: Mapping[str, Any], count: int) -> Iterator[RunCalls]:
+    """A pool of processes that stays from one run to the next; what it loses is run again by `in_processes`."""
+    packed = _pickled((function, dict(shared)), "the function")
+    again = in_processes(function, shared, count)
+    pool = _pool(count, packed)
+
+    def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+        broken: list[Call] = []
+        try:
+            yield from _answers(pool, some, broken)
+        except BrokenProcessPool:  # when it is asked for more
+            broken = list(some)
+        yield from again(broken)
+
+    try:
+        yield run
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _pool(count: int, packed: bytes) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin, (packed,))
+
+
 def _pooled(some: Sequence[Call], packed: bytes, count: int, broken: list[Call]) -> Iterator[tuple[Call, Answer]]:
     if not some:
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(count, len(some)), context, _begin, (packed,))
+    pool = _pool(min(count, len(some)), packed)
     try:
-        waiting: dict[Future[Answer], Call] = {pool.submit(_in_process, dict(call.at)): call for call in some}
-        while waiting:
-            for future in wait(waiting, return_when=FIRST_COMPLETED)[0]:
-                call = waiting.pop(future)
-                try:
-                    yield call, future.result()
-                except BrokenProcessPool:
-                    broken.append(call)
+        yield from _answers(pool, some, broken)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _answers(pool: ProcessPoolExecutor, some: Sequence[Call], broken: list[Call]) -> Iterator[tuple[Call, Answer]]:
+    waiting: dict[Future[Answer], Call] = {pool.submit(_in_process, dict(call.at)): call for call in some}
+    while waiting:
+        for future in wait(waiting, return_when=FIRST_COMPLETED)[0]:
+            call = waiting.pop(future)
+            try:
+                yield call, future.result()
+            except BrokenProcessPool:
+                broken.append(call)
 
 
 def on_ray(function: Function, shared: Mapping[str, Any], address: str, workers: int) -> RunCalls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from etude.generate.blocks import composed, encoder_decoder, recommend, transformer, vision
@@ -24,5 +25,11 @@ BLOCKS: Final[dict[Family, Callable[[Model, Shard], list[Block]]]] = {
 
 def blocks_of(model: Model, local: Shard) -> list[Block]:
     """From first to last, figures of one rank and one micro-batch."""
+    return list(_made(model, local))
+
+
+@lru_cache(maxsize=32)
+def _made(model: Model, local: Shard) -> tuple[Block, ...]:
+    """Plans of a search often differ in what their shards do not see."""
     found = BLOCKS[model.family](model, local)
-    return with_towers(model, local, found) if model.towers else found
+    return tuple(with_towers(model, local, found) if model.towers else found)

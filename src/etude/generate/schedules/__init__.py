@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.generate.schedules.by_name import parse as parse
     from etude.generate.schedules.by_name import schedule as schedule
     from etude.generate.schedules.by_name import steady_from as steady_from
     from etude.generate.schedules.pipeline import PipelineSchedule as PipelineSchedule

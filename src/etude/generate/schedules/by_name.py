@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from etude.errors import UsageError
 from etude.generate.schedules.asynchronous import Async, asynchronous
@@ -184,6 +185,18 @@ def steady_from(text: str, *, ranks: int) -> int:
 def schedule(text: str, *, ranks: int, micro_batches: int, steps: int = 1) -> PipelineSchedule:
     """The schedule of this name for so many pipeline ranks and micro-batches of a step; refused where it cannot be.
     Only one without a flush between steps depends on their number: it has all of them."""
+    if text.lower().endswith(".csv"):  # the file may change
+        return _made(text, ranks, micro_batches, steps)
+    return _kept(text, ranks, micro_batches, steps)
+
+
+@lru_cache(maxsize=64)
+def _kept(text: str, ranks: int, micro_batches: int, steps: int) -> PipelineSchedule:
+    """Schedules are frozen, and plans of a search share them."""
+    return _made(text, ranks, micro_batches, steps)
+
+
+def _made(text: str, ranks: int, micro_batches: int, steps: int) -> PipelineSchedule:
     name, chunks = parse(text)
     if ranks < 1 or micro_batches < 1:
         raise UsageError(f"{ranks} ranks and {micro_batches} micro-batches: there must be one of each at least")

@@ -287,7 +287,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
         job=job,
         layout=layout,
         params=sum(b.params for b in blocks),
-        model_flops=_model_flops(model, plan),
+        model_flops=model_flops(model, plan),
         memory=_memory(kept, layout, rounds),
         rounds=rounds,
     )
@@ -383,11 +383,12 @@ def sequence_of(model: Model) -> int:
     return model.seq or 1
 
 
-def _model_flops(model: Model, plan: Plan) -> int:
+def model_flops(model: Model, plan: Plan) -> int:
     """Products of all steps as one rank would do them alone: what ranks of a plan all do counts once."""
     flash = plan.attention == Attention.FLASH
     one = 0
-    blocks = blocks_of(model, Shard(samples=plan.micro_batch, seq=plan.seq, flash=flash))
+    seq = plan.seq or sequence_of(model)
+    blocks = blocks_of(model, Shard(samples=plan.micro_batch, seq=seq, flash=flash))
     for block in only(blocks, parse_trained(plan.train), tied=model.tied):
         for forward in block.ops:
             back = sum(op.flops for op in forward.backward if op.kind == Kind.COMP and is_product(op.name))

@@ -19,7 +19,7 @@ from typing import Final
 
 from etude.cost import ops as work
 from etude.cost.ops import OpClass, Work, width
-from etude.generate.blocks.ops import Op, Phase, compute, shapes
+from etude.generate.blocks.ops import Op, Phase, bytes_of, compute, shapes
 from etude.generate.blocks.shard import Block
 from etude.generate.blocks.trained import PRODUCTS
 from etude.generate.plan import Optimizer, Plan
@@ -119,6 +119,13 @@ def update(plan: Plan, stages: Stages, params: int) -> list[Op]:
     shape = shapes((params,))
     one = compute(NAMES[plan.optimizer], "update", w, shape, shape, phase=Phase.OPTIMIZER)
     return [*(_orthogonal(stages) if plan.optimizer == Optimizer.MUON else []), one]
+
+
+def norm(plan: Plan, params: int) -> Op:
+    """The norm of the gradients, by which they are clipped: each is read."""
+    w = Work(op_class=OpClass.REDUCTION, flops=2 * params, size_bytes=bytes_of(params, plan.grad_dtype))
+    one = compute("aten::_foreach_norm", "norm", w, shapes((params,)), shapes((1,)), phase=Phase.OPTIMIZER)
+    return one.replace(dtype=plan.grad_dtype)
 
 
 def _orthogonal(stages: Stages) -> list[Op]:

@@ -12,7 +12,7 @@ from etude.generate.nodes import End, FurtherSum
 from etude.generate.plan import Plan, Scaling
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
-from etude.generate.train.optimizer import state_bytes, update
+from etude.generate.train.optimizer import norm, state_bytes, update
 from etude.generate.train.program import Program
 from etude.generate.train.routing import Routing
 from etude.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
@@ -377,9 +377,7 @@ class Walk:
         if not params:
             return
         if plan.clip:
-            w = Work(op_class=OpClass.REDUCTION, flops=2 * params, size_bytes=bytes_of(params, plan.grad_dtype))
-            norm = compute("aten::_foreach_norm", "norm", w, shapes((params,)), shapes((1,)), phase=Phase.OPTIMIZER)
-            waits = [program.add(norm.replace(dtype=plan.grad_dtype), "optimizer", data=waits)]
+            waits = [program.add(norm(plan, params), "optimizer", data=waits)]
             end.over_params += waits
             if not self.layout.schedule.window and self._others_update():
                 op = collective(

@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from etude.report.fleet.federated import federated_cards, federated_sections, federated_verdict
+from etude.report.fleet.radio import radio_cards, radio_sections, radio_verdict
 from etude.report.fleet.rl import rl_cards, rl_sections, rl_verdict
+from etude.report.fleet.serving import serving_page
 from etude.report.fleet.sharing import beside_section, sharing_sections, sharing_verdict
 from etude.report.fleet.training import duration, hours_section, training_sections, training_verdict
 from etude.view.page import Figure, Page, Section
@@ -22,6 +24,10 @@ def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Pa
     _, record, tables = runs[0]
     if "rounds" in tables:
         return _rounds_page(runs, title=title, made_by=made_by)
+    if "kind" in record:
+        return serving_page(runs, title=title, facts=_facts(record.get("asked", {})), made_by=made_by)
+    if "shares" in tables:
+        return _radio_page(runs, title=title, made_by=made_by)
     trained, by_stage = "events" in tables, "stages" in tables
     asked = record.get("asked", {})
     sections: list[Section] = [hours_section([(name, one) for name, one, _ in runs], trained=trained)]
@@ -60,6 +66,20 @@ def _rounds_page(runs: Sequence[Run], *, title: str, made_by: str) -> Page:
         cards=federated_cards(record),
         sections=tuple(federated_sections(runs)),
         facts=_facts(asked),
+        made_by=made_by,
+    )
+
+
+def _radio_page(runs: Sequence[Run], *, title: str, made_by: str) -> Page:
+    record = runs[0][1]
+    return Page(
+        title=title,
+        subtitle=f"{len(record['members']):,} radio functions and AI services for {duration(record['duration_s'])}, "
+        "simulated",
+        verdict=radio_verdict(record),
+        cards=radio_cards(record),
+        sections=tuple(radio_sections(runs)),
+        facts=_facts(record.get("asked", {})),
         made_by=made_by,
     )
 

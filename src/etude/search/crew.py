@@ -1,0 +1,63 @@
+"""Calls of one function for a search: here, in processes that stay, or on Ray; answers are kept in a folder, so that a
+search that was cut off goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from etude.errors import UsageError
+from etude.search.given import Asked
+from etude.study import functions
+from etude.study.functions import Call, Function, RunCalls
+from etude.study.results import Results, kept_in, settle
+from etude.study.sweep import carry_out
+
+
+class Crew:
+    """`ask` gives an answer for each point. A point that was asked for before is not run again."""
+
+    def __init__(self, function: Function, shared: Mapping[str, Any], run: RunCalls, results: Results) -> None:
+        self._function, self._shared, self._run, self._results = function, shared, run, results
+        self.asked: set[str] = set()
+        self.ran = 0
+        """Calls that were carried out now."""
+
+    def ask(self, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        calls: list[Call] = functions.calls(self._function, points, self._shared)
+        self.ran += carry_out(calls, self._results, self._run)
+        self.asked.update(call.key for call in calls)
+        found = []
+        for call in calls:
+            answer = self._results[call.key]
+            if answer["error"]:
+                raise UsageError(f"{call.shown()}: {answer['error']}")
+            found.append(functions.columns_of(answer))
+        return found
+
+    def keep_in(self, folder: Path) -> None:
+        settle(folder, self._results)
+
+
+@contextmanager
+def crew(function: Function, shared: Mapping[str, Any], asked: Asked) -> Iterator[Crew]:
+    """Workers as the caller asks for them, until the search is done."""
+    folder = asked.out
+    if folder is not None:
+        if folder.exists() and not folder.is_dir():
+            raise UsageError("is not a folder", where=str(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+    count = asked.workers or os.cpu_count() or 1
+    with kept_in(folder) as results:
+        if asked.ray:
+            yield Crew(function, shared, functions.on_ray(function, shared, asked.ray, asked.workers), results)
+        elif count == 1:
+            yield Crew(function, shared, functions.here(function, shared), results)
+        else:
+            with functions.staying(function, shared, count) as run:
+                yield Crew(function, shared, run, results)
+        if folder is not None:
+            settle(folder, results)

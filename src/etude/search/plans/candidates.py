@@ -1,0 +1,134 @@
+"""Every combination of the axes as a plan, or why it is none."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+from etude.config import value_of
+from etude.errors import EtudeError, UsageError
+from etude.generate import Plan
+from etude.generate.model import Model
+from etude.search.plans.axes import FIELDS, STAGES, SYSTEM, layers_of_stages
+
+NOT_A_PLAN: Final = "not a plan"
+SAME: Final = "same as another"
+MOST: Final = 2_000_000
+
+
+class Candidate(NamedTuple):
+    """One combination that is a plan of its own."""
+
+    number: int
+    """In the order of the space."""
+    system: str
+    given: dict[str, Any]
+    """Fields of the plan."""
+    plan: Plan
+
+    def text(self, *without: str) -> str:
+        """Its fields as JSON, but for some: what a worker is sent, and what candidates have in common."""
+        return json.dumps({k: v for k, v in self.given.items() if k not in without}, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    found: list[Candidate]
+    pruned: Counter[str]
+    space: int
+    first_refusal: str = ""
+    """Why the first combination that is no plan is none."""
+
+
+def candidates(model: Model, axes: Mapping[str, list[Any]], fixed: Mapping[str, Any], system: str) -> Candidates:
+    space = math.prod(len(values) for values in axes.values())
+    if space > MOST:
+        raise UsageError(f"{space:,} combinations of plans", where="over", hint=f"at most {MOST:,}; leave values out")
+    found: list[Candidate] = []
+    seen: set[tuple[str, Plan]] = set()
+    pruned: Counter[str] = Counter()
+    refusal = ""
+    values = Values(fixed, axes)
+    for number, at in enumerate(_points(axes)):
+        where = str(at.pop(SYSTEM, system))
+        given = {**fixed, **at}
+        if not _fills(given):
+            pruned[NOT_A_PLAN] += 1
+            continue
+        try:
+            given, plan = _plan(model, given, axes, values)
+        except EtudeError as problem:
+            pruned[NOT_A_PLAN] += 1
+            refusal = refusal or str(problem).splitlines()[0]
+            continue
+        if (where, plan) in seen:
+            pruned[SAME] += 1
+            continue
+        seen.add((where, plan))
+        found.append(Candidate(number, where, given, plan))
+    return Candidates(found, pruned, space, refusal)
+
+
+class Values:
+    """Fields of a plan as it has them; each value of an axis is read once."""
+
+    def __init__(self, fixed: Mapping[str, Any], axes: Mapping[str, list[Any]]) -> None:
+        self._known: dict[tuple[str, str], Any] = {}
+        for name, values in {**{name: [value] for name, value in fixed.items()}, **axes}.items():
+            if name not in FIELDS and name != SYSTEM:
+                raise UsageError(f"unknown key `{name}`", where="plan", hint=f"known: {', '.join(FIELDS)}")
+            for value in values if name not in (SYSTEM, STAGES) else ():
+                self._read(name, value)
+
+    def plan(self, given: Mapping[str, Any]) -> Plan:
+        return Plan(**{FIELDS[name].name: self._read(name, value) for name, value in given.items()})
+
+    def _read(self, name: str, value: Any) -> Any:
+        key = name, repr(value)
+        if key not in self._known:
+            try:
+                self._known[key] = value_of(FIELDS[name], value, f"plan: {name}")
+            except EtudeError as problem:
+                raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+        return self._known[key]
+
+
+def _points(axes: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _fills(given: Mapping[str, Any]) -> bool:
+    """A quick look: do the axes fill the GPUs?"""
+    sizes = [given.get(name, 1) for name in ("tp", "cp", "pp")]
+    gpus = given.get("gpus", 0)
+    if not all(isinstance(n, int) and n > 0 for n in [*sizes, gpus]):
+        return True
+    return bool(gpus % math.prod(sizes) == 0)
+
+
+def _plan(
+    model: Model, given: dict[str, Any], axes: Mapping[str, Any], values: Values
+) -> tuple[dict[str, Any], Plan]:  # fmt: skip
+    stages = given.pop(STAGES, "") if STAGES in axes else ""
+    plan = values.plan(given)
+    layers = layers_of_stages(stages, model, plan)
+    said = canonical({**given, **({STAGES: layers} if layers else {})}, plan, axes)
+    return said, plan if said == given else values.plan(said)
+
+
+def canonical(given: Mapping[str, Any], plan: Plan, axes: Mapping[str, Any]) -> dict[str, Any]:
+    """The same plan, said in one way: axes that change nothing beside the others are left out."""
+    idle: list[str] = []
+    if plan.pp == 1 and not plan.schedule.startswith(("roundrobin", "async")):
+        idle += ["schedule", STAGES]
+    idle += ["tp_chunks", "sp"] if plan.tp == 1 else []
+    idle += ["cp_kind"] if plan.cp == 1 else []
+    idle += ["prefetch", "reshard"] if plan.zero < 3 else []
+    idle += ["dp_shard"] if plan.dp_shard in (0, plan.replicas) else []
+    return {name: value for name, value in given.items() if name not in idle or name not in axes}

@@ -1,0 +1,60 @@
+"""The best plans of a space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from etude.errors import UsageError
+from etude.search.crew import crew
+from etude.search.found import Found, Row, frontier
+from etude.search.given import Asked, Given
+from etude.search.plans.bounded import Tree, bounded, first_few
+from etude.search.plans.candidates import candidates
+from etude.search.plans.scores import SCORES
+from etude.search.plans.space import PlanSpace, read_plans
+from etude.search.plans.tasks import task
+
+
+def solve(given: Given, asked: Asked) -> Found:
+    return solved(read_plans(given), asked)
+
+
+def solved(space: PlanSpace, asked: Asked) -> Found:
+    asked.one_of("all")
+    every = candidates(space.opened, space.axes, space.fixed, space.system)
+    with crew(task, shared_of(space), asked) as workers, asked.progress("plans", every.space) as advance:
+        tree = Tree(space, workers, every.pruned, advance, refusal=every.first_refusal)
+        advance(sum(every.pruned.values()))
+        if space.tries:
+            first_few(tree, every.found, space.tries)
+        else:
+            bounded(tree, every.found)
+        return found_of(space, tree, every.space)
+
+
+def shared_of(space: PlanSpace) -> dict[str, object]:
+    """What all calls of workers share."""
+    return {
+        "model": space.model, "stack": space.stack, "recipe": space.recipe, "network": space.network,
+        "energy": "energy" in [*space.scores, *space.limits], "seal": space.seal,
+    }  # fmt: skip
+
+
+def found_of(space: PlanSpace, tree: Tree, whole: int) -> Found:
+    pruned = {why: count for why, count in tree.pruned.items() if count}
+    if not tree.rows:
+        told = ", ".join(f"{count:,} {why}" for why, count in pruned.items())
+        first = f"; the first: {tree.refusal}" if tree.refusal and set(pruned) == {"not a plan"} else ""
+        raise UsageError(f"no plan is left of {whole:,}: {told}{first}",
+                         hint="more GPUs, a smaller --micro-batch or --seq, a larger --limit")  # fmt: skip
+    signs = {SCORES[name].column: SCORES[name].sign for name in space.scores}
+    rows = _best_first(tree.rows, signs)
+    return Found(
+        best=rows[0], frontier=frontier(rows, signs), tried=len(rows), pruned=pruned, space=whole, rows=rows,
+        more={"axes": dict(space.axes), "scores": list(signs)},
+    )  # fmt: skip
+
+
+def _best_first(rows: Sequence[Row], signs: dict[str, int]) -> list[Row]:
+    """By the first score, then by the others; equal ones by what they are."""
+    return sorted(rows, key=lambda row: (*(sign * row[name] for name, sign in signs.items()), row["flags"]))

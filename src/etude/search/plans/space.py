@@ -1,0 +1,179 @@
+"""A space of plans: a model, systems, what is fixed, axes, scores and limits.
+
+search: plans
+model: llama3-8b
+system: dgx-h100
+gpus: 16
+plan: {global_batch: 16}               # what is fixed
+over: {tp: [1, 2, 4], zero: usual}     # or [tp, zero], or "tp=1|2|4,zero"; nothing: all that changes much
+score: [step, memory]                  # the first decides which is best
+limits: {memory: 80GB}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from etude.errors import UsageError
+from etude.generate.model import Model, open_model
+from etude.machine import open_system
+from etude.machine.regions import hourly_price
+from etude.machine.system import System
+from etude.search.given import Given
+from etude.search.plans.axes import SYSTEM, Setting, parse_over, read_axes
+from etude.search.plans.scores import read_limits, read_scores
+
+KEYS: Final = (
+    "model", "system", "gpus", "plan", "over", "score", "limits", "stack", "network", "price", "tries",
+)  # fmt: skip
+NETWORKS: Final = ("analytic", "links", "flow")
+
+TOKENS: Final = 1 << 24
+"""Of a step at most, where nobody says: about what the largest models are trained with."""
+
+
+def usual_batch(gpus: int, seq: int) -> int:
+    """Samples of a step where nobody says: one for each GPU, as long as they are not too many tokens."""
+    return min(gpus, max(1 << (max(TOKENS // max(seq, 1), 1).bit_length() - 1), 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSpace:
+    """What is searched. `axes` may have `system` among them."""
+
+    model: str
+    """Name, or file."""
+    opened: Model
+    system: str
+    systems: Mapping[str, System]
+    axes: Mapping[str, list[Any]]
+    fixed: Mapping[str, Any]
+    scores: tuple[str, ...] = ("step",)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    stack: str = ""
+    recipe: bool = True
+    """What a stack's recipe says completes a plan, as in `etude predict`."""
+    network: str = "analytic"
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Dollars of a device and hour, by system."""
+    tries: int = 0
+    """So many plans with the least bounds are simulated, whatever comes of them; 0: as many as bounds leave."""
+
+    @property
+    def seal(self) -> str:
+        """What workers open by name, as it is now: an answer holds as long as this stays the same."""
+        return repr((self.opened, sorted(self.systems.items(), key=lambda item: item[0])))
+
+    def memory_limit(self, system: str) -> float:
+        """Of a GPU: the limit given, else what the device has; 0: none."""
+        return self.limits.get("memory", float(self.systems[system].memory_bytes))
+
+
+def read_plans(given: Given) -> PlanSpace:
+    """The space that a file describes."""
+    given.only(*KEYS)
+    keys = dict(given.keys)
+    if not isinstance(keys.get("model"), str) or "system" not in keys or "gpus" not in keys:
+        over = over_of(keys.get("over"))
+        missing = [k for k in ("model", "system", "gpus") if k not in keys and k not in over]
+        if missing:
+            raise UsageError(f"`{missing[0]}` is needed", where=given.where,
+                             hint="model: llama3-8b; system: dgx-h100; gpus: 16")  # fmt: skip
+    return space_of(
+        model=_named(given, keys.get("model")), system=_named(given, keys.get("system", "")),
+        fixed={**_mapping(keys.get("plan"), "plan"), **({"gpus": keys["gpus"]} if "gpus" in keys else {})},
+        over=over_of(keys.get("over")), score=_names(keys.get("score")), limits=_mapping(keys.get("limits"), "limits"),
+        stack=str(keys.get("stack", "")), network=str(keys.get("network", "analytic")),
+        price=keys.get("price", {}), tries=int(keys.get("tries", 0)),
+    )  # fmt: skip
+
+
+def space_of(
+    *, model: str, system: str, fixed: Mapping[str, Any], over: Mapping[str, list[Any] | None],
+    score: Sequence[str] = (), limits: Mapping[str, Any] | None = None, stack: str = "", recipe: bool = True,
+    network: str = "analytic", price: Any = None, tries: int = 0,
+) -> PlanSpace:  # fmt: skip
+    """The space with its usual values filled in. A step has a sample for each GPU where no batch is given: all
+    candidates train the same batch."""
+    if network not in NETWORKS:
+        raise UsageError(f"network `{network}`", hint=f"known: {', '.join(NETWORKS)}")
+    names = [str(v) for v in over.get(SYSTEM) or ([system] if system else [])]
+    if not names:
+        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    systems, opened = {name: open_system(name) for name in names}, open_model(model)
+    gpus = _gpus(fixed, over)
+    axes = read_axes(over, Setting(opened, systems[names[0]], max(gpus), fixed), fixed)
+    kept = {**({} if "gpus" in axes else {"gpus": 1}), **fixed}
+    if "global_batch" not in axes and not kept.get("global_batch"):
+        seq = Setting(opened, systems[names[0]], max(gpus), fixed).seq
+        kept["global_batch"] = usual_batch(max(gpus), seq)
+    scores = read_scores(score)
+    space = PlanSpace(
+        model=model, opened=opened, system=names[0], systems=systems, axes=axes, fixed=kept,
+        scores=tuple(scores), limits=read_limits(limits or {}), stack=stack, recipe=recipe, network=network,
+        prices=_prices(price, systems), tries=tries,
+    )  # fmt: skip
+    if "cost" in [*scores, *space.limits] and (unknown := [n for n in names if n not in space.prices]):
+        raise UsageError(f"the price of a device of `{unknown[0]}` is not known", where="score: cost",
+                         hint=f"--price {unknown[0]}=2.5 (dollars of a device and hour)")  # fmt: skip
+    return space
+
+
+def _gpus(fixed: Mapping[str, Any], over: Mapping[str, list[Any] | None]) -> list[int]:
+    values = over.get("gpus") or [fixed.get("gpus", 1)]
+    if not all(isinstance(v, int) and not isinstance(v, bool) and v > 0 for v in values):
+        raise UsageError(f"gpus: {values}", hint="--gpus 16, or --over gpus=8|16")
+    return values
+
+
+def _prices(given: Any, systems: Mapping[str, System]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, system in systems.items():
+        own = hourly_price([(system.device, 1)])
+        value = given.get(name) if isinstance(given, Mapping) else given
+        if value is not None:
+            if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+                raise UsageError(f"a price of `{value}`", where="price", hint="dollars of a device and hour: 2.5")
+            found[name] = float(value)
+        elif own is not None:
+            found[name] = own
+    if isinstance(given, Mapping) and (unknown := [n for n in given if n not in systems]):
+        raise UsageError(f"`{unknown[0]}` is no system of this search", where="price")
+    return found
+
+
+def over_of(given: Any) -> dict[str, list[Any] | None]:
+    """Axes as a file has them."""
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        return parse_over(given)
+    if isinstance(given, list):
+        return {str(name): None for name in given}
+    if not isinstance(given, Mapping) or not all(isinstance(v, list) or v in (None, "usual") for v in given.values()):
+        raise UsageError("axes are names, or names with lists of values", where="over", hint="over: {tp: [1, 2, 4]}")
+    return {str(name): value if isinstance(value, list) else None for name, value in given.items()}
+
+
+def _named(given: Given, text: Any) -> str:
+    """A file beside the space, or a name."""
+    name = str(text or "")
+    beside = given.folder / name
+    return str(beside) if name and Path(name).suffix and beside.exists() else name
+
+
+def _names(given: Any) -> list[str]:
+    if given is None:
+        return []
+    return [str(given)] if not isinstance(given, list) else [str(v) for v in given]
+
+
+def _mapping(given: Any, where: str) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise UsageError("is a mapping", where=where)
+    return {str(k): v for k, v in given.items()}

@@ -1,0 +1,188 @@
+"""Searching plans of a model: the best equals brute force, bounds are below what is simulated, limits never help."""
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.cli import main
+from etude.cost.stacks import open_stack
+from etude.errors import EtudeError
+from etude.generate import Plan
+from etude.generate.model import open_model
+from etude.machine import open_system
+from etude.predict import least_step_time_ns, predict
+from etude.search.found import frontier
+from etude.search.given import Asked
+from etude.search.plans import parse_over, solved, space_of
+
+AXES: dict[str, list[Any]] = {
+    "tp": [1, 2], "pp": [1, 2], "zero": [0, 1, 2, 3], "micro_batch": [1, 2], "recompute": ["none", "full"],
+}  # fmt: skip
+FIXED = {"gpus": 8, "global_batch": 8, "seq": 512}
+
+
+def by_hand(axes: dict[str, list[Any]], fixed: dict[str, Any], limit: float) -> list[dict[str, Any]]:
+    """Every combination that is a plan and fits, one after the other."""
+    model, system, stack, rows = open_model("gpt2"), open_system("dgx-h100"), open_stack("default"), []
+    for values in product(*axes.values()):
+        at = dict(zip(axes, values, strict=True))
+        try:
+            found = predict(model, Plan.from_dict({**fixed, **at}), system, stack=stack, check=False)
+        except EtudeError:
+            continue
+        memory = found.generated.memory_peak_bytes
+        if memory <= limit:
+            rows.append({**at, "step_time_ns": found.step_time_ns, "memory_peak_bytes": memory})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def every() -> list[dict[str, Any]]:
+    return by_hand(AXES, FIXED, 80e9)
+
+
+def searched(axes: Any = AXES, **more: Any) -> Any:
+    asked = Asked(**{k: more.pop(k) for k in ("workers", "out", "method", "seed") if k in more})
+    return solved(space_of(model="gpt2", system="dgx-h100", fixed=FIXED, over=axes, **more), asked)
+
+
+def test_the_best_is_that_of_brute_force(every: list[dict[str, Any]]):
+    found = searched()
+    assert found.best["step_time_ns"] == min(row["step_time_ns"] for row in every)
+    assert found.tried + sum(found.pruned.values()) == found.space == 64
+    assert found.tried < len(every)  # bounds have spared some
+
+
+def test_a_frontier_is_that_of_brute_force(every: list[dict[str, Any]]):
+    found = searched(score=["step", "memory"])
+    signs = {"step_time_ns": 1, "memory_peak_bytes": 1}
+    mine, theirs = ([[row[name] for name in signs] for row in frontier(rows, signs)] for rows in (found.rows, every))
+    assert mine == theirs
+    assert [[row[name] for name in signs] for row in found.frontier] == mine
+
+
+def test_more_room_is_never_worse(every: list[dict[str, Any]]):
+    least = min(row["memory_peak_bytes"] for row in every)
+    steps = []
+    for limit in (least, least * 1.1, least * 1.3, least * 2, 80e9):
+        best = searched(limits={"memory": limit}).best
+        assert best["step_time_ns"] == min(r["step_time_ns"] for r in every if r["memory_peak_bytes"] <= limit)
+        steps.append(best["step_time_ns"])
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] < steps[0]
+
+
+def test_one_point_is_predict(capsys: pytest.CaptureFixture[str]):
+    words = ["gpt2", "--gpus", "8", "--global-batch", "8", "--system", "dgx-h100", "--json"]
+    assert main(["search", *words, "--over", "tp=2,zero=3,recompute=selective:norm,activation"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["space"] == found["tried"] == 1
+    assert main(["predict", *words, "--tp", "2", "--zero", "3", "--recompute", "selective:norm,activation"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    for name in ("step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes"):
+        assert found["best"][name] == told[name]
+    assert main(["predict", "gpt2", "--system", "dgx-h100", "--json", *found["best"]["flags"].split()]) == 0
+    assert json.loads(capsys.readouterr().out)["step_time_ns"] == told["step_time_ns"]
+
+
+BOUNDED = [
+    ("gpt2", 8, {"tp": 2, "zero": 1}),
+    ("gpt2", 8, {"pp": 2, "schedule": "interleaved:2"}),
+    ("gpt2", 8, {"pp": 4, "schedule": "zb1p", "zero": 2}),
+    ("gpt2", 8, {"pp": 4, "schedule": "zbv", "zero": 3}),
+    ("gpt2", 8, {"pp": 4, "schedule": "dualpipe", "micro_batch": 1}),
+    ("gpt2", 8, {"pp": 2, "schedule": "gpipe", "recompute": "full"}),
+    ("gpt2", 8, {"cp": 2, "tp": 2}),
+    ("gpt2", 8, {"tp": 4, "tp_chunks": 4}),
+    ("gpt2", 8, {"zero": 3, "prefetch": 2, "steps": 2}),
+    ("gpt2", 8, {"pp": 2, "steps": 3, "clip": False}),
+    ("gpt2", 8, {"zero": 1, "overlap_params": False, "overlap_grads": False}),
+    ("gpt2", 16, {"zero": 3, "dp_shard": 8}),
+    ("gpt2", 16, {"order": "tp-cp-pp-dp", "pp": 2, "tp": 2}),
+    ("gpt2", 8, {"host_ns": "10us", "step_overhead": "1ms"}),
+    ("gpt2", 8, {"train": "lora:16", "zero": 2}),
+    ("gpt2", 8, {"precision": "fp8", "zero": 3}),
+    ("gpt2", 8, {"optimizer": "muon"}),
+    ("mixtral-8x7b", 8, {"ep": 4, "tp": 2, "zero": 1}),
+    ("mixtral-8x7b", 8, {"ep": 8, "zero": 3, "moe_skew": 1.5}),
+    ("mixtral-8x7b", 8, {"ep": 4, "tp": 2, "etp": 2, "pp": 1}),
+    ("dlrm-small", 8, {}),
+    ("resnet-50", 8, {"zero": 1}),
+    ("t5-base", 8, {"tp": 2, "pp": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "gpus", "given"), BOUNDED, ids=str)
+@pytest.mark.parametrize("network", ["analytic", "flow"])
+def test_a_bound_is_below_what_is_simulated(name: str, gpus: int, given: dict[str, Any], network: str):
+    if network == "flow" and name != "gpt2":
+        pytest.skip("links: one model is enough")
+    plan = Plan.from_dict({"gpus": gpus, "global_batch": 2 * gpus, "seq": 256 if name[0] in "gmt" else 0, **given})
+    model, system, stack = open_model(name), open_system("dgx-h100"), open_stack("default")
+    options = {} if network == "analytic" else {"network": network}
+    least = least_step_time_ns(model, plan, system, stack=stack, network=network)
+    found = predict(model, plan, system, stack=stack, check=False, **options).step_time_ns
+    assert 0.3 * found < least <= found
+
+
+def test_axes_as_text():
+    assert parse_over("tp=1|2|4,zero, micro-batch") == {"tp": [1, 2, 4], "zero": None, "micro_batch": None}
+    assert parse_over("recompute=none|selective:norm,activation,pp") == {
+        "recompute": ["none", "selective:norm,activation"], "pp": None,
+    }  # fmt: skip
+    assert parse_over("") == {}
+
+
+def test_uneven_stages_and_systems_are_axes():
+    over = {"pp": [2, 4], "stages": ["even", "last-1"], "system": ["dgx-h100", "dgx-a100"]}
+    found = searched(over, score=["cost", "step"], price={"dgx-h100": 2.0, "dgx-a100": 1.0})
+    assert found.tried + sum(found.pruned.values()) == found.space == 8
+    assert {row["stages"] for row in found.rows} <= {"", "7,5", "3,3,4,2"}
+    best = found.best
+    assert best["cost_usd"] == pytest.approx({"dgx-h100": 2.0, "dgx-a100": 1.0}[best["system"]] * 8
+                                             * best["step_time_ns"] / 3.6e12)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["gpt2", "--over", "nothing"], "unknown axis `nothing`"),
+        (["gpt2", "--over", "tp=x"], "is not a count"),
+        (["gpt2", "--over", "bucket"], "no usual values"),
+        (["gpt2", "--over", "tp=", "--gpus", "8"], "is not AXIS"),
+        (["gpt2", "--over", "tp,tp"], "twice"),
+        (["gpt2", "--over", "tp", "--tp", "2"], "given too"),
+        (["gpt2", "--over", "stages=some,pp=2", "--gpus", "8"], "no plan is left"),
+        (["gpt2", "--score", "speed"], "unknown score `speed`"),
+        (["gpt2", "--score", "cost"], "price"),
+        (["gpt2", "--limit", "memory"], "is not KEY=VALUE"),
+        (["gpt2", "--limit", "memory=much"], "much"),
+        (["gpt2", "--limit", "speed=1"], "unknown limit `speed`"),
+        (["gpt2", "--limit", "memory=1kB"], "no plan is left"),
+        (["gpt2", "--network", "none"], "network `none`"),
+        (["gpt2", "--set", "a=b"], "--set"),
+        (["gpt2", "--method", "dp"], "method `dp`"),
+        (["nothing-at-all"], "nothing-at-all"),
+        ([], "no model"),
+    ],
+)
+def test_what_is_wrong_is_told(words: list[str], told: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["search", *words, "--system", "dgx-h100"]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_file_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "space.yaml").write_text(
+        "search: plans\nmodel: gpt2\nsystem: dgx-h100\ngpus: 8\n"
+        "plan: {global_batch: 8}\nover: {tp: [1, 2], zero: usual}\n"
+    )
+    assert main(["search", str(tmp_path / "space.yaml"), "--json"]) == 0
+    one = capsys.readouterr().out
+    words = ["gpt2", "--system", "dgx-h100", "--gpus", "8", "--global-batch", "8", "--over", "tp=1|2,zero", "--json"]
+    assert main(["search", *words]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(one)
+    assert main(["search", str(tmp_path / "space.yaml"), "--gpus", "4"]) == 2
+    assert "--gpus is of a search over plans" in capsys.readouterr().err
