@@ -2,11 +2,12 @@
 
 python benchmarks/validate_pipeshard.py [../shared/measured/pipeshard_table4.csv]
 
-The rows go through what `etude ops place` gives. Assumed, since the table says neither: an RTX 5090 and a desktop with
-two channels of DDR5-5600, as the catalogue has them; the 8B model with the shape of Llama 3 8B; the Nemo models in
-bf16, the Qwen models at 4.5 bits a weight, keys and values in bf16; 0.5 GB of buffers. Rates are not tuned: the order
-of the budgets and the place of the knee are compared. The knee is the least budget with nine tenths of the tokens per
-second of the largest.
+The rows go through what `etude ops place` gives, and through `search: memory` of `etude search` (tensors instead of
+fractions, with products, copies and hops; first tokens too). Assumed, since the table says neither: an RTX 5090 and a
+desktop with two channels of DDR5-5600, as the catalogue has them; the 8B model with the shape of Llama 3 8B; the Nemo
+models in bf16, the Qwen models at 4.5 bits a weight, keys and values in bf16; 0.5 GB of buffers. Rates are not tuned:
+the order of the budgets and the place of the knee are compared. The knee is the least budget with nine tenths of the
+tokens per second of the largest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from etude.cost.tiers.placing import Part
 from etude.generate.model import open_model
 from etude.machine import open_device
 from etude.predict.placing import parts_of, tokens_by_room
+from etude.search import Asked, Given, solve
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared/measured/pipeshard_table4.csv"
 # name: model of the catalogue, bits of a weight
@@ -45,6 +47,19 @@ def parts(model: str, context: int) -> list[Part]:
 def tokens_per_s(model: str, context: int, budget_bytes: float) -> float:
     gpu, host = open_device("rtx5090"), open_device("desktop")
     return tokens_by_room(parts(model, context), gpu, host, [budget_bytes])[0]["tokens_per_s"]
+
+
+def searched(model: str, context: int, rows: list[dict[str, str]]) -> list[dict[str, float]]:
+    """The exact search, by tokens a second."""
+    name, bits = MODELS[model]
+    keys = {
+        "model": name,
+        "bits": bits,
+        "prompt": context,
+        "score": "tokens",
+        "vram": [f"{r['VramMB']}MiB" for r in rows],
+    }
+    return solve(Given(kind="memory", keys=keys, where=model), Asked()).rows
 
 
 def ranks(values: list[float]) -> list[float]:
@@ -80,6 +95,23 @@ def main() -> None:
               f"predicted {' '.join(f'{f:6.1f}' for f in found)}")  # fmt: skip
     print(f"least rank correlation {least:.3f}, knees {apart} steps apart at most; "
           f"predicted over measured {median(ratios):.2f} in the median")  # fmt: skip
+    by_search(groups)
+
+
+def by_search(groups: dict[tuple[str, str], list[dict[str, str]]]) -> None:
+    least, apart, ratios, firsts = 1.0, 0, [], []
+    for (model, context), rows in groups.items():
+        if not MODELS[model][0]:
+            continue
+        found = searched(model, int(context[:-1]) * 1024, rows)
+        measured, rates = [float(r["TPS"]) for r in rows], [row["tokens_per_s"] for row in found]
+        least, apart = min(least, correlation(measured, rates)), max(apart, abs(knee(measured) - knee(rates)))
+        ratios += [f / m for f, m in zip(rates, measured, strict=True)]
+        firsts += [row["ttft_ms"] / float(r["TTFT(msec)"]) for row, r in zip(found, rows, strict=True)]
+        shown = " ".join(f"{f:6.1f}" for f in rates), " ".join(f"{row['ttft_ms']:6.0f}" for row in found)
+        print(f"{model:<10}{context:>4}  search: memory  {shown[0]} tokens/s, first token {shown[1]} ms")
+    print(f"search: memory: least rank correlation {least:.3f}, knees {apart} steps apart at most; predicted over "
+          f"measured {median(ratios):.2f} in the median, first tokens {median(firsts):.2f}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -361,3 +361,94 @@ def test_what_is_no_domain_is_refused(domain: str, ranks: int, words: str):
 def test_a_text_has_no_domain():
     with pytest.raises(EtudeError, match="pictures"):
         generate(TINY, Plan(gpus=2, cp=2, domain="1x2", seq=32))
+
+
+# -- unequal parts -----------------------------------------------------------------------------------------------
+
+
+def _naive_parts(shares: list[int], how: str) -> tuple[list[int], np.ndarray]:
+    """Owner of each token, and pairs by (owner of the query, owner of the key), token by token."""
+    owner: list[int] = []
+    if how == "zigzag":
+        for rank, share in enumerate(shares):
+            owner += [rank] * (share // 2)
+        for rank, share in reversed(list(enumerate(shares))):
+            owner += [rank] * (share - share // 2)
+    else:
+        for rank, share in enumerate(shares):
+            owner += [rank] * share
+    pairs = np.zeros((len(shares), len(shares)), np.int64)
+    for query in range(len(owner)):
+        for key in range(query + 1):
+            pairs[owner[query], owner[key]] += 1
+    return owner, pairs
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=4), st.sampled_from(["contiguous", "zigzag"]))
+def test_unequal_parts_token_by_token(shares: list[int], how: str):
+    owner, pairs = _naive_parts(shares, how)
+    dealt = dealt_out([len(owner)], how, 0, len(shares), 1.0, tuple(shares))
+    assert dealt.tokens.tolist() == shares
+    assert dealt.pairs.tolist() == pairs.tolist()
+    assert dealt.pairs.sum() == len(owner) * (len(owner) + 1) // 2
+
+
+def test_causal_work_is_in_proportion_to_unequal_parts():
+    shares = (600, 200, 400)
+    dealt = dealt_out([1200], "zigzag", 0, 3, 1.0, shares)
+    part = dealt.pairs.sum(axis=1) / dealt.pairs.sum()
+    assert part == pytest.approx(np.array(shares) / 1200, rel=0.01)
+
+
+def test_equal_shares_are_the_map_without():
+    usual = Plan(gpus=4, cp=4, seq=64, cp_map="zigzag")
+    one, other = generate(TINY, usual), generate(TINY, usual.replace(cp_shares=(16,) * 4))
+    for rank in range(4):
+        for name in ("flops", "in_bytes", "tensor_bytes"):
+            assert getattr(one.job.trace(rank), name).tolist() == getattr(other.job.trace(rank), name).tolist()
+
+
+def test_operations_of_unequal_parts_add_up():
+    usual = Plan(gpus=4, cp=4, seq=64, cp_map="zigzag")
+    one, other = generate(TINY, usual), generate(TINY, usual.replace(cp_shares=(28, 4, 20, 12)))
+    assert check(other.job) == []
+    sums = [sum(int(f.job.trace(r).flops.clip(0).sum()) for r in range(4)) for f in (one, other)]
+    assert sums[1] == pytest.approx(sums[0], rel=0.02)  # rows of a few operations are rounded up
+    assert other.memory_peak_bytes > one.memory_peak_bytes
+
+
+def test_heads_and_tokens_of_ulysses():
+    """Attention goes with heads, products with tokens: 3 of 4 heads and a quarter of the tokens."""
+    wide = TINY.replace(kv_heads=4)
+    usual = Plan(gpus=2, cp=2, seq=64, cp_kind="ulysses")
+    one, other = generate(wide, usual), generate(wide, usual.replace(cp_shares=(16, 48), cp_heads=(3, 1)))
+    assert check(other.job) == []
+    before, after = one.job.trace(0), other.job.trace(0)
+    codes, words = before.coded("module")
+    core = np.array([w.endswith("attention.core") for w in words] + [False])[codes]
+    product = np.array([w.endswith("qkv") for w in words] + [False])[codes]
+    for rows, factor in ((core, 1.5), (product, 0.5)):
+        work = rows & (before.flops > 100)
+        assert work.any()
+        assert after.flops[work] == pytest.approx(before.flops[work] * factor)
+    simulate(other.job, open_system("dgx-h100"))
+
+
+@pytest.mark.parametrize(
+    "plan, told",
+    [
+        ({"cp_map": "zigzag", "cp_shares": (32, 16)}, "context-parallel ranks"),
+        ({"cp_map": "zigzag", "cp_shares": (40, 8, 8, 0)}, "context-parallel ranks"),
+        ({"cp_map": "zigzag", "cp_shares": (16, 16, 16, 15)}, "add up to 63 of 64"),
+        ({"cp_map": "lpt", "cp_shares": (16,) * 4}, "runs of one sequence"),
+        ({"cp_shares": (16,) * 4}, "runs of one sequence"),
+        ({"cp_map": "zigzag", "cp_shares": (16,) * 4, "cp_heads": (1,) * 4}, "attends with"),
+        ({"cp_map": "zigzag", "cp_shares": (16,) * 4, "micro_batch": 2, "global_batch": 2}, "runs of one sequence"),
+        ({"cp_kind": "ulysses", "cp_heads": (2, 1, 1, 1)}, "add up to 5 of 4"),
+        ({"cp_kind": "ulysses", "cp_shares": (16,) * 4, "lengths": "32"}, "of one sequence"),
+    ],
+)
+def test_unequal_parts_that_cannot_be(plan: dict[str, Any], told: str):
+    with pytest.raises(EtudeError, match=told):
+        generate(TINY.replace(kv_heads=4), Plan(**{"gpus": 4, "cp": 4, "seq": 64, **plan}))

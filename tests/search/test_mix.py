@@ -166,6 +166,20 @@ def test_a_rate_is_what_serving_holds():
     assert kept_rate(large, kind, Strategy(), 1.0, 0.99, 0) == {"rate": 0.0, "why": "memory"}
 
 
+def test_rates_are_served_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    models = {"chat": {"model": "llama3.2-1b", "prompt": 256, "output": 16, "ttft": "200ms"}}
+    path = space(tmp_path, kinds=KINDS + "a,h100,2,2,\n", demand="hour,model,rate\n0,chat,900\n", models=models,
+                 plans=[1, 4], seconds=1)  # fmt: skip
+    found = search(path, out=tmp_path / "rates")
+    rate = kept_rate(Wanted(model="llama3.2-1b", prompt=256, output=16, ttft_ns=2e8),
+                     Kind(kind="a", device="h100", price=2.0, node=2), Strategy(), 1.0, 0.99, 0)["rate"]  # fmt: skip
+    assert [(o["plan"], o["rate"]) for o in found.more["offers"]] == [("tp1", rate)]
+    assert dict(found.pruned) == {"plan": 1} and found.space == 2
+    assert found.best["devices"] == ceil(900 / rate)
+    monkeypatch.setattr("etude.search.kinds.kept_rate", None)
+    assert search(path, out=tmp_path / "rates").record() == found.record()
+
+
 GOOD = {"kinds": KINDS + "a,t4,1,1,\n", "throughput": RATES + "chat,a,,1,2\n", "demand": "hour,model,rate\n0,chat,4\n"}
 
 

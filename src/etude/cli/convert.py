@@ -83,8 +83,7 @@ def convert(
     """
     from etude.files import writing
     from etude.model.fold import fold as fold_job
-    from etude.store import cards, chakra, columns
-    from etude.store import json as json_store
+    from etude.store import cards, chakra
 
     out = _only(place, out)
     check_place(out, force, source=path)
@@ -98,20 +97,28 @@ def convert(
     behind = chakra.left_behind(job) if to != To.PARQUET else []
     job, problems = in_dialect(job, to, dialect)
     suffix = "" if compress == Compression.NONE else f".{compress.value}"
-    with writing(out, force=force) as folder, progress(f"writing {out}", len(job)) as advance:
-        folder.mkdir()
-        if to == To.ET:
-            chakra.write_job(job, folder, suffix=f".et{suffix}", advance=advance)
-        elif to == To.JSON:
-            json_store.write_job(job, folder, suffix=f".json{suffix}", advance=advance)
-        else:
-            columns.write_job(fold_job(job) if fold else job, folder)
+    with writing(out, force=force) as folder:
+        _write(fold_job(job) if fold and to == To.PARQUET else job, folder, to, suffix, str(out))
         if (card := cards.find(path)) is not None:
             cards.write(card, folder / cards.NAME)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
     if behind:
         say(f"left behind, since {to.value} has no place for it: {'; '.join(behind)}")
     tell(problems, dialect)
+
+
+def _write(job: "Job", folder: Path, to: To, suffix: str, shown: str) -> None:
+    from etude.store import chakra, columns
+    from etude.store import json as json_store
+
+    folder.mkdir()
+    with progress(f"writing {shown}", len(job)) as advance:
+        if to == To.ET:
+            chakra.write_job(job, folder, suffix=f".et{suffix}", advance=advance)
+        elif to == To.JSON:
+            json_store.write_job(job, folder, suffix=f".json{suffix}", advance=advance)
+        else:
+            columns.write_job(job, folder)
 
 
 def _only(place: Path | None, out: Path | None) -> Path:

@@ -198,6 +198,8 @@ def fleet(
         retry=retry,
     )  # fmt: skip
     record = found.record(name=model, price=price) | {"excluded": list(out_of_use)}
+    if json and recover == "replan" and faults == "none" and costs.planned is not None:
+        record["plans"] = [{"name": one.name, "step_s": one.step_ns / 1e9} for one in costs.planned()]
     if out is not None:
         asked = {
             "model": model, "system": system, "days": days, "faults": faults, "checkpoint": checkpoint,

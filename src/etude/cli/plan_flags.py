@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -70,6 +70,8 @@ def figures_of(cls: type[T], given: dict[str, Any], where: str) -> T:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
+LISTS: Final = ("stages", "cp_shares", "cp_heads")
+"""Flags that take numbers between commas."""
 with_plan = with_fields(Plan, "flags", PANEL)
 
 
@@ -87,7 +89,7 @@ def given_of(flags: dict[str, Any], path: Path | None, model: str = "") -> dict[
         given = read_mapping(path)
     keys = {f.name: key_of(f) for f in fields(Plan)}
     for name, value in flags.items():
-        given[keys[name]] = _numbers(name, value) if name == "stages" else value
+        given[keys[name]] = _numbers(name, value) if name in LISTS else value
     if "precision" not in given and (stored := stored_as(model)):
         given["precision"] = stored
         say(f"note: precision {stored}, as the id says; --precision says otherwise")
@@ -98,7 +100,7 @@ def _numbers(name: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"--{name}: `{text}` is not a list of numbers", hint="4,5,4") from None
+        raise UsageError(f"--{name.replace('_', '-')}: `{text}` is not a list of numbers", hint="4,5,4") from None
 
 
 def mapped_figures(found: "Generated") -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from etude.errors import EtudeError, UsageError
+from etude.fleet.replan import coordinates, fastest, moved_bytes, plans_for, stages_for, weights_of
 from etude.model.schema import Kind
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Config:
     """None where replicas need each other before the end of a step, or nothing is known."""
     absorbs: float = 1.0
     """A node may be slower by this factor, and the step takes no longer than said."""
+    moved_bytes: float = 0.0
+    """Of the state: what the rank that lacks most gets from others, on the way from the plan to this."""
 
 
 @dataclass(slots=True)
@@ -84,6 +87,14 @@ class Costs:
     predicted: Callable[[str, int], Config | None] | None = None
     dealt: Callable[[int], Config | None] | None = None
     """The plan with so many micro-batches for the fullest replica, and the tokens of the plan."""
+    restaged: Callable[[float, int], Config | None] | None = None
+    """The plan with one node (by number) slower by a factor, and fewer layers in its stage."""
+    planned: Callable[[], list[Config]] | None = None
+    """What `replan` finds on all devices, the fastest first."""
+    fits: Callable[[int], bool] | None = None
+    """Whether a plan for so many devices fits them."""
+    slow_replicas: int = 0
+    """That have ranks on one node; 0: as many as fit a node."""
     notes: list[str] = field(default_factory=list)
     _known: dict[tuple[str, int], Config | None] = field(default_factory=dict)
 
@@ -106,12 +117,32 @@ class Costs:
             self._known[shape, gpus] = self.predicted(shape, gpus)
         return self._known[shape, gpus]
 
-    def slowed(self, factor: float) -> Config | None:
-        """As planned, with one node slower by a factor: its replicas get as many micro-batches as they do in the time
-        in which the others do the rest. None where nothing is gained by that."""
-        rounds, size = self.healthy.rounds, max(self.gpus_per_node // self.replica_gpus, 1)
+    def runs_on(self, nodes: int) -> bool:
+        """Whether some other plan runs on so many nodes, without a prediction where memory alone can tell."""
+        if self.fits is None:
+            return self.at(REPLAN, nodes) is not None
+        return self.fits(min(nodes * self.gpus_per_node, self.healthy.gpus))
+
+    def move_ns(self, config: Config) -> int:
+        """Ranks load at the same time, each at its part of the node's rate."""
+        return round(config.moved_bytes * self.gpus_per_node / self.node_bytes_per_s * 1e9)
+
+    def slowed(self, factor: float, node: int = 0) -> Config | None:
+        """As planned, with one node slower by a factor: micro-batches dealt by speed, or fewer layers for its stage,
+        whichever is faster. None where nothing is gained by that."""
+        if factor <= 1.0:
+            return None
+        staged = self.restaged(factor, node) if self.restaged is not None else None
+        found = [one for one in (self._dealt_by_speed(factor), staged) if one is not None]
+        best = min(found, key=lambda config: config.step_ns, default=None)
+        return best if best is not None and best.step_ns < self.healthy.step_ns * factor else None
+
+    def _dealt_by_speed(self, factor: float) -> Config | None:
+        """The replicas of the slow node get as many micro-batches as they do in the time in which the others do the
+        rest."""
+        rounds, size = self.healthy.rounds, self.slow_replicas or max(self.gpus_per_node // self.replica_gpus, 1)
         replicas = self.healthy.gpus // self.replica_gpus
-        if factor <= 1.0 or rounds is None or self.dealt is None or not 0 < size < replicas:
+        if rounds is None or self.dealt is None or not 0 < size < replicas:
             return None
         batch = rounds.most * replicas
         least, slow = min(
@@ -126,11 +157,8 @@ class Costs:
         if found is None or found.rounds is None:
             return None
         late = max(least - most, 0.0) * found.rounds.each_ns  # the slow ones may be the last after all
-        step_ns = found.step_ns + round(late)
-        if step_ns >= self.healthy.step_ns * factor:
-            return None
         name = f"{slow} of {rounds.most} micro-batches on slow replicas, {most} on others"
-        return replace(found, step_ns=step_ns, name=name, rounds=None, absorbs=factor)
+        return replace(found, step_ns=found.step_ns + round(late), name=name, rounds=None, absorbs=factor)
 
 
 def predicted_costs(
@@ -140,26 +168,31 @@ def predicted_costs(
     from etude.generate.train import plan_memory
     from etude.predict import predict
 
-    def one(wanted: Plan, name: str, tokens: int = 0) -> Config:
+    def one(wanted: Plan, name: str, tokens: int = 0, *, energy: bool = energy) -> Config:
         return _config(predict(model, wanted, system, stack=stack, check=check), name, tokens, energy=energy)
 
     found = predict(model, plan, system, stack=stack, check=check)
     healthy, replica = _config(found, "as planned", energy=energy), plan.tp * plan.cp * plan.pp
+    whole = plan_memory(model, plan.replace(zero=0, dp_shard=0))
+    per_weight = sum(m.weights + m.optimizer for m in whole) / max(sum(m.weights for m in whole), 1)
+    node, outer = min(system.levels[0].size, plan.gpus), system.levels[-1]
+
+    def slow_step_ns(wanted: Plan, slow: dict[int, float]) -> int:
+        return predict(model, wanted, system, stack=stack, check=check, slow_ranks=slow).step_time_ns
+
+    limit = system.memory_bytes if check else 0
+    others = Others(model, plan, node, per_weight, limit, one, slow_step_ns, healthy)
 
     def smaller(shape: str, gpus: int) -> Config | None:
         if shape == SHRINK:
             return one(_shrunk(plan, gpus, plan.micro_batches), f"{gpus // replica} replicas")
         if shape == REDISTRIBUTE:
             return one(_dealt(plan, gpus), f"{gpus // replica} replicas, same batch", healthy.tokens)
-        return _best([_replanned(plan, gpus, pp) for pp in (plan.pp, plan.pp // 2, plan.pp * 2)], one, healthy.tokens)
+        return others.on(gpus)
 
     def dealt(most: int) -> Config | None:
         return one(_shrunk(plan, plan.gpus, most), f"{most} micro-batches", healthy.tokens)
 
-    whole = plan_memory(model, plan.replace(zero=0, dp_shard=0))
-    per_weight = sum(m.weights + m.optimizer for m in whole) / max(sum(m.weights for m in whole), 1)
-    node = min(system.levels[0].size, plan.gpus)
-    outer = system.levels[-1]
     return Costs(
         healthy=healthy,
         gpus_per_node=node,
@@ -172,8 +205,97 @@ def predicted_costs(
         price=system.device.price,
         predicted=smaller,
         dealt=dealt,
+        restaged=others.restaged,
+        planned=lambda: others.tried(plan.gpus),
+        fits=others.fits,
+        slow_replicas=others.slow_replicas,
         notes=list(found.assumed),
     )
+
+
+class Others:
+    """Other plans of a job, each predicted."""
+
+    def __init__(
+        self, model: Model, plan: Plan, node: int, per_weight: float, memory_bytes: float, one: Callable[..., Config],
+        slow_step_ns: Callable[[Plan, dict[int, float]], int], healthy: Config,
+    ) -> None:  # fmt: skip
+        self.model, self.plan, self.node, self.per_weight = model, plan, node, per_weight
+        self.memory_bytes, self.one, self.slow_step_ns, self.healthy = memory_bytes, one, slow_step_ns, healthy
+        self.known: dict[tuple[float, int], Config | None] = {}
+
+    @property
+    def slow_replicas(self) -> int:
+        """Replicas that have ranks on the first node."""
+        return len({coordinates(self.plan, rank)["dp"] for rank in range(self.node)})
+
+    def fits(self, gpus: int) -> bool:
+        return bool(self._fitting(gpus))
+
+    def _fitting(self, gpus: int) -> list[Plan]:
+        from etude.generate.train import plan_memory
+
+        found = []
+        for plan in plans_for(self.plan, gpus, self.node):
+            try:
+                need = max(m.peak_bytes for m in plan_memory(self.model, plan))
+            except EtudeError:
+                continue
+            if not self.memory_bytes or need <= self.memory_bytes:
+                found.append(plan)
+        return found
+
+    def _tried(self, gpus: int) -> list[tuple[Config, Plan]]:
+        return fastest(
+            self._fitting(gpus),
+            lambda plan: self.one(plan, self._name(plan), self.healthy.tokens, energy=False),
+        )
+
+    def _name(self, plan: Plan) -> str:
+        return f"tp {plan.tp} pp {plan.pp} dp {plan.dp}"
+
+    def tried(self, gpus: int) -> list[Config]:
+        return [config for config, _ in self._tried(gpus)]
+
+    def on(self, gpus: int) -> Config | None:
+        """The fastest on so many devices."""
+        found = self._tried(gpus)
+        if not found:
+            return None
+        plan = found[0][1]
+        config = self.one(plan, self._name(plan), self.healthy.tokens)
+        return replace(config, moved_bytes=self._moved(plan, -(-(self.plan.gpus - gpus) // self.node)))
+
+    def restaged(self, factor: float, node: int) -> Config | None:
+        """Fewer layers for the stage of a slow node. A slow node slows all steps by its factor, as elsewhere, less what
+        the new stages gain with it in a simulated step."""
+        key = factor, coordinates(self.plan, node * self.node)["pp"]
+        if key not in self.known:
+            self.known[key] = self._restaged(*key, {node * self.node + k: factor for k in range(self.node)})
+        return self.known[key]
+
+    def _restaged(self, factor: float, stage: int, slow: dict[int, float]) -> Config | None:
+        plans = stages_for(self.plan, self.model.layers, stage, factor)
+        if not plans:
+            return None
+        try:
+            usual = self.slow_step_ns(self.plan, slow)
+        except EtudeError:
+            return None
+        tried = fastest(plans, lambda plan: replace(self.healthy, step_ns=self.slow_step_ns(plan, slow)))
+        if not tried:
+            return None
+        found, plan = tried[0]
+        return replace(
+            found, step_ns=round(self.healthy.step_ns * factor * found.step_ns / usual), rounds=None, absorbs=factor,
+            name=f"layers {' '.join(map(str, plan.stages))}", moved_bytes=self._moved(plan, 0),
+        )  # fmt: skip
+
+    def _moved(self, plan: Plan, lost: int) -> float:
+        if not self.model.layers:
+            return 0.0
+        weights = weights_of(self.model, self.plan, self.per_weight)
+        return max(moved_bytes(self.plan, plan, self.model.layers, weights, self.node, lost))
 
 
 def _config(found: Prediction, name: str, tokens: int = 0, *, energy: bool) -> Config:
@@ -223,32 +345,6 @@ def _dealt(plan: Plan, gpus: int) -> Plan:
     return _shrunk(plan, gpus, -(-plan.micro_batches * plan.dp // dp))
 
 
-def _replanned(plan: Plan, gpus: int, pp: int) -> Plan | None:
-    if not pp:
-        return None
-    inner = plan.tp * plan.cp * pp
-    dp = gpus // inner
-    if not dp:
-        return None
-    each = -(-plan.batch // (dp * plan.micro_batch))
-    try:
-        return plan.replace(gpus=dp * inner, pp=pp, global_batch=dp * plan.micro_batch * each, stages=())
-    except EtudeError:
-        return None
-
-
-def _best(plans: list[Plan | None], one: Callable[..., Config], tokens: int) -> Config | None:
-    """The fastest of those that can run."""
-    found = []
-    for plan in plans:
-        try:
-            if plan is not None:
-                found.append(one(plan, f"tp {plan.tp} pp {plan.pp} dp {plan.dp}", tokens))
-        except EtudeError:
-            continue
-    return min(found, key=lambda config: config.step_ns, default=None)
-
-
 def check_shape(costs: Costs, shape: str) -> None:
     """Refuses a way to go on that no degraded state of the plan can run."""
     if shape in (SHRINK, REDISTRIBUTE) and costs.healthy.gpus < 2 * costs.replica_gpus:
@@ -256,10 +352,10 @@ def check_shape(costs: Costs, shape: str) -> None:
             f"--recover {shape}: the plan has one replica of {costs.replica_gpus:,} GPUs, and none is left without it",
             hint="--recover restart, or a plan with more data-parallel replicas",
         )
-    if shape == REPLAN and costs.nodes > 1 and costs.at(REPLAN, costs.nodes - 1) is None:
+    if shape == REPLAN and costs.nodes > 1 and not costs.runs_on(costs.nodes - 1):
         raise UsageError(
-            f"--recover {shape}: no plan runs on {costs.nodes - 1:,} of {costs.nodes:,} nodes with as much tensor and "
-            "context parallelism and as many stages, half or twice",
+            f"--recover {shape}: no plan runs on {costs.nodes - 1:,} of {costs.nodes:,} nodes with tensor-parallel "
+            "groups and stages as planned, half or twice, or other stages that use all devices",
             hint="--recover restart",
         )
     if shape == REPLAN and costs.nodes == 1:

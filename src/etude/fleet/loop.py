@@ -25,6 +25,8 @@ from etude.fleet.recovery import STAY, WAIT, Policy, Recovery, View, asked, rest
 RUNNING, BUSY, WAITING = "running", "busy", "waiting"
 DEAL: Final = "deal"
 """A change of who does how many micro-batches."""
+RESTAGE: Final = "restage"
+"""A change of which stage has how many layers."""
 NEVER: Final = 1 << 62
 
 
@@ -325,6 +327,13 @@ class Job:
         felt = [f for e, f in self.slow.items() if not self.events.nodes[e] or self.used[self._struck(e)].any()]
         return max(felt, default=1.0)
 
+    def _slowest(self) -> int:
+        """The place of the slowest node among those of the job."""
+        worst = max(self.slow, key=lambda event: self.slow[event], default=-1)
+        struck = self._struck(worst)[:1] if worst >= 0 and self.events.nodes[worst] else np.zeros(0, np.int64)
+        place = int(self.used[: int(struck[0])].sum()) if len(struck) else 0
+        return min(place, self.costs.nodes - 1)
+
     def _speed(self) -> bool:
         """The slowest of the job's nodes says how fast steps are; whether that changed."""
         factor = max(self._felt() / self.config.absorbs, 1.0)
@@ -363,7 +372,8 @@ class Job:
         severity = severity_of(SCOPES[self.events.scope[event]], len(struck))
         self.copies.struck(severity, self.now)
         replicas = self.config.gpus // self.costs.replica_gpus
-        killed = max(len(struck), 1) * max(self.costs.gpus_per_node // self.costs.replica_gpus, 1)
+        each = self.costs.slow_replicas or max(self.costs.gpus_per_node // self.costs.replica_gpus, 1)
+        killed = max(len(struck), 1) * each
         self.memory = self.memory and self.costs.replicated and killed < replicas
         detect = 0 if planned else int(self.events.detect_ns[event])
         self.target = None
@@ -397,7 +407,7 @@ class Job:
         if answer != RESTART and self.memory:
             new = nodes > int(self.used.sum())
             copy = round(self.costs.node_bytes / self.costs.node_bytes_per_s * 1e9) if new else 0
-            wait = int(self.recovery.regroup_ns) + copy
+            wait = int(self.recovery.regroup_ns) + max(copy, self.costs.move_ns(config))
         else:
             wait = self._load(nodes) + int(self.recovery.restart_ns if answer == RESTART else self.recovery.regroup_ns)
         self.target = config
@@ -459,16 +469,19 @@ class Job:
                 self.change = answer
 
     def _deal(self) -> None:
-        """Micro-batches by the speed of their replicas, or evenly again; no state moves."""
+        """Micro-batches by the speed of their replicas, or other layers for stages; or as planned again. The state of
+        layers moves, there and back."""
         slow, all_there = self._felt(), self.config.gpus == self.costs.healthy.gpus
-        config = self.costs.slowed(slow) if all_there else None
+        config = self.costs.slowed(slow, self._slowest()) if all_there else None
         if config is None and self.config.absorbs > 1.0:
             config = self.costs.healthy
         if config is None or config is self.config or not all_there:
             return
-        self.transitions[DEAL] = self.transitions.get(DEAL, 0) + 1
+        what = RESTAGE if config.moved_bytes or self.config.moved_bytes else DEAL
+        self.transitions[what] = self.transitions.get(what, 0) + 1
         self.target = config
-        self._busy([Phase("restart", int(self.recovery.regroup_ns))], ("go",))
+        moves = max(self.costs.move_ns(config), self.costs.move_ns(self.config))
+        self._busy([Phase("restart", int(self.recovery.regroup_ns) + moves)], ("go",))
 
     def _take_in(self) -> None:
         answer, self.change = self.change, ""
@@ -480,8 +493,9 @@ class Job:
             return
         self.transitions["reintegrate"] = self.transitions.get("reintegrate", 0) + 1
         copy = round(self.costs.node_bytes / self.costs.node_bytes_per_s * 1e9)
+        moves = max(self.costs.move_ns(config), self.costs.move_ns(self.config))
         self.target = config
-        self._busy([Phase("restart", int(self.recovery.regroup_ns) + copy)], ("go",))
+        self._busy([Phase("restart", int(self.recovery.regroup_ns) + max(copy, moves))], ("go",))
 
 
 def run_job(

@@ -11,6 +11,7 @@ from typing import Any, Final
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
 from etude.generate.blocks import halo, loads, recompute, trained
+from etude.generate.maps import shares
 
 AXES: Final = ("tp", "cp", "dp", "pp")
 
@@ -126,6 +127,15 @@ class Plan:
         of=ContextMap,
     )
     block: int = figure("count", "tokens of a block of --cp-map; 0: 16 blocks a rank", 0, zero=True)
+    cp_shares: tuple[int, ...] = figure(
+        "list",
+        "tokens of each context-parallel rank, which add up to the sequence; with a map of runs, or ulysses",
+        (),
+        of=int,
+    )
+    cp_heads: tuple[int, ...] = figure(
+        "list", "attention heads of each context-parallel rank, which add up to all; with ulysses", (), of=int
+    )
     domain: str = figure("text", "rows x columns of context-parallel ranks that share a picture, `2x4`", "")
     order: str = figure("text", "axes from the fastest to the slowest in the numbering of ranks", "tp-cp-dp-pp")
     schedule: str = figure("text", "of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
@@ -290,7 +300,22 @@ class Plan:
             if getattr(self, name) not in ("fp32", "bf16", "fp16"):
                 raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")
 
+    def _check_shares(self) -> None:
+        for name in ("cp_shares", "cp_heads"):
+            if not getattr(self, name):
+                continue
+            shares.check(name.replace("_", "-"), getattr(self, name), self.cp)
+            if self.lengths or self.ep > 1:
+                raise ClusterError("unequal parts are of one sequence, and of no experts", hint="no --lengths, no --ep")
+        if self.cp_kind == ContextKind.ULYSSES:
+            return
+        if self.cp_heads:
+            raise ClusterError("heads of a rank are those that it attends with for all", hint="--cp-kind ulysses")
+        if self.cp_shares and (self.cp_map not in (ContextMap.ZIGZAG, ContextMap.CONTIGUOUS) or self.micro_batch > 1):
+            raise ClusterError("unequal parts are runs of one sequence", hint="--cp-map zigzag --micro-batch 1")
+
     def _check_map(self) -> None:
+        self._check_shares()
         if self.cp_map == ContextMap.NONE:
             if self.block:
                 raise ClusterError("a block goes with a map", hint="--cp-map lpt, or no --block")

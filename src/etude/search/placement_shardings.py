@@ -13,6 +13,7 @@ import numpy as np
 from etude.errors import EtudeError, UsageError
 from etude.generate import Generated, Plan, generate
 from etude.generate.model import Model, open_model
+from etude.generate.train import plan_memory
 from etude.machine import System
 from etude.search.found import Found
 from etude.search.given import Asked, Given
@@ -71,8 +72,7 @@ def _generated(
     model: Model, plan: Mapping[str, Any], axes: Mapping[str, Any], system: System, given: Given
 ) -> tuple[list[Generated], dict[str, int]]:
     """The plans that there are and that fit; memory is of the whole model, the job of as many layers as asked for."""
-    where, layers = given.where, count(given, "layers")
-    short = shortened(model, layers) if layers else model
+    where, short = given.where, shortened(model, count(given, "layers"))
     made: list[Generated] = []
     pruned: dict[str, int] = {}
     first: EtudeError | None = None
@@ -80,14 +80,15 @@ def _generated(
     for point in product(*values):
         try:
             this = Plan.from_dict({**plan, **dict(zip(axes, point, strict=True))}, f"{where}: plan")
-            one = generate(model, this)
+            peak = max(memory.peak_bytes for memory in plan_memory(model, this))
+            one = generate(short, this)
         except EtudeError as problem:
             first, pruned[NO_PLAN] = first or problem, pruned.get(NO_PLAN, 0) + 1
             continue
-        if system.memory_bytes and one.memory_peak_bytes > system.memory_bytes:
+        if system.memory_bytes and peak > system.memory_bytes:
             pruned[MEMORY] = pruned.get(MEMORY, 0) + 1
             continue
-        made.append(one if short is model else generate(short, this))
+        made.append(one)
     if not made and first is not None:
         raise first
     if not made:

@@ -16,6 +16,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "memory": ("etude.search.memory", "what lies in a small device and what with its host, and who computes it"),
     "mix": ("etude.search.mix", "how many devices of which kinds serve which models"),
     "placement": ("etude.search.placement", "the device of each rank of a job, scored by simulation on links"),
+    "shares": ("etude.search.shares", "tokens and heads of each context-parallel rank, on devices of several kinds"),
     "workflows": ("etude.search.workflows", "a pattern of several models, and the model of each of its roles"),
     "regions": ("etude.search.regions", "where requests are computed, within a latency budget"),
     "chain": ("etude.search.chain", "where a chain of layers is cut over devices in order"),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from etude.generate.maps.items import Items, moved
 from etude.generate.maps.packing import ROOM, pack
+from etude.generate.maps.shares import runs_of
 
 I64 = NDArray[np.int64]
 
@@ -84,9 +85,16 @@ SIZES: Final = (0.5, 1, 2, 4)
 ROOMS: Final = (0.0, 0.05, 0.1, 0.2)
 
 
-def dealt_out(documents: list[int], how: str, block: int, ranks: int, pair_cost: float) -> Dealing:
+def dealt_out(
+    documents: list[int], how: str, block: int, ranks: int, pair_cost: float, shares: tuple[int, ...] = ()
+) -> Dealing:
     """`search`: of all maps, with blocks of this size and others, and more or less room for whole documents, the one
-    that moves least among those whose fullest rank has at most 5% more work than in the best."""
+    that moves least among those whose fullest rank has at most 5% more work than in the best. `shares`: tokens of
+    each rank, of one document."""
+    if shares:
+        start, owner = runs_of(shares, how)
+        blocks = blocks_of(documents, start)
+        return _owned(blocks, owner[np.searchsorted(start, blocks.start, side="right") - 1], ranks, pair_cost)
     if how != "search":
         return _dealt(cut(documents, how, block, ranks), how, ranks, pair_cost)
     usual = block or max(sum(documents) // (PIECES * ranks), 1)
@@ -100,8 +108,12 @@ def dealt_out(documents: list[int], how: str, block: int, ranks: int, pair_cost:
 
 
 def _dealt(blocks: Blocks, how: str, ranks: int, pair_cost: float, room: float = ROOM) -> Dealing:
+    owner = pack(how, blocks.items(pair_cost), blocks.document, ranks, room)
+    return _owned(blocks, owner, ranks, pair_cost)
+
+
+def _owned(blocks: Blocks, owner: I64, ranks: int, pair_cost: float) -> Dealing:
     items = blocks.items(pair_cost)
-    owner = pack(how, items, blocks.document, ranks, room)
     reader, read = np.repeat(np.arange(len(items)), np.diff(items.needs_start)), items.needs
     # A block sees all of those before it, of itself what a causal mask leaves.
     own = blocks.tokens * (blocks.tokens + 1) // 2

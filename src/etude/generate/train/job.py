@@ -18,9 +18,10 @@ from etude.generate.blocks.trained import parse as parse_trained
 from etude.generate.directives.apply import placed, rewrite
 from etude.generate.directives.read import read_directives
 from etude.generate.directives.step import Step
+from etude.generate.maps.shares import check_sum
 from etude.generate.model.shape import Family, Model
 from etude.generate.nodes import Book
-from etude.generate.plan import Attention, ContextMap, Dispatch, Plan
+from etude.generate.plan import Attention, ContextKind, ContextMap, Dispatch, Plan
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
@@ -40,6 +41,7 @@ from etude.generate.train.rounds import (
 from etude.generate.train.routing import is_uneven, routed, routing_of
 from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
+from etude.generate.train.unequal import parts_of, with_parts
 from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import Job
 from etude.model.schema import Kind
@@ -218,12 +220,27 @@ def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> 
     if plan.domain:
         return replace(found, job=with_domain(found.job, found.plan))
     done = _with_lengths(found) if plan.lengths else found
+    if plan.cp_kind == ContextKind.ULYSSES and (plan.cp_shares or plan.cp_heads):
+        return _with_parts(found)
     return _with_map(found, done) if plan.cp_map != ContextMap.NONE else done
+
+
+def _with_parts(usual: Generated) -> Generated:
+    """Unequal tokens and heads of context-parallel ranks."""
+    model, plan = usual.model, usual.plan
+    if not model.heads:
+        raise UsageError(f"`{model.name}` has heads of several kinds", hint="no --cp-shares and no --cp-heads")
+    tokens, heads = parts_of(plan, model.heads // plan.tp, model.kv // plan.tp)
+    fullest = float(max(tokens.max(), heads.max()))
+    memory = tuple(_with_activations(m, fullest) for m in usual.memory)
+    return replace(usual, job=with_parts(usual.job, plan, tokens, heads), memory=memory)
 
 
 def _with_map(usual: Generated, done: Generated) -> Generated:
     """What context-parallel ranks have of documents that a map deals out; `usual`: with samples of equal length."""
     plan = usual.plan
+    if plan.cp_shares:
+        check_sum("cp-shares", plan.cp_shares, plan.seq)
     mapped = map_of(usual.job, plan)
     fullest = float(mapped.tokens.max()) / (plan.micro_batch * plan.seq / plan.cp)
     memory = tuple(_with_activations(m, fullest) for m in usual.memory)

@@ -28,6 +28,7 @@ from etude.model.trace import Trace
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 
 LONGEST: Final = 1 << 40
 """Tokens of a sample: beyond any sequence."""
@@ -324,21 +325,27 @@ def with_lengths(job: Job, plan: Plan, dealt: Dealt) -> Job:
     return job.replace(values=values)
 
 
-def _scaled(trace: Trace, tokens: F64, pairs: F64, per_step: int) -> dict[str, I64]:
+def attention_rows(trace: Trace) -> tuple[Bool, Bool, Bool]:
+    """(Attention itself, other work on tokens, messages and collectives that carry activations) of micro-batches."""
     core, rest = _rows(trace)
+    carries = np.array([label in BY_TOKENS for label in trace.group_slots] + [False])[trace.group]
+    carries |= np.isin(trace.kind, (int(Kind.SEND), int(Kind.RECV)))
+    return core, rest, carries & (trace.micro_batch != UNKNOWN)
+
+
+def _scaled(trace: Trace, tokens: F64, pairs: F64, per_step: int) -> dict[str, I64]:
+    core, rest, moved = attention_rows(trace)
     known = trace.micro_batch != UNKNOWN
     of = np.where(known, trace.step * per_step + trace.micro_batch, 0)
-    carries = np.array([label in BY_TOKENS for label in trace.group_slots] + [False])[trace.group]
-    moved = known & (carries | np.isin(trace.kind, (int(Kind.SEND), int(Kind.RECV))))
-    found = {"flops": _times(trace.flops, core, pairs[of])}
-    found["flops"] = _times(found["flops"], rest, tokens[of])
-    found["tensor_bytes"] = _times(trace.tensor_bytes, core | rest, tokens[of])
+    found = {"flops": scaled_column(trace.flops, core, pairs[of])}
+    found["flops"] = scaled_column(found["flops"], rest, tokens[of])
+    found["tensor_bytes"] = scaled_column(trace.tensor_bytes, core | rest, tokens[of])
     for column in ("in_bytes", "out_bytes"):
-        found[column] = _times(getattr(trace, column), moved, tokens[of])
+        found[column] = scaled_column(getattr(trace, column), moved, tokens[of])
     return found
 
 
-def _times(column: I64, rows: NDArray[np.bool_], factor: F64) -> I64:
+def scaled_column(column: I64, rows: NDArray[np.bool_], factor: F64) -> I64:
     rows = rows & (column != UNKNOWN) & (column > 0)
     out = column.copy()
     out[rows] = np.maximum(np.rint(column[rows] * factor[rows]), 1).astype(np.int64)

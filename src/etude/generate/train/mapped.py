@@ -79,7 +79,7 @@ def map_of(job: Job, plan: Plan) -> Mapped:
     for documents in micro_batches(plan):
         key = tuple(documents)
         if key not in known:
-            known[key] = dealt_out(documents, str(plan.cp_map), plan.block, plan.cp, cost)
+            known[key] = dealt_out(documents, str(plan.cp_map), plan.block, plan.cp, cost, plan.cp_shares)
         found.append(known[key])
 
     def column(name: str) -> I64:
