@@ -127,10 +127,18 @@ def test_words_and_files(tmp_path: Path):
             image_stream(path)
 
 
-def test_the_command(capsys):
+def test_the_command(tmp_path, capsys):
     asked = ["serve", "pixart-sigma", "--gpus", "1", "--system", "dgx-h100", "--count", "9"]
     asked += ["--requests", "mix:256x256@4"]
     assert main([*asked, "--rate", "2", "--degree", "fixed:1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["finished"] == 9 and found["steps"] == 36 and found["sizes"][0]["step_s"]["1"] > 0
+    place = str(tmp_path / "out")
+    assert main([*asked, "--rate", "2", "--degree", "fixed:1", "-o", place]) == 0
+    assert main(["query", place, "select count(*) as n from requests where end_s > arrival_s", "--csv"]) == 0
+    assert int(capsys.readouterr().out.split()[-1]) > 0
+    assert main(["compare", place, place]) == 0 and "latency_s.mean" in capsys.readouterr().out
+    assert main(["report", place, "-o", str(tmp_path / "page.html")]) == 0 and "median" in capsys.readouterr().err
+    assert main([*asked, "--rate", "2..4", "--degree", "fixed:1", "-o", str(tmp_path / "two")]) == 2
+    assert "one rate" in capsys.readouterr().err
     assert main([*asked, "--degree", "fixed:1"]) == 2 and "--rate" in capsys.readouterr().err

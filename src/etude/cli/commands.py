@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "archive": (LOOK, "Many runs in one place: add a run, list them, ask them all by SQL, merge their files"),
     "convert": (
         CONVERT,
-        "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text",
+        "A job in another format: Chakra `.et`, JSON, Parquet; all files of ASTRA-sim; flows; also from ASTRA-sim text",
     ),
     "chakra": (
         CONVERT,

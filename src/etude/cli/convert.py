@@ -1,6 +1,6 @@
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +8,19 @@ from etude.cli.app import CONVERT, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.job_out import Dialect, In, To, check_place, in_dialect, tell
 from etude.cli.output import progress, say
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.model.job import Job
+
+
+class Target(StrEnum):
+    PARQUET = "parquet"
+    ET = "et"
+    JSON = "json"
+    ASTRA = "astra"
+    FLOWS = "flows"
+    SIMAI = "simai"
 
 
 class Compression(StrEnum):
@@ -19,8 +32,25 @@ class Compression(StrEnum):
 @app.command(rich_help_panel=CONVERT)
 def convert(
     path: JobPath,
-    out: Annotated[Path, typer.Argument(help="The folder to write; it appears when it is complete.")],
-    to: Annotated[To, typer.Option("--to", help="What to write.")] = To.ET,
+    place: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="The folder to write; it appears when it is complete.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The same, as an option.")] = None,
+    target: Annotated[
+        Target,
+        typer.Option(
+            "--to",
+            help="What to write. `astra`: a folder with all that ASTRA-sim reads. `flows`: a table of the messages of "
+            "which collectives consist, for packet simulators, as CSV or Parquet. `simai`: SimAI's text workload.",
+        ),
+    ] = Target.ET,
+    system: Annotated[
+        str,
+        typer.Option(
+            "--system",
+            help="A system of the catalogue, or a file: for `astra` and `flows`, and to price compute for `simai`.",
+        ),
+    ] = "",
     dialect: In = Dialect.PLAIN,
     name: Annotated[str, typer.Option(help="Name of the job: `NAME.{rank}.et`. By default that of the input.")] = "",
     compress: Annotated[Compression, typer.Option(help="Pack `.et` and JSON files.")] = Compression.NONE,
@@ -36,7 +66,7 @@ def convert(
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
 ) -> None:
-    """A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text
+    """A job in another format: Chakra `.et`, JSON, Parquet; all files of ASTRA-sim; flows; also from ASTRA-sim text
 
     Nodes, edges, attributes, groups and recorded times are the same in each. Parquet also says where a job came from
     and how its times were made; a note lists what `.et` and JSON cannot hold.
@@ -46,16 +76,25 @@ def convert(
     that is generated into `.et` files, and one that is generated and then converted, are the same bytes.
 
     etude convert job/ et/ --dialect astra
+
+    etude convert job/ run/ --to astra --system dgx-h100
+
+    etude convert job/ flows.csv --to flows --system dgx-h100
     """
     from etude.files import writing
     from etude.model.fold import fold as fold_job
     from etude.store import cards, chakra, columns
     from etude.store import json as json_store
 
+    out = _only(place, out)
     check_place(out, force, source=path)
     job = open_job(path, groups, workers, max_bytes, ranks=ranks, passes=passes)
     if name:
         job = job.replace(name=name)
+    if target in (Target.ASTRA, Target.FLOWS, Target.SIMAI):
+        _for_simulators(job, out, target, system, force)
+        return
+    to = To(target.value)
     behind = chakra.left_behind(job) if to != To.PARQUET else []
     job, problems = in_dialect(job, to, dialect)
     suffix = "" if compress == Compression.NONE else f".{compress.value}"
@@ -73,3 +112,18 @@ def convert(
     if behind:
         say(f"left behind, since {to.value} has no place for it: {'; '.join(behind)}")
     tell(problems, dialect)
+
+
+def _only(place: Path | None, out: Path | None) -> Path:
+    if (place is None) == (out is None):
+        raise UsageError("one place to write is needed", hint="etude convert JOB OUT, or etude convert JOB -o OUT")
+    return place or out or Path()
+
+
+def _for_simulators(job: "Job", out: Path, target: Target, system: str, force: bool) -> None:
+    from etude.cli.convert_out import write_astra, write_flows, write_simai
+
+    if not system and target != Target.SIMAI:
+        raise UsageError(f"`--to {target.value}` needs a system", hint="--system dgx-h100; `etude systems` lists them")
+    write = {Target.ASTRA: write_astra, Target.FLOWS: write_flows, Target.SIMAI: write_simai}[target]
+    write(job, out, system, force)

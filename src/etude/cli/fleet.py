@@ -153,10 +153,12 @@ def fleet(
             "--stack": stack, "--days": days != 30.0, "--faults": faults != "none", "--exclude": exclude,
             "--checkpoint": checkpoint != "none", "--sweep": sweep, "--jobs": jobs, "--policy": policy,
             "--switch": switch, "--migrate": migrate, "--load": load, "--first": first, "--price": price,
-            "--seed": seed, "--out": out, "--force": force,
+            "--seed": seed,
         }  # fmt: skip
         given = given_of(flags, plan, model)
-        return served_group(model, system, given, group, recovery, recover, other, check=memory_check, json=json)
+        return served_group(
+            model, system, given, group, recovery, recover, other, out, check=memory_check, force=force, json=json
+        )
     if group:
         named = "--" + next(iter(group)).removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", "-")
         raise UsageError(f"{named} is of a serving group of experts", hint="--serve")
@@ -170,11 +172,11 @@ def fleet(
     if migrate or load:
         raise UsageError("--migrate and --load are of a file with `radio` functions", hint="examples/airan.yaml")
     if "services" in keys:
-        return served_in_turns(model, policy, switch, out, seed=seed, json=json)
+        return served_in_turns(model, policy, switch, out, seed=seed, force=force, json=json)
     if "backbone" in keys:
-        return served_on_a_backbone(model, policy, switch, out, seed=seed, json=json)
+        return served_on_a_backbone(model, policy, switch, out, seed=seed, force=force, json=json)
     if "experts_per_function" in keys:
-        return called_as_functions(model, policy, switch, out, seed=seed, json=json)
+        return called_as_functions(model, policy, switch, out, seed=seed, force=force, json=json)
     if is_pool(model):
         return pooled(model, policy, switch, out, seed=seed, force=force, json=json)
     if policy or switch:

@@ -1,7 +1,9 @@
 """`etude fleet MODEL --serve`: a wide group of expert-parallel ranks, of which some leave and join again."""
 
+from pathlib import Path
 from typing import Any
 
+from etude.cli.fleet_folder import folder
 from etude.cli.output import emit
 from etude.errors import UsageError
 
@@ -10,11 +12,11 @@ PLAN = ("gpus", "ep", "precision")
 
 def served_group(
     model: str, system: str, plan: dict[str, Any], group: dict[str, Any], recovery: dict[str, Any], recover: str,
-    other: dict[str, Any], *, check: bool, json: bool,
+    other: dict[str, Any], out: Path | None, *, check: bool, force: bool, json: bool,
 ) -> int:  # fmt: skip
     from etude.cli.plan_flags import figures_of, model_of
     from etude.fleet import Recovery
-    from etude.fleet.experts import Group, Prices, serve_group
+    from etude.fleet.experts import Group, Prices, group_tables, serve_group
     from etude.machine import open_system
 
     hint = "etude fleet deepseek-v3 --serve --gpus 32 --ep 32 --system dgx-h100 --fail rank7@60s"
@@ -36,6 +38,8 @@ def served_group(
     prices = Prices(network, open_system(system), wanted.sequences, wanted.context, precision, check)
     rules = figures_of(Recovery, recovery, "recovery")
     record = serve_group(prices, wanted, ranks=ranks, recover=recover, recovery=rules)
+    asked = {"model": model, "system": system, **plan, **group, "recover": recover, **recovery}
+    folder(out, group_tables(record), record, {name: str(value) for name, value in asked.items()}, force=force)
     emit(record if json else _shown(record), json=json)
     return 0
 

@@ -2,18 +2,21 @@
 
 from pathlib import Path
 
+from etude.cli.fleet_folder import folder
 from etude.cli.output import emit, say
 from etude.errors import UsageError
 
 
-def called_as_functions(path: str, policy: str, switch: str, out: Path | None, *, seed: int, json: bool) -> int:
-    from etude.fleet.functions import call_functions, functions_record, read_functions
+def called_as_functions(
+    path: str, policy: str, switch: str, out: Path | None, *, seed: int, force: bool, json: bool
+) -> int:  # fmt: skip
+    from etude.fleet.functions import call_functions, functions_record, functions_tables, read_functions
 
     if policy or switch:
         raise UsageError("--policy and --switch are of jobs that share a cluster", where=path)
-    if out is not None:
-        raise UsageError("functions have no folder", where=path, hint="--json")
-    record = functions_record(call_functions(read_functions(path), seed=seed))
+    found = call_functions(read_functions(path), seed=seed)
+    record = functions_record(found)
+    folder(out, functions_tables(found, record), record, {"file": path, "seed": seed}, force=force)
     if json:
         emit(record, json=True)
         return 0

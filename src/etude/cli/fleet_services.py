@@ -3,16 +3,22 @@
 from pathlib import Path
 from typing import Any
 
+from etude.cli.fleet_folder import folder
 from etude.cli.output import emit, say
 from etude.errors import UsageError
 
 
-def served_in_turns(path: str, policy: str, switch: str, out: Path | None, *, seed: int, json: bool) -> int:
-    from etude.fleet.services import read_services, serve_services, services_record
+def served_in_turns(
+    path: str, policy: str, switch: str, out: Path | None, *, seed: int, force: bool, json: bool
+) -> int:  # fmt: skip
+    from etude.fleet.services import read_services, serve_services, services_record, services_tables
 
-    _only_policy(path, switch, out)
+    _no_switch(path, switch)
     spec, services = read_services(path, policy)
-    record = services_record(serve_services(spec, services, seed=seed))
+    found = serve_services(spec, services, seed=seed)
+    record = services_record(found)
+    asked = {"file": path, "policy": record["policy"], "seed": seed}
+    folder(out, services_tables(found, record), record, asked, force=force)
     if json:
         emit(record, json=True)
         return 0
@@ -24,12 +30,17 @@ def served_in_turns(path: str, policy: str, switch: str, out: Path | None, *, se
     return 0
 
 
-def served_on_a_backbone(path: str, policy: str, switch: str, out: Path | None, *, seed: int, json: bool) -> int:
-    from etude.fleet.services import backbone_record, read_backbone, serve_backbone
+def served_on_a_backbone(
+    path: str, policy: str, switch: str, out: Path | None, *, seed: int, force: bool, json: bool
+) -> int:  # fmt: skip
+    from etude.fleet.services import backbone_record, backbone_tables, read_backbone, serve_backbone
 
-    _only_policy(path, switch, out)
+    _no_switch(path, switch)
     spec, tasks = read_backbone(path, policy)
-    record = backbone_record(serve_backbone(spec, tasks, seed=seed))
+    found = serve_backbone(spec, tasks, seed=seed)
+    record = backbone_record(found)
+    asked = {"file": path, "policy": record["policy"], "seed": seed}
+    folder(out, backbone_tables(found, record), record, asked, force=force)
     if json:
         emit(record, json=True)
         return 0
@@ -44,11 +55,9 @@ def served_on_a_backbone(path: str, policy: str, switch: str, out: Path | None, 
     return 0
 
 
-def _only_policy(path: str, switch: str, out: Path | None) -> None:
+def _no_switch(path: str, switch: str) -> None:
     if switch:
         raise UsageError("--switch is of jobs that share a cluster", where=path)
-    if out is not None:
-        raise UsageError("services have no folder", where=path, hint="--json")
 
 
 def _in_ms(spread: dict[str, float] | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from etude.cli.fleet_folder import folder, notes_of
 from etude.cli.output import emit, say
 from etude.errors import UsageError
 
@@ -29,18 +30,21 @@ def pooled(
     from etude.fleet.sharing import read_pool, share
 
     pool = read_pool(path)
-    if pool.rl is not None or pool.streams:
+    beside = pool.rl is not None or bool(pool.streams)
+    if pool.jobs is None and beside:
         from etude.cli.fleet_rl import post_trained
 
-        if pool.jobs is not None or policy or switch:
-            what = "jobs" if pool.jobs is not None else "--policy and --switch"
-            hint = "one file for jobs, another for rl and streams"
-            raise UsageError(f"{what} beside rl or streams: nodes are not shared between them", where=path, hint=hint)
+        if policy or switch:
+            raise UsageError("--policy and --switch are of jobs, and none run there", where=path, hint="jobs: jobs.csv")
         return post_trained(pool, out, seed=seed, force=force, json=json)
     if pool.jobs is None:
         raise UsageError("no jobs run there", where=path, hint="jobs: jobs.csv")
     times = replace(pool.times, switch_ns=switch_of(switch)) if switch else pool.times
     policy = policy or pool.policy
+    if beside:
+        from etude.cli.fleet_rl import with_jobs
+
+        return with_jobs(pool, policy, times, out, seed=seed, force=force, json=json)
     found = share(pool.cluster, pool.jobs, policy, times=times, seed=seed)
     asked = {"cluster": path, "policy": policy, "switch": switch, "seed": seed}
     return _told(found, policy, asked, out, force=force, json=json)
@@ -58,21 +62,13 @@ def switch_of(text: str) -> int:
 def _told(
     found: Any, policy: str, asked: dict[str, Any], out: Path | None, *, force: bool, json: bool
 ) -> int:  # fmt: skip
-    from etude.fleet import write_fleet
     from etude.fleet.sharing import shared_record, shared_tables
 
-    record, jobs = shared_record(found, policy=policy), found.jobs
-    for note in jobs.notes:
+    record = shared_record(found, policy=policy)
+    for note in notes_of(found):
         say(f"note: {note}")
-    if found.refused:
-        names = ", ".join(jobs.name[job] for job in found.refused[:3])
-        say(f"note: {len(found.refused):,} jobs fit no node and are left out: {names}")
-    if found.stuck:
-        say(f"note: {found.stuck:,} jobs had not ended when nothing more could change, or at the horizon")
     tables = shared_tables(found)
-    if out is not None:
-        write_fleet(tables, record | {"asked": asked}, out, force=force)
-        say(f"wrote {out}")
+    folder(out, tables, record, asked, force=force)
     emit(record | {"jobs": tables["jobs"]} if json else _shown(record), json=json)
     return 0
 

@@ -127,6 +127,7 @@ def shown(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+ASTRA_FILES = ("network.yml", "topology.txt", "README.md")
 OURS = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")
 
 
@@ -137,7 +138,8 @@ def check_place(out: Path, force: bool, source: Path | None = None) -> None:
     target = out.resolve()
     if source is not None and source.resolve() != target and target in source.resolve().parents:
         raise UsageError("holds the input, which would be lost", where=str(out), hint="give another folder")
-    others = [entry.name for entry in out.iterdir() if entry.is_dir() or not entry.name.endswith(OURS)]
+    known = (*OURS, *ASTRA_FILES) if (out / "network.yml").is_file() else OURS
+    others = [entry.name for entry in out.iterdir() if entry.is_dir() or not entry.name.endswith(known)]
     if others:
         hint = "--force replaces a folder of traces alone; give another name, or remove it yourself"
         raise UsageError(f"holds what Etude did not write: {others[0]}", where=str(out), hint=hint)

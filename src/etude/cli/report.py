@@ -112,8 +112,8 @@ def _fleet(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
     from etude.view.page import render
 
     found = [(plain(path), read_fleet(path)) for path in paths]
-    if len({"rounds" in folder.tables for _, folder in found}) > 1:
-        raise UsageError("federated rounds and other fleets are no pair", hint="a page for each")
+    if len({("rounds" in folder.tables, folder.record.get("kind")) for _, folder in found}) > 1:
+        raise UsageError("fleets of different kinds do not go on one page", hint="a page for each")
     with writing(out, force=force) as place:
         runs = [(name, folder.record, folder.tables) for name, folder in found]
         page = fleet_page(runs, title=title or " and ".join(name for name, _ in found), made_by=f"Etude {__version__}")

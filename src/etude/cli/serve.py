@@ -29,6 +29,7 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
   etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
   etude serve --workflow swe_agent --models llama3-70b,llama3-8b --cache belady --router affinity
+  etude serve --workflow "dags/*.yaml" --devices mixed.yaml --place heft,reuse,future:2
   etude serve wan2.1-14b --gpus 16 --system dgx-h100 --requests dit.csv --degree elastic --set-up 60us
   etude serve --rows measured/ml_energy_llm.csv --json
   etude serve ... -o served/; etude report served/ -o serve.html; etude query served/ "select ..."
@@ -108,7 +109,10 @@ def serve(
     ] = None,
     workflow: Annotated[
         str,
-        typer.Option(help="YAML of tasks, or `swe_agent`: sessions instead of requests.", rich_help_panel=FLOW),
+        typer.Option(
+            help="YAML of tasks, or `swe_agent`: sessions instead of requests. With --devices several: `dags/*.yaml`.",
+            rich_help_panel=FLOW,
+        ),
     ] = "",
     models: Annotated[str, typer.Option(help="Models of its roles, in their order.", rich_help_panel=FLOW)] = "",
     order: Annotated[str, typer.Option(help="Tasks in the order of: data, program.", rich_help_panel=FLOW)] = "data",
@@ -119,7 +123,21 @@ def serve(
             rich_help_panel=FLOW,
         ),
     ] = "first",
-    place: Annotated[str, typer.Option(help="FILE.py:name in the place of a router.", rich_help_panel=FLOW)] = "",
+    devices: Annotated[
+        str,
+        typer.Option(
+            help="YAML of devices of several kinds: calls are placed on them, one at a time on each.",
+            rich_help_panel=FLOW,
+        ),
+    ] = "",
+    place: Annotated[
+        str,
+        typer.Option(
+            help="On --devices: roundrobin, heft, reuse, future:H, FILE.py:name, or several of them. Without: "
+            "FILE.py:name in the place of a router.",
+            rich_help_panel=FLOW,
+        ),
+    ] = "",
     offload: Annotated[
         str,
         typer.Option(
@@ -157,6 +175,17 @@ def serve(
         return _run(run, ops, config, steps, json=json)
     if rows is not None:
         return _rows(rows, json=json)
+    if devices:
+        from etude.cli.serve_devices import on_devices
+
+        others = {
+            "--models": models,
+            "--slo": slo,
+            "--out": out,
+            "--choose": choose != "first",
+            "--order": order != "data",
+        }
+        return on_devices(workflow, devices, place, others, seed=seed, stack=stack, json=json)
     if workflow:
         from etude.cli.serve_workflow import sessions
 
@@ -184,7 +213,8 @@ def serve(
         return show_images(
             model, system, requests, degree, gpus=gpus, rates=_rates(rate), limits=_limits(slo), drawn=drawn,
             encode=encode, set_up_ns=_between(between).set_up_ns, batch=images_at_once,
-            order=str(_engine(engine).scheduling_policy), stack=stack if stack != "vllm" else "xdit-0.4", json=json,
+            order=str(_engine(engine).scheduling_policy), stack=stack if stack != "vllm" else "xdit-0.4", out=out,
+            force=force, json=json,
         )  # fmt: skip
     if not requests and not rate and not offload:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")

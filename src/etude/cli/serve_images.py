@@ -1,18 +1,21 @@
 """`etude serve MODEL --degree`: images and videos, denoised on groups of devices."""
 
+from pathlib import Path
 from typing import Any
 
-from etude.cli.output import emit
+from etude.cli.output import emit, say
 from etude.errors import UsageError
 
 
 def show_images(
     model: str, system: str, requests: str, degree: str, *, gpus: int, rates: list[float], limits: dict[str, Any],
-    drawn: dict[str, Any], encode: str, set_up_ns: int, batch: int, order: str, stack: str, json: bool,
+    drawn: dict[str, Any], encode: str, set_up_ns: int, batch: int, order: str, stack: str, out: Path | None,
+    force: bool, json: bool,
 ) -> int:  # fmt: skip
     """`drawn`: how requests are drawn, or taken from a file."""
     from etude.serve.images import degree_rule, image_costs, image_stream, image_summary, serve_images
     from etude.serve.pools import function_of
+    from etude.serve.stored import write_served
     from etude.units import parse_time
 
     if not requests:
@@ -31,6 +34,13 @@ def show_images(
         one = image_summary(served, latency_limit_s=limits[""].get("latency_s", 0.0))
         found.append(({"rate_rps": rate} if len(rates) > 1 else {}) | one)
     assert costs is not None
+    if out is not None:
+        if len(found) > 1:
+            raise UsageError("a folder is of one rate", hint="one --rate with -o")
+        asked = {"model": model, "system": system, "requests": requests, "degree": degree, "gpus": gpus, "stack": stack,
+                 "rate": rates[0] if rates else 0.0, "batch": batch, **drawn}  # fmt: skip
+        write_served(served, found[0] | {"asked": asked}, out, force=force)
+        say(f"wrote {out}")
     steps = [
         {"frames": f, "height": h, "width": w, "decode_s": float(costs.decode_ns[k]) / 1e9,
          "step_s": {str(d): float(t) / 1e9 for d, t in zip(costs.degrees, costs.step_ns[k, :, 0], strict=True) if t}}

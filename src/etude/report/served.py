@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.report import words
+from etude.report.images import images_page
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Figure, Page, Section
 from etude.view.plots import Axis, fitted, plot
@@ -22,6 +23,9 @@ PARTS: Final = (("idle", "in the queue"), ("memory", "reading the prompt"), ("co
 
 def served_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, made_by: str = "Etude") -> Page:
     """`record` and tables of `etude serve -o FOLDER`."""
+    if "tasks" in tables:
+        spreads = spread_of("Whole answer", tables["requests"]["latency_s"].to_numpy(), "part of the requests")
+        return images_page(record, tables, title=title, spreads=spreads, made_by=made_by)
     requests, passes, replicas = (tables[name] for name in ("requests", "passes", "replicas"))
     asked = record.get("asked", {})
     return Page(

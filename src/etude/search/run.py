@@ -13,6 +13,7 @@ from etude.search.given import Asked, Given
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "plans": ("etude.search.plans.solve", "plans of a model on a cluster: any of their axes, simulated"),
     "commands": ("etude.search.commands", "any axes of a command of Etude, scored by what it prints"),
+    "memory": ("etude.search.memory", "what lies in a small device and what with its host, and who computes it"),
     "mix": ("etude.search.mix", "how many devices of which kinds serve which models"),
     "placement": ("etude.search.placement", "the device of each rank of a job, scored by simulation on links"),
     "workflows": ("etude.search.workflows", "a pattern of several models, and the model of each of its roles"),

@@ -28,6 +28,10 @@ UTILISATION: Final = 0.9
 """Part of the memory that an engine takes, as vLLM does unless told otherwise."""
 
 
+class NoRoomError(UsageError):
+    """A model and its keys and values do not fit a device."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Deployment:
     cost: StepCost
@@ -107,7 +111,7 @@ def deployed(
     beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
     left = memory * UTILISATION - weights - beside
     if left < token * engine.block_size:
-        raise UsageError(
+        raise NoRoomError(
             f"weights of {format_bytes(round(weights))} leave no room for keys and values in {format_bytes(memory)}",
             where=model.name,
             hint="more --tp, --precision fp8, or a device with more memory",

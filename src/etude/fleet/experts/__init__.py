@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from etude.fleet.experts.places import spread as spread
     from etude.fleet.experts.places import without as without
     from etude.fleet.experts.prices import Prices as Prices
+    from etude.fleet.experts.run import group_tables as group_tables
     from etude.fleet.experts.run import serve_group as serve_group
     from etude.fleet.experts.spec import Group as Group
     from etude.fleet.experts.spec import parse_failures as parse_failures

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
+from etude.fleet.contract import contract
 from etude.fleet.costs import RESTART, SHRINK
 from etude.fleet.experts.places import EMPTY, I64, copies_of, loads_of, needs, spread, without
 from etude.fleet.experts.spec import Failure, Group, HostCopies, parse_failures
@@ -28,6 +30,11 @@ POLICIES: Final = (SHRINK, RESTART)
 AGAIN: Final = 0.95
 """Part of the throughput before a failure from which on it counts as over."""
 PEER, HOST, STORAGE = "peer", "host", "storage"
+PARTS: Final = {
+    "serve": "useful", "cut": "redo", "detect": "detect", "regroup": "restart", "restart": "restart",
+    "load": "restart", "redo": "redo",
+}  # fmt: skip
+"""State -> part of the time in the record."""
 
 
 class Row(NamedTuple):
@@ -255,8 +262,8 @@ class GroupRun:
     def record(self) -> dict[str, Any]:
         tokens, seconds = sum(row.tokens for row in self.rows), self.horizon_ns / 1e9
         healthy = next(iter(self.configs.values()))
-        return {
-            "duration_s": seconds,
+        return self._contract(tokens, seconds) | {
+            "kind": "experts",
             "ranks": len(self.alive),
             "experts": self.experts,
             "redundant": self.group.redundant,
@@ -278,6 +285,21 @@ class GroupRun:
                 for row in self.rows
             ],
         }  # fmt: skip
+
+    def _contract(self, tokens: int, seconds: float) -> dict[str, Any]:
+        """Useful is what as many tokens take with all ranks; passes of fewer ranks take longer (`degraded`), and one
+        that the end cuts off is `idle`."""
+        spent = dict.fromkeys(PARTS.values(), 0.0)
+        for row in self.rows:
+            spent[PARTS[row.state]] += (row.end_ns - row.start_ns) / 1e9
+        served = spent.pop("useful")
+        useful = min(tokens / next(iter(self.configs.values()))["tokens_per_s"], served)
+        hourly, fails = self.prices.system.device.price, sum(stop.why != "join" for stop in self.stops)
+        job = {"name": self.prices.model.name, "gpus": len(self.alive), "tokens": tokens, "interruptions": fails}
+        return contract(
+            seconds, useful, [job], lost=spent | {"degraded": served - useful}, tokens=tokens, interruptions=fails,
+            cost=hourly * len(self.alive) * seconds / 3600 or None,
+        )  # fmt: skip
 
     def _pause(self, stop: Stop) -> dict[str, Any]:
         parts = {name: ns / 1e9 for name, ns in stop.parts_ns.items()}
@@ -306,3 +328,21 @@ def serve_group(prices: Prices, group: Group, *, ranks: int, recover: str = SHRI
     run.price(run.place, run.alive)
     run.run(failures)
     return run.record()
+
+
+def group_tables(record: dict[str, Any]) -> dict[str, pa.Table]:
+    """`states`: stretches of time; `events`: pauses."""
+    events = [
+        {name: pause[name] for name in ("at_s", "why", "pause_s", "experts", "again_s")}
+        | {f"{place}_bytes": size for place, size in pause["read_bytes"].items()}
+        for pause in record["pauses"]
+    ]
+    places = [(f"{place}_bytes", pa.int64()) for place in (PEER, HOST, STORAGE)]
+    schema = pa.schema([
+        ("at_s", pa.float64()), ("why", pa.string()), ("pause_s", pa.float64()), ("experts", pa.int64()),
+        ("again_s", pa.float64()), *places,
+    ])  # fmt: skip
+    return {
+        "states": pa.Table.from_pylist(record["curve"]), "events": pa.Table.from_pylist(events, schema),
+        "jobs": pa.Table.from_pylist(record["jobs"]),
+    }  # fmt: skip

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from etude.fleet.functions.costs import expert_pieces as expert_pieces
     from etude.fleet.functions.loop import call_functions as call_functions
     from etude.fleet.functions.results import functions_record as functions_record
+    from etude.fleet.functions.results import functions_tables as functions_tables
     from etude.fleet.functions.spec import read_functions as read_functions
 
 __getattr__ = face(__name__)

@@ -41,6 +41,10 @@ class Calls:
     """Experts of each of these functions."""
     started: int
     """Instances, those from the beginning among them."""
+    busy_ns: int
+    """Of all instances: computing."""
+    starting_ns: int
+    """... and until they could, after a cold start."""
     duration_ns: int
 
 
@@ -95,7 +99,7 @@ def run_calls(spec: Functions, pieces: Pieces, tenant: I64, arrival_ns: I64, gro
     first, end = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)
     times: list[int] = []
     colds: list[bool] = []
-    started, waited = (len(sizes) if keep is None else 0), 0
+    started, waited, busy, starting = (len(sizes) if keep is None else 0), 0, 0, 0
     queue = [(int(t) + beside[0][0], r, 0, 0) for r, t in enumerate(arrival_ns)]
     heapify(queue)
     while queue:
@@ -114,11 +118,12 @@ def run_calls(spec: Functions, pieces: Pieces, tenant: I64, arrival_ns: I64, gro
             if cold:
                 taken = [at + cold_ns[f], at]
                 mine.append(taken)
-                started += 1
+                started, starting = started + 1, starting + cold_ns[f]
             else:
                 taken = max(idle) if idle else min(mine)
                 waited += max(taken[0] - at, 0)
             taken[0] = max(taken[0], at) + int(row[k])
+            busy += int(row[k])
             done = max(done, taken[0])
             times.append(at)
             colds.append(cold)
@@ -139,5 +144,5 @@ def run_calls(spec: Functions, pieces: Pieces, tenant: I64, arrival_ns: I64, gro
             held[f] += (whole if keep is None else min(one[0] + keep, whole)) - one[1]
     return Calls(
         spec, pieces, tenant, arrival_ns, first, end, np.array(times, np.int64), np.array(colds, np.bool_), waited,
-        np.array(held, np.int64), sizes, started, whole,
+        np.array(held, np.int64), sizes, started, busy, starting, whole,
     )  # fmt: skip

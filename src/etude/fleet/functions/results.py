@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from etude.fleet.contract import contract, flat
 from etude.fleet.functions.loop import Calls
 from etude.fleet.services.results import spread
 
 
 def functions_record(found: Calls) -> dict[str, Any]:
-    """As `etude fleet --json` prints it. Byte seconds count an instance from its start to its end; `of_full` is over
-    one full model that is there all the time, for all tenants together."""
+    """As `etude fleet --json` prints it. Useful and lost time are means over instances: computing, starting
+    (`restart`), and kept without a call (`idle`). Byte seconds count an instance from its start to its end; `of_full`
+    is over one full model that is there all the time, for all tenants together."""
     spec, pieces = found.spec, found.pieces
     seconds = found.duration_ns / 1e9
     copies = 1 if spec.shared else spec.tenants
@@ -22,8 +25,17 @@ def functions_record(found: Calls) -> dict[str, Any]:
     # A call in the first `keep` may be cold since nothing was there, however often its function is called.
     settled = found.time_ns > (spec.keep_ns or 0)
     calls, late = len(found.time_ns), int(settled.sum())
-    return {
-        "duration_s": seconds, "requests": len(found.arrival_ns), "tenants": spec.tenants,
+    held = float(found.held_ns.sum()) or 1.0
+    latency, rows = found.end_ns - found.arrival_ns, []
+    for k in range(spec.tenants):
+        mine = found.tenant == k
+        rows.append({"name": f"tenant {k}", "requests": int(mine.sum()), "latency_s": spread(latency[mine])})
+    base = contract(
+        seconds, seconds * found.busy_ns / held, flat(rows), lost={"restart": seconds * found.starting_ns / held},
+        tokens=len(found.arrival_ns) * spec.output,
+    )  # fmt: skip
+    return base | {
+        "kind": "functions", "requests": len(found.arrival_ns), "tenants": spec.tenants,
         "functions": len(found.sizes),
         "experts_per_function": spec.experts_per_function, "instances": found.started,
         "function_bytes": spec.experts_per_function * pieces.expert_bytes, "dense_bytes": pieces.dense_bytes,
@@ -32,5 +44,18 @@ def functions_record(found: Calls) -> dict[str, Any]:
         "after_keep": {"invocations": late, "cold": int(found.cold[settled].sum())},
         "resident_byte_s": {"dense": dense, "experts": experts, "all": dense + experts},
         "of_full": (dense + experts) / (full * seconds),
-        "first_s": spread(found.first_ns - found.arrival_ns), "latency_s": spread(found.end_ns - found.arrival_ns),
+        "first_s": spread(found.first_ns - found.arrival_ns), "latency_s": spread(latency),
+        "instance_s": {"busy": found.busy_ns / 1e9, "starting": found.starting_ns / 1e9,
+                       "idle": (int(found.held_ns.sum()) - found.busy_ns - found.starting_ns) / 1e9,
+                       "held": int(found.held_ns.sum()) / 1e9},
     }  # fmt: skip
+
+
+def functions_tables(found: Calls, record: dict[str, Any]) -> dict[str, pa.Table]:
+    """`states`: instances that start, call by call."""
+    requests = pa.table({
+        "tenant": found.tenant, "arrival_s": found.arrival_ns / 1e9, "first_s": found.first_ns / 1e9,
+        "end_s": found.end_ns / 1e9, "latency_s": (found.end_ns - found.arrival_ns) / 1e9,
+    })  # fmt: skip
+    states = pa.table({"time_s": found.time_ns / 1e9, "cold": found.cold})
+    return {"requests": requests, "states": states, "jobs": pa.Table.from_pylist(record["jobs"])}

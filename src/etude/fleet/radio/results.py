@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from etude.fleet.contract import contract
 from etude.fleet.radio.run import Ran
 
 
 def radio_record(ran: Ran) -> dict[str, Any]:
+    """Useful time is the part of the GPUs that was given to members, `restart` that of members that move."""
     pool, cells = ran.pool, len(ran.pool.cells)
     part = ran.met / np.maximum(ran.asked, 1)
     rows = [
@@ -19,8 +21,12 @@ def radio_record(ran: Ran) -> dict[str, Any]:
         for i, name in enumerate(pool.names)
     ]  # fmt: skip
     fullest = _fullest(ran)
-    return {
-        "duration_s": pool.spec.duration_ns / 1e9, "policy": pool.spec.policy, "load": pool.spec.load,
+    whole = pool.spec.duration_ns / 1e9
+    weight = np.diff(np.append(ran.begin_s, whole)) / float(pool.members.node_gpu.sum())
+    given, moving = (float((np.where(ran.paused == paused, ran.gpu, 0.0) @ weight).sum()) for paused in (False, True))
+    base = contract(whole, given, rows, lost={"restart": moving}, interruptions=len(ran.moves))
+    return base | {
+        "policy": pool.spec.policy, "load": pool.spec.load,
         "migrate": pool.spec.migrate, "fulfilled": float(part.mean()),
         "radio_fulfilled": float(ran.met[:cells].sum() / max(ran.asked[:cells].sum(), 1)),
         "ai_fulfilled": float(ran.met[cells:].sum() / max(ran.asked[cells:].sum(), 1)),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.fleet.rl.beside_jobs import mixed as mixed
     from etude.fleet.rl.lend import beside as beside
     from etude.fleet.rl.lend import read_borrow as read_borrow
     from etude.fleet.rl.results import rl_record as rl_record

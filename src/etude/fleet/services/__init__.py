@@ -6,10 +6,12 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.fleet.services.backbone import backbone_record as backbone_record
+    from etude.fleet.services.backbone import backbone_tables as backbone_tables
     from etude.fleet.services.backbone import read_backbone as read_backbone
     from etude.fleet.services.backbone import serve_backbone as serve_backbone
     from etude.fleet.services.loop import serve_services as serve_services
     from etude.fleet.services.results import services_record as services_record
+    from etude.fleet.services.results import services_tables as services_tables
     from etude.fleet.services.spec import read_services as read_services
 
 __getattr__ = face(__name__)

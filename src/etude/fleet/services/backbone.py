@@ -19,10 +19,12 @@ from os import PathLike
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.config import figure, read, read_mapping
 from etude.errors import ClusterError, UsageError
+from etude.fleet.contract import contract, flat
 from etude.fleet.services.costs import forward_costs
 from etude.fleet.services.loop import Taken, drawn, in_turns, largest
 
@@ -234,8 +236,8 @@ def backbone_record(found: Hosted) -> dict[str, Any]:
         rows.append({
             "name": one.name, "weight": one.weight, "requests": int(mine.sum()), "latency_s": spread(latency[mine]),
         })  # fmt: skip
-    return {
-        "duration_s": whole / 1e9, "policy": spec.policy, "requests": len(found.task), "latency_s": spread(latency),
+    return contract(whole / 1e9, found.busy_ns / 1e9, flat(rows)) | {
+        "kind": "backbone", "policy": spec.policy, "requests": len(found.task), "latency_s": spread(latency),
         "wait_s": spread(found.start_ns - found.arrival_ns), "batch": len(found.task) / found.batches,
         "hosted": found.fit, "backbone_bytes": found.weight_bytes, "extension_bytes": spec.extension_bytes,
         "memory_bytes": found.memory_bytes, "backlogged": backlogged(found),
@@ -243,6 +245,21 @@ def backbone_record(found: Hosted) -> dict[str, Any]:
         "device_s": {"busy": found.busy_ns / 1e9, "idle": (whole - found.busy_ns) / 1e9, "there": whole / 1e9},
         "utilisation": found.busy_ns / whole, "tasks": rows,
     }  # fmt: skip
+
+
+def backbone_tables(found: Hosted, record: dict[str, Any]) -> dict[str, pa.Table]:
+    """Batches that all tasks share are of `backbone`."""
+    from etude.fleet.services.results import batches, request_columns
+
+    names = pa.array([*(one.name for one in found.tasks), found.spec.backbone], pa.string())
+    shared = found.spec.policy == "shared"
+    of = np.full_like(found.task, len(found.tasks)) if shared else found.task
+    requests = pa.table({
+        "task": names.take(pa.array(found.task)),
+        **request_columns(found.arrival_ns, found.start_ns, found.end_ns),
+    })  # fmt: skip
+    states = batches(found.start_ns, found.end_ns, of, names)
+    return {"requests": requests, "states": states, "jobs": pa.Table.from_pylist(record["jobs"])}
 
 
 def backlogged(found: Hosted) -> dict[str, Any] | None:

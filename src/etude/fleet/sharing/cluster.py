@@ -67,6 +67,8 @@ class Cluster:
     """Row of `groups`."""
     groups: tuple[NodeKind, ...]
     """Nodes that were written down together."""
+    free_ns: I64 | None = None
+    """When each node comes, if others have it until then; nothing: all are there from the start."""
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -74,6 +76,11 @@ class Cluster:
     @property
     def devices(self) -> int:
         return int(self.gpus.sum())
+
+    def present_ns(self, group: int, first_ns: int, now_ns: int) -> I64:
+        """How long each node of a group was there in between, if none is taken away."""
+        since = np.zeros(len(self), np.int64) if self.free_ns is None else self.free_ns
+        return np.maximum(now_ns - np.maximum(since[self.group == group], first_ns), 0)
 
     def nodes_of(self, name: str) -> I64:
         """Rows of the nodes of a group."""

@@ -238,12 +238,11 @@ class Loop:
                 taken[k] += 0 if there else self.cluster.gpus[node]
             self._deal(taken)
         self.out.stuck = len(self.active) + len(coming)
-        first = float(self.jobs.arrival_ns.min())
+        first = int(self.jobs.arrival_ns.min())
         for k, group in enumerate(self.cluster.groups):
             if not group.spot:
-                self.out.idle_cost += float(
-                    group.price * self.capacity[k] * (self.now - first) / 3.6e12 - self.spent[k]
-                )
+                held = self.cluster.gpus[self.cluster.group == k] @ self.cluster.present_ns(k, first, round(self.now))
+                self.out.idle_cost += float(group.price * float(held) / 3.6e12 - self.spent[k])
         return self.out
 
     def _speed(self, job: int) -> float:

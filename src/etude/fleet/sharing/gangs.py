@@ -220,8 +220,9 @@ class Gangs:
         for k, group in enumerate(self.cluster.groups):
             if not group.spot:
                 first = int(self.jobs.arrival_ns.min())
-                all_of = float(self.cluster.gpus[self.cluster.group == k] @ self.cluster.price[self.cluster.group == k])
-                out.idle_cost += all_of * (now - first) / 3.6e12 - float(self.by_group[k])
+                hourly = (self.cluster.gpus * self.cluster.price)[self.cluster.group == k]
+                paid = float(hourly @ self.cluster.present_ns(k, first, now)) / 3.6e12
+                out.idle_cost += paid - float(self.by_group[k])
 
     def _queue(self, job: int, now: int) -> tuple[float, int]:
         entry = self.key(job, now), job

@@ -23,6 +23,7 @@ def share(
     and named."""
     times = times or Times(**given)
     plain = not jobs.elastic and not any(jobs.rates) and not any(group.spot for group in cluster.groups)
+    plain = plain and cluster.free_ns is None
     dealt = policy in ELASTIC and not (policy == FAIR and plain)
     refused = _too_large(cluster, jobs, policy) if dealt else impossible(cluster, jobs)
     if len(refused) == len(jobs):

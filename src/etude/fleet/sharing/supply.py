@@ -58,6 +58,10 @@ class Supply:
                 own = _times(np.random.default_rng((seed, SEEDS, node)), group.mtbf_ns, group.back_ns)
                 self.draws[node] = own
                 heapq.heappush(self.heap, (next(own), node, False))
+        if cluster.free_ns is not None:
+            for node in np.flatnonzero(cluster.free_ns > 0).tolist():
+                self.away.append(node)
+                heapq.heappush(self.heap, (int(cluster.free_ns[node]), node, True))
 
     def _from_file(self, path: str, nodes: list[int], gpus: int, flat: Prices) -> Prices:
         time_ns, devices, price = read_capacity(path, len(nodes) * gpus)

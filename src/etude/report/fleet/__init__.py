@@ -1,4 +1,4 @@
-"""Pages of fleets: days of a training job, and jobs that share a cluster."""
+"""Pages of fleets: days of a training job, jobs that share a cluster, requests on shared devices."""
 
 from typing import TYPE_CHECKING
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from etude.report.fleet.federated import federated_cards, federated_sections, federated_verdict
 from etude.report.fleet.radio import radio_cards, radio_sections, radio_verdict
 from etude.report.fleet.rl import rl_cards, rl_sections, rl_verdict
+from etude.report.fleet.serving import serving_page
 from etude.report.fleet.sharing import beside_section, sharing_sections, sharing_verdict
 from etude.report.fleet.training import duration, hours_section, training_sections, training_verdict
 from etude.view.page import Figure, Page, Section
@@ -23,6 +24,8 @@ def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Pa
     _, record, tables = runs[0]
     if "rounds" in tables:
         return _rounds_page(runs, title=title, made_by=made_by)
+    if "kind" in record:
+        return serving_page(runs, title=title, facts=_facts(record.get("asked", {})), made_by=made_by)
     if "shares" in tables:
         return _radio_page(runs, title=title, made_by=made_by)
     trained, by_stage = "events" in tables, "stages" in tables

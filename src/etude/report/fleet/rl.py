@@ -23,9 +23,9 @@ SORTS: Final = {
 
 
 def rl_verdict(record: dict[str, Any]) -> str:
-    who = words.plural(record["tenants"], "tenant")
+    who, took = words.plural(record["tenants"], "tenant"), record.get("rl_s", record["duration_s"])
     return (
-        f"{words.plural(record['updates'], 'update')} of {who} in {duration(record['duration_s'])}, "
+        f"{words.plural(record['updates'], 'update')} of {who} in {duration(took)}, "
         f"{record['updates_per_h']:,.3g} an hour; {record['utilisation']:.1%} of the device time was used."
     )
 

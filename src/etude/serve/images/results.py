@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from etude.serve.images.serving import ServedImages
@@ -43,3 +44,18 @@ def image_summary(served: ServedImages, *, latency_limit_s: float = 0.0) -> dict
             "all": served.gpus * duration,
         },
     }  # fmt: skip
+
+
+def image_tables(served: ServedImages) -> dict[str, pa.Table]:
+    """`requests`: in order of arrival; `tasks`: what groups did, in order of its end."""
+    of, tasks = served.requests, served.tasks
+    frames, height, width = of.sizes[of.size].T
+    limited = of.deadline_ns < NO_DEADLINE
+    requests = pa.table({
+        "arrival_s": of.arrival_ns / 1e9, "frames": frames, "height": height, "width": width, "steps": of.steps,
+        "deadline_s": pa.array(of.deadline_ns / 1e9, pa.float64(), mask=~limited), "end_s": served.finish_ns / 1e9,
+        "latency_s": (served.finish_ns - of.arrival_ns) / 1e9,
+    })  # fmt: skip
+    seconds = {f"{name}_s": tasks[f"{name}_ns"].to_numpy() / 1e9 for name in ("start", "end", "set_up")}
+    rest = {name: tasks[name] for name in ("requests", "task", "steps", "degree", "devices")}
+    return {"requests": requests, "tasks": pa.table(seconds | rest)}

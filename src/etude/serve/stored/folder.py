@@ -12,6 +12,8 @@ Of a workflow the record is that of `etude serve --workflow --json`, and the tab
 |---|---|
 | sessions | each session |
 | tasks | each call of a model or a tool |
+
+Of images (`etude serve --degree`) the tables are `requests` and `tasks`: what groups of devices did.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ import pyarrow as pa
 
 from etude.errors import FormatError, UsageError
 from etude.files import writing
+from etude.serve.images.results import image_tables
+from etude.serve.images.serving import ServedImages
 from etude.serve.results import request_table
 from etude.serve.serving import Served
 from etude.serve.workflow.results import session_table, task_table
@@ -34,7 +38,10 @@ from etude.serve.workflow.run import Ran
 RECORD: Final = "served.json"
 FORMAT: Final = "etude served 1"
 WORKFLOW: Final = "etude workflow 1"
-TABLES: Final = {FORMAT: ("requests", "passes", "replicas"), WORKFLOW: ("sessions", "tasks")}
+IMAGES: Final = "etude images 1"
+TABLES: Final = {
+    FORMAT: ("requests", "passes", "replicas"), WORKFLOW: ("sessions", "tasks"), IMAGES: ("requests", "tasks"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +67,13 @@ def replica_table(served: Served) -> pa.Table:
     return pa.table({"replica": np.arange(len(served.state.replica)), **columns})
 
 
-def write_served(served: Served, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False) -> None:
+def write_served(
+    served: Served | ServedImages, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False
+) -> None:  # fmt: skip
     """`record` is the summary, with what was asked."""
+    if isinstance(served, ServedImages):
+        _write(image_tables(served), {"format": IMAGES, **record}, path, force=force)
+        return
     if served.passes is None:
         raise UsageError("the passes of this stream were not kept")
     tables = {"requests": request_table(served), "passes": served.passes, "replicas": replica_table(served)}

@@ -23,7 +23,7 @@ from etude.serve.requests import Requests, requests_of
 from etude.serve.workflow.choose import Choose, chooser
 from etude.serve.workflow.pools import Deployed, Pool
 from etude.serve.workflow.seen import Seen
-from etude.serve.workflow.sessions import Call, unrolled
+from etude.serve.workflow.sessions import Call, keep_effects, unrolled
 from etude.serve.workflow.spec import Alternative, Workflow
 
 I64 = NDArray[np.int64]
@@ -106,7 +106,7 @@ class _Run:
         self.ran = Ran(flow, order, calls, begin, np.full(n, -1), never[0], never[1], never[2], self.pools)
         self.flow, self.choose, self.place = flow, choose, place
         self.waits = [set(call.after) for call in calls]
-        _keep_effects(calls, self.waits)
+        keep_effects(calls, self.waits)
         self.ran.needs = [set(waits) for waits in self.waits]
         if order == "program":
             for call in calls:
@@ -217,14 +217,3 @@ class _Run:
         if isinstance(found, bool) or not isinstance(found, int | np.integer) or not 0 <= found < below:
             raise UsageError(f"`{name}` returned {found!r}", where=where, hint=f"0 to {below - 1}")
         return int(found)
-
-
-def _keep_effects(calls: list[Call], waits: list[set[int]]) -> None:
-    """Calls of a session that write one object wait for the one that did before."""
-    last: dict[tuple[int, str], int] = {}
-    for call in calls:
-        if call.task.writes:
-            key = call.session, call.task.writes
-            if key in last:
-                waits[call.number].add(last[key])
-            last[key] = call.number

@@ -160,3 +160,14 @@ def unrolled(flow: Workflow, *, seed: int = 0) -> tuple[list[Call], list[int]]:
                     break
         calls += session.calls
     return calls, begin.tolist()
+
+
+def keep_effects(calls: list[Call], waits: list[set[int]]) -> None:
+    """Calls of a session that write one object wait for the one that did before."""
+    last: dict[tuple[int, str], int] = {}
+    for call in calls:
+        if call.task.writes:
+            key = call.session, call.task.writes
+            if key in last:
+                waits[call.number].add(last[key])
+            last[key] = call.number

@@ -60,6 +60,10 @@ class Task:
     system: int = 0
     message: int = 0
     output: int = 1
+    shards: int = 1
+    """Devices that its work may be split over; counts with `--devices`, as `bytes` does."""
+    bytes: int = 0
+    """What it hands to each task after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +117,8 @@ class _Sizes:
     system: int = figure("count", "tokens of the system prompt, the same in all sessions", 0, zero=True)
     message: int = figure("count", "tokens of its own in a prompt", 0, zero=True)
     output: int = figure("count", "tokens out", 1)
+    shards: int = figure("count", "devices that its work may be split over", 1)
+    bytes: int = figure("bytes", "what it hands to each task after it", 0, zero=True)
     writes: str = figure("text", "object that it changes", "")
 
 
@@ -224,7 +230,7 @@ def _task(name: str, given: Any, where: str) -> Task:
     return Task(
         name=name, ways=tuple(ways), after=after, reads=reads,
         follows=_names(lists.get("follows", []), f"{where}: follows"), branch=dict(branch), writes=sizes.writes,
-        system=sizes.system, message=sizes.message, output=sizes.output,
+        system=sizes.system, message=sizes.message, output=sizes.output, shards=sizes.shards, bytes=sizes.bytes,
     )  # fmt: skip
 
 

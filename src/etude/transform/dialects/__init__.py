@@ -6,8 +6,11 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.transform.dialects.astra import astra_problems as astra_problems
+    from etude.transform.dialects.astra import astra_refusals as astra_refusals
     from etude.transform.dialects.astra import for_astra as for_astra
     from etude.transform.dialects.astra import order_problem as order_problem
+    from etude.transform.dialects.astra_system import astra_files as astra_files
+    from etude.transform.dialects.simai import simai_text as simai_text
     from etude.transform.dialects.storage import as_memory as as_memory
     from etude.transform.dialects.storage import as_storage as as_storage
 

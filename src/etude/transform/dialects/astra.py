@@ -160,14 +160,25 @@ def astra_problems(job: Job) -> list[str]:
     ]
 
 
+def astra_refusals(job: Job) -> list[str]:
+    """What ASTRA-sim never runs to the end, in words; [] where it may."""
+    found = match(job)
+    used = np.unique(found.uses.group)
+    return [*_alone(job, used[used != WORLD]), *_deadly_nodes(job)]
+
+
+def _alone(job: Job, named: NDArray[Any]) -> Iterator[str]:
+    sizes = [0 if (members := job.groups.ranks(int(g))) is None else len(members) for g in named.tolist()]
+    if 1 in sizes:
+        yield f"it never ends a collective of a group of one rank ({sizes.count(1):,} groups)"
+
+
 def _group_problems(job: Job, found: Matching) -> Iterator[str]:
     used = np.unique(found.uses.group)
     named = used[used != WORLD]
     if len(named) and not _are_numbers(job):
         yield f"it aborts on names of groups that are not numbers, as `{job.groups.names[int(named[0])]}`"
-    sizes = [0 if (members := job.groups.ranks(int(g))) is None else len(members) for g in named.tolist()]
-    if 1 in sizes:
-        yield f"it never ends a collective of a group of one rank ({sizes.count(1):,} groups)"
+    yield from _alone(job, named)
     everyone = WORLD in used or any(_is_all(job, int(g)) for g in named.tolist())
     if everyone and not all(_is_all(job, int(g)) for g in named.tolist()):
         yield "it may hang on collectives of all ranks that name no group of theirs, beside those of groups"
@@ -196,14 +207,20 @@ def _size_problems(job: Job, found: Matching) -> Iterator[str]:
 
 
 def _node_problems(job: Job) -> Iterator[str]:
+    yield from _deadly_nodes(job)
+    bare = sum(int(((trace.kind == int(Kind.COMP)) & (trace.flops == 0)).sum()) for trace in job.traces)
+    if bare:
+        yield f"with a roofline it takes 2**63 ns for compute nodes without operations ({bare:,})"
+
+
+def _deadly_nodes(job: Job) -> Iterator[str]:
     kinds: Counter[str] = Counter()
-    empty = bare = lost = 0
+    empty = lost = 0
     for trace in job.traces:
         calls = trace.collective[trace.kind == int(Kind.COLL)]
         kinds.update(_name(kind) for kind in calls[~np.isin(calls, [int(c) for c in SIMULATED])].tolist())
         messages = (trace.kind == int(Kind.SEND)) | (trace.kind == int(Kind.RECV))
         empty += int((messages & (trace.in_bytes == 0)).sum())
-        bare += int(((trace.kind == int(Kind.COMP)) & (trace.flops == 0)).sum())
         lost += len(trace.missing)
     if kinds:
         yield f"it aborts on {', '.join(f'{name} ({count:,})' for name, count in sorted(kinds.items()))}"
@@ -211,8 +228,6 @@ def _node_problems(job: Job) -> Iterator[str]:
         yield f"it aborts on messages of 0 bytes ({empty:,})"
     if lost:
         yield f"it aborts on dependencies on nodes that are not there ({lost:,})"
-    if bare:
-        yield f"with a roofline it takes 2**63 ns for compute nodes without operations ({bare:,})"
 
 
 # -- the order in which it begins them ---------------------------------------------------------------------------------

@@ -1,0 +1,24 @@
+"""Devices of several kinds that calls of workflows are placed on, one call of a device at a time.
+
+spec        devices as a file says them
+graph       calls of all sessions with what each takes on each kind of device, as arrays
+costs       what a call of a model takes on a kind of device
+state       what devices hold, and when a call would end there
+plan        earliest finish over the ready frontier, and with a look ahead
+policies    which call goes where: built in, or a function of yours
+run         sessions call by call, with a policy that places them
+"""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.serve.devices.costs import costs_on as costs_on
+    from etude.serve.devices.graph import sessions_of as sessions_of
+    from etude.serve.devices.results import beside as beside
+    from etude.serve.devices.results import placed_summary as placed_summary
+    from etude.serve.devices.run import run_placed as run_placed
+    from etude.serve.devices.spec import open_devices as open_devices
+
+__getattr__ = face(__name__)

@@ -1,0 +1,86 @@
+"""SimAI's text workload of a job, worked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etude.cli import main
+from etude.errors import UsageError
+from etude.generate import MicroOptions, micro
+from etude.model.build import TraceBuilder
+from etude.model.job import Job, assemble
+from etude.model.schema import Collective, Kind
+from etude.transform.dialects import simai_text
+
+HEAD = (
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {} ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: {} "
+    "checkpoints: 0 checkpoint_initiates: 0 pp_comm: 0"
+)
+
+
+def job_of(data: list[list[int]] | None = None, *, compute_ns: int | None = 700) -> Job:
+    """Four ranks: compute, a gather among two neighbours, compute, a sum across them, compute."""
+    across = data or [[0, 2], [1, 3]]
+    parts = []
+    for rank in range(4):
+        b = TraceBuilder()
+        took = {} if compute_ns is None else {"duration_ns": compute_ns}
+        a = b.add(Kind.COMP, "a", cpu=0, **took)
+        g = b.add(Kind.COLL, "my gather", data=[a], collective=Collective.ALL_GATHER, in_bytes=10, group="model")
+        c = b.add(Kind.COMP, "b", data=[g], cpu=0, **took)
+        s = b.add(Kind.COLL, "sum", data=[c], collective=Collective.ALL_REDUCE, in_bytes=64, group="data")
+        b.add(Kind.COMP, "c", data=[s], cpu=0, **took)
+        mine = next(group for group in across if rank in group)
+        parts.append(b.part(rank=rank, groups={"model": [rank // 2 * 2, rank // 2 * 2 + 1], "data": mine}))
+    return assemble("w", parts)
+
+
+def test_lines_by_hand() -> None:
+    assert simai_text(job_of()).splitlines() == [
+        HEAD.format(2, 4),
+        "3",
+        "my_gather\t-1\t700\tALLGATHER\t20\t1\tNONE\t0\t1\tNONE\t0\t1",
+        "sum\t-1\t700\tNONE\t0\t1\tNONE\t0\t1\tALLREDUCE\t64\t1",
+        "rest\t-1\t700\tNONE\t0\t1\tNONE\t0\t1\tNONE\t0\t1",
+    ]
+
+
+def test_collectives_of_all_ranks() -> None:
+    job = micro("all_to_all", MicroOptions(ranks=8, sizes=(4096,), compute_ns=5000))
+    head, count, line = simai_text(job).splitlines()
+    assert (head, count) == (HEAD.format(8, 8), "1")
+    assert line.split("\t")[2:5] == ["5000", "ALLTOALL", "4096"]
+
+
+def test_a_sum_of_all_ranks_beside_groups_is_done_in_two_parts() -> None:
+    lines = simai_text(job_of([[0, 1, 2, 3]])).splitlines()
+    assert lines[3] == "sum\t-1\t700\tALLREDUCE\t64\t1\tNONE\t0\t1\tALLREDUCE\t64\t1"
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (job_of([[0, 3], [1, 2]]), "neither neighbours nor across"),
+        (job_of(compute_ns=None), "has no time"),
+        (micro("ring", MicroOptions(ranks=4, sizes=(64,))), "no place in SimAI's text|the same program"),
+        (micro("broadcast", MicroOptions(ranks=4, sizes=(64,))), "broadcast has no place"),
+    ],
+    ids=["groups", "times", "messages", "broadcast"],
+)
+def test_refused(job: Job, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        simai_text(job)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job, out = tmp_path / "job", tmp_path / "w.txt"
+    micro_job = ["generate", "micro", "all_reduce", "--ranks", "4", "--bytes", "1MB", "--compute", "9us"]
+    assert main([*micro_job, "-o", str(job)]) == 0
+    assert main(["convert", str(job), str(out), "--to", "simai"]) == 0
+    alone = out.read_text().splitlines()[2].split("\t")[2:5]
+    assert alone == ["9000", "ALLREDUCE", "1000000"]
+    assert "no dependencies" in capsys.readouterr().err
+    assert main(["convert", str(job), str(out), "--to", "simai", "--system", "dgx-h100", "-f"]) == 0
+    assert out.read_text().splitlines()[2].split("\t")[2:5] == alone
