@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from etude import __version__
 from etude.files import writing
 from etude.search.found import Found, Row
 from etude.units import format_bytes, format_time
@@ -50,7 +49,6 @@ def page(found: Found, title: str) -> str:
             sections=tuple(filter(None, (_frontier(found, scores), _breakdown(found), _table(found), _pruned(found)))),
             facts=tuple((k, ", ".join(map(str, v))) for k, v in found.more.get("axes", {}).items()),
             notes=found.notes,
-            made_by=f"Etude {__version__}",
         )
     )
 
