@@ -186,3 +186,54 @@ def test_a_file_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out) == json.loads(one)
     assert main(["search", str(tmp_path / "space.yaml"), "--gpus", "4"]) == 2
     assert "--gpus is of a search over plans" in capsys.readouterr().err
+
+
+def test_the_same_answer_with_any_number_of_workers_and_from_where_it_was_cut_off(tmp_path: Path):
+    axes = {"tp": [1, 2], "zero": [0, 1, 2, 3], "micro_batch": [1, 2]}
+    one = searched(axes, out=tmp_path / "one")
+    two = searched(axes, workers=2, out=tmp_path / "two")
+    assert json.dumps(one.record()) == json.dumps(two.record())
+    assert (tmp_path / "one" / "results.parquet").read_bytes() == (tmp_path / "two" / "results.parquet").read_bytes()
+    before = (tmp_path / "one" / "results.parquet").stat().st_mtime_ns
+    assert json.dumps(searched(axes, out=tmp_path / "one").record()) == json.dumps(one.record())
+    assert (tmp_path / "one" / "results.parquet").stat().st_mtime_ns >= before
+
+
+def test_what_was_answered_is_not_asked_again(tmp_path: Path):
+    from etude.search.crew import crew
+    from etude.search.plans.solve import shared_of
+    from etude.search.plans.tasks import task
+
+    space = space_of(model="gpt2", system="dgx-h100", fixed=FIXED, over={"tp": [1]})
+    point = {"what": "bound", "system": "dgx-h100", "plan": json.dumps(FIXED)}
+    ran = []
+    for _ in range(2):
+        with crew(task, shared_of(space), Asked(out=tmp_path)) as workers:
+            workers.ask([point])
+            ran.append(workers.ran)
+    assert ran == [1, 0]
+
+
+def test_weights_alone_are_never_more_than_the_peak():
+    from etude.generate.train import plan_memory
+
+    model = open_model("gpt2")
+    for zero, micro, recompute, schedule in product(range(4), (1, 4), ("none", "full"), ("1f1b", "zbv")):
+        plan = Plan.from_dict({"gpus": 8, "global_batch": 32, "pp": 2, "zero": zero, "micro_batch": micro,
+                               "recompute": recompute, "schedule": schedule})  # fmt: skip
+        static = max(m.static_bytes for m in plan_memory(model, plan.replace(micro_batch=1, recompute="none")))
+        assert static <= max(m.peak_bytes for m in plan_memory(model, plan))
+
+
+def test_a_page_has_the_answer_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["gpt2", "--gpus", "8", "--system", "dgx-h100", "--over", "tp=1|2|3,zero", "--score", "step,memory"]
+    assert main(["search", *words, "-o", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "out" / "found.json").read_text()) == found
+    text = (tmp_path / "out" / "index.html").read_text()
+    for part in ("Why the best is best", "Frontier", "Left out", found["best"]["flags"]):
+        assert part in text
+    assert len(found["breakdown"]) == 3
+    for row in found["breakdown"]:
+        parts = sum(row[name] for name in ("compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"))
+        assert parts == pytest.approx(row["span_ns"], rel=1e-9)

@@ -114,7 +114,7 @@ def search(
             raise UsageError("--set changes keys of a file", where="--set", hint="flags say what is fixed")
         found = _plans(space, hf, given_of(flags, plan, space), asked, over=over, score=score, limit=limit or [],
                        system=system, stack=stack, network=network or "analytic", price=price or [])  # fmt: skip
-    _tell(found, top, json)
+    _tell(found, top, json, out)
     return 0
 
 
@@ -123,6 +123,7 @@ def _plans(
     price: list[str], **more: Any,
 ) -> "Found":  # fmt: skip
     """Plans of a model."""
+    from etude.search import kept
     from etude.search.plans import parse_over, solved, space_of
 
     if not model and hf is None:
@@ -133,7 +134,7 @@ def _plans(
     space = space_of(
         model=name, fixed=fixed, over=parse_over(over), score=scores, limits=limits, price=_prices(price), **more
     )  # fmt: skip
-    return solved(space, asked)
+    return kept(solved(space, asked), asked, f"Plans of {name}")
 
 
 def _pair(text: str, where: str, hint: str) -> tuple[str, str]:
@@ -170,7 +171,7 @@ def _again_s(text: str) -> float:
     return parse_time(text.removeprefix("every=")) / 1e9 if text else 0.0
 
 
-def _tell(found: "Found", top: int, as_json: bool) -> None:
+def _tell(found: "Found", top: int, as_json: bool, out: Path | None) -> None:
     for line in found.told:
         say(line)
     if as_json:
@@ -188,6 +189,8 @@ def _tell(found: "Found", top: int, as_json: bool) -> None:
         say(note)
     why = "".join(f", {count:,} {reason}" for reason, count in found.pruned.items())
     say(f"{found.space:,} candidates: {found.tried:,} tried{why}")
+    if out is not None:
+        say(f"wrote {out / 'index.html'}")
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

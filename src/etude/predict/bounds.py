@@ -86,10 +86,12 @@ def _op_times(model: Model, plan: Plan, system: System, stack: Stack | None, net
 
 
 def least_step_time_ns(
-    model: Model, plan: Plan, system: System, *, stack: Stack | None = None, network: str = ANALYTIC
-) -> int:
-    """ns of a step at least: never more than `predict` says of the same plan."""
-    return math.floor(least_step_ns(model, plan, _op_times(model, plan, system, stack, network)))
+    model: Model, plan: Plan, system: System, *, stack: Stack | None = None, network: str = ANALYTIC,
+    alone: bool = False,
+) -> int:  # fmt: skip
+    """ns of a step at least: never more than `predict` says of the same plan. `alone`, with ZeRO 2: nor with any other
+    ZeRO stage."""
+    return math.floor(least_step_ns(model, plan, _op_times(model, plan, system, stack, network), alone=alone))
 
 
 def _collectives(job: Job, machine: System, rows: NDArray[np.int64], ranks: list[int], network: str) -> F64:

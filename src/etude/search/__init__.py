@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from etude.search.given import Asked as Asked
     from etude.search.given import Given as Given
     from etude.search.run import is_space as is_space
+    from etude.search.run import kept as kept
     from etude.search.run import read_space as read_space
     from etude.search.run import search as search
     from etude.search.run import solve as solve

@@ -9,12 +9,15 @@ better: {mfu: higher}                  # less is better, where nothing is said
 limits: {memory: memory <= 80e9}       # expressions over axes and scores
 """
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etude.errors import UsageError
-from etude.search.found import Found, frontier
+from etude.search.found import Found, Row, frontier
 from etude.search.given import Asked, Given
+from etude.search.methods import METHODS, Point
 from etude.study import Space, evaluate
 from etude.study.expressions import evaluated
 
@@ -23,38 +26,75 @@ FAILED = "failed"
 
 def solve(given: Given, asked: Asked) -> Found:
     given.only("run", "axes", "when", "score", "better", "limits")
-    asked.one_of("all")
+    method = asked.one_of("all", *METHODS)
     command, axes, score = (given.keys.get(key) for key in ("run", "axes", "score"))
     if not isinstance(command, str) or not isinstance(axes, Mapping) or not isinstance(score, Mapping) or not score:
         raise UsageError("`run`, `axes` and `score` are needed", where=given.where,
                          hint="run: predict ... {flags}; axes: {tp: [1, 2]}; score: {step: step_time_ns}")  # fmt: skip
+    if method in METHODS and asked.out is not None:
+        raise UsageError(f"method `{method}` keeps nothing in a folder", where="--out", hint="--method all")
     signs = _signs(score, given.keys.get("better", {}), given.where)
-    whole = 1
-    for values in axes.values():
-        whole *= len(values) if isinstance(values, list) else 1
-    space = Space(axes=axes, when=str(given.keys.get("when", "")))
-    table = evaluate(
-        space, command, {str(k): str(v) for k, v in score.items()}, workers=asked.workers, ray=asked.ray,
-        out=asked.out, progress=asked.progress,
-    )  # fmt: skip
-    rows = table.to_pylist()
-    pruned = {"when": whole - len(rows)}
-    good = []
-    for row in rows:
-        why = _why_not(row, given.keys.get("limits", {}), given.where)
-        if why:
-            pruned[why] = pruned.get(why, 0) + 1
-        else:
-            good.append({k: v for k, v in row.items() if k != "error"})
-    if not good:
-        first = next((row["error"] for row in rows if row["error"]), "limits refuse all")
-        raise UsageError(f"no candidate is left; the first: {first}", where=given.where)
+    space, metrics = Space(axes=axes, when=str(given.keys.get("when", ""))), {str(k): str(v) for k, v in score.items()}
+    whole = math.prod(len(values) for values in axes.values())
+    judge = _Judge(command, metrics, asked, given)
+    if method in METHODS:
+        judge.local(METHODS[method], space, signs)
+    else:
+        judge.take(space)
+    if not judge.good:
+        raise UsageError(f"no candidate is left; the first: {judge.first_error or 'limits refuse all'}",
+                         where=given.where)  # fmt: skip
+    left = whole - len(judge.good) - sum(judge.pruned.values())
+    judge.pruned["when" if method == "all" else "not tried, or `when`"] += left
     name, sign = next(iter(signs.items()))
-    good.sort(key=lambda row: sign * row[name])
+    good = sorted(judge.good, key=lambda row: sign * row[name])
     return Found(
         best=good[0], frontier=frontier(good, signs), tried=len(good),
-        pruned={k: v for k, v in pruned.items() if v}, space=whole, rows=good,
+        pruned={k: v for k, v in judge.pruned.items() if v}, space=whole, rows=good,
     )  # fmt: skip
+
+
+class _Judge:
+    """Runs commands, and keeps what limits allow."""
+
+    def __init__(self, command: str, metrics: dict[str, str], asked: Asked, given: Given) -> None:
+        self._command, self._metrics, self._asked, self._given = command, metrics, asked, given
+        self.good: list[Row] = []
+        self.pruned: Counter[str] = Counter()
+        self.first_error = ""
+
+    def take(self, space: Space) -> list[Row | None]:
+        """A row for each point; None where it failed or a limit refuses it."""
+        a = self._asked
+        table = evaluate(
+            space, self._command, self._metrics, workers=a.workers, ray=a.ray, out=a.out, progress=a.progress
+        )  # fmt: skip
+        found: list[Row | None] = []
+        for row in table.to_pylist():
+            why = _why_not(row, self._given.keys.get("limits", {}), self._given.where)
+            self.first_error = self.first_error or row["error"]
+            if why:
+                self.pruned[why] += 1
+                found.append(None)
+            else:
+                self.good.append({k: v for k, v in row.items() if k != "error"})
+                found.append(self.good[-1])
+        return found
+
+    def local(self, method: Callable[..., Point], space: Space, signs: Mapping[str, int]) -> None:
+        """What a local method asks for. Points that `when` refuses are worth nothing."""
+        axes = [list(values) for values in space.axes.values()]
+        name, sign = next(iter(signs.items()))
+
+        def score(points: Sequence[Point]) -> list[float]:
+            at = [{axis: v[n] for axis, v, n in zip(space.axes, axes, point, strict=True)} for point in points]
+            allowed = [not space.when or bool(evaluated(space.when, row, "when")) for row in at]
+            some = [row for row, ok in zip(at, allowed, strict=True) if ok]
+            rows = iter(self.take(Space(rows=some)) if some else [])
+            values = [next(rows) if ok else None for ok in allowed]
+            return [math.inf if row is None else float(sign * row[name]) for row in values]
+
+        method(axes, score, seed=self._asked.seed)
 
 
 def _signs(score: Mapping[str, Any], better: Any, where: str) -> dict[str, int]:

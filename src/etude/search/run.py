@@ -63,6 +63,15 @@ def solve(given: Given, asked: Asked) -> Found:
                          hint=f"known: {', '.join(KINDS)}")  # fmt: skip
     found = import_module(KINDS[given.kind][0]).solve(given, asked)
     assert isinstance(found, Found)
+    return kept(found, asked, given.where)
+
+
+def kept(found: Found, asked: Asked, title: str) -> Found:
+    """The same, with its page and its record in the folder that was asked for."""
+    if asked.out is not None:
+        from etude.search.page import write
+
+        write(found, asked.out, title)
     return found
 
 

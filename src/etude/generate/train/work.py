@@ -41,14 +41,15 @@ Reduction = tuple[int, tuple[int, ...]]
 """(position of the last block of a bucket in the backward pass, ops that reduce it)."""
 
 
-def least_step_ns(model: Model, plan: Plan, times: Times) -> float:
-    """ns that a step takes at least, where each op takes what `times` says; 0 where no path is known."""
+def least_step_ns(model: Model, plan: Plan, times: Times, *, alone: bool = False) -> float:
+    """ns that a step takes at least, where each op takes what `times` says; 0 where no path is known. `alone`: without
+    what copies exchange and the update, which leaves what holds for any sharding."""
     plan, _, layout = lay_out(model, plan)
     if plan.lengths or plan.directives or plan.domain or plan.cp_map != ContextMap.NONE or is_round_robin(plan):
         return 0.0
     if layout.schedule.window:
         return 0.0
-    work = Work(plan, layout)
+    work = Work(plan, layout, alone)
     return Clock(work, work.costs(times)).step_ns()
 
 
@@ -58,6 +59,7 @@ class Work:
 
     plan: Plan
     layout: Layout
+    alone: bool = False
     book: Book = field(default_factory=Book)
     passes: dict[tuple[int, Action], list[tuple[int, Op]]] = field(default_factory=dict)
     """(number, op) of a block's pass in an action, by the id of its ops."""
@@ -75,9 +77,9 @@ class Work:
             for block in blocks:
                 for action in actions:
                     self.of_block(block, action)
-            self.pulls[stage] = self._pulls(blocks)
-            self.reductions[stage] = self._reductions(blocks)
-        self.updates = [self._update(rank) for rank in range(schedule.ranks)]
+            self.pulls[stage] = [[] for _ in blocks] if self.alone else self._pulls(blocks)
+            self.reductions[stage] = [] if self.alone else self._reductions(blocks)
+        self.updates = [[] if self.alone else self._update(rank) for rank in range(schedule.ranks)]
 
     def of_block(self, block: Block, action: Action) -> list[tuple[int, Op]]:
         key = id(block.ops), action

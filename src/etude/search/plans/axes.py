@@ -49,7 +49,7 @@ USUAL: Final[dict[str, Callable[[Setting], list[Any]]]] = {
     "micro_batch": lambda s: [1, 2, 4, 8],
     "schedule": lambda s: ["1f1b", "interleaved:2", "interleaved:4", "zb1p", "zbv"],
     "stages": lambda s: [EVEN, "last-1", "last-2"],
-    "recompute": lambda s: ["none", "selective", "selective:norm,activation", "full"],
+    "recompute": lambda s: ["none", "selective:norm,activation", "full"],
     "order": lambda s: ["tp-cp-dp-pp", "tp-cp-pp-dp"],
     "sp": lambda s: [True, False],
     "tp_chunks": lambda s: [1, 4],
@@ -73,6 +73,7 @@ def default_axes(s: Setting) -> list[str]:
     names += ["ep"] if s.model.experts else []
     names += ["zero"]
     names += ["dp_shard"] if s.gpus > s.node > 1 else []
+    names += ["tp_chunks"] if s.splits and s.node > 1 else []
     return [*names, "micro_batch", "schedule", "recompute"]
 
 

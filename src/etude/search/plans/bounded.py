@@ -1,8 +1,9 @@
 """Branch and bound: candidates in the order of what they can be at best; those that cannot be the best are not
 simulated.
 
-A bound is first that of a family, the plans that differ in recomputation alone, without any: done twice can only take
-longer. Rounds have a fixed size, so what is tried does not depend on the number of workers.
+A bound is first that of all plans that differ in sharding and recomputation alone: without what copies exchange, with
+nothing done twice. Where that leaves hope it is the plan's own sharding without recomputation, then the plan's own.
+Rounds have a fixed size, so what is tried does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from etude.generate.train import model_flops, sequence_of
 from etude.search.crew import Crew
@@ -23,17 +24,20 @@ from etude.search.plans.tasks import REFUSED
 
 TOO_LARGE: Final = "does not fit"
 BOUND: Final = "bound is no better"
+UNPROMISING: Final = "not promising"
 OVER: Final = "over the limit of"
 SIMULATED: Final = 8
 """Candidates of a round that are simulated at most."""
-LOOKED: Final = 32
-"""Candidates of a round whose own bound and memory are worked out at most."""
+LOOKED: Final = 64
+"""Candidates of a round that are looked at more closely at most."""
 ALWAYS: Final = ("tp", "pp", "cp", "ep", "zero", "schedule", "micro_batch", "recompute")
 """Fields of a plan that a row has, whether they are searched or not."""
-AGAIN: Final = ("recompute",)
-"""Fields in which plans of a family differ."""
-MOVING: Final = ("recompute", "micro_batch")
-"""Fields on which what a GPU holds all the time does not depend."""
+ONCE: Final = {"recompute": "none"}
+"""What plans are made that differ in recomputation alone."""
+ANY_SHARDING: Final = {"recompute": "none", "zero": 2, "dp_shard": 0}
+"""And those that differ in sharding too: with ZeRO 2 gradients move the fewest bytes."""
+STATIC: Final = {"recompute": "none", "micro_batch": 1}
+"""And those that hold the same weights and optimizer."""
 
 
 @dataclass(slots=True)
@@ -46,14 +50,18 @@ class Tree:
     advance: Callable[[int], None] = lambda n: None
     rows: list[Row] = field(default_factory=list)
     """Those simulated that keep all limits."""
+    row_of: dict[int, Row] = field(default_factory=dict)
+    """The same by the number of the candidate."""
     refusal: str = ""
     at_best: dict[tuple[str, int, int, int], AtBest] = field(default_factory=dict)
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
-    def ask(self, what: str, some: Sequence[Candidate], *without: str) -> list[dict[str, Any]]:
-        """Answers for candidates; those that are alike but for some fields share one."""
-        points = [{"what": what, "system": c.system, "plan": c.text(*without)} for c in some]
+    def ask(
+        self, what: str, some: Sequence[Candidate], changed: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Answers for candidates with some fields changed; those that are alike then share one."""
+        points = [{"what": what, "system": c.system, "plan": c.text(changed)} for c in some]
         alike = {(p["system"], p["plan"]): p for p in points}
         answers = dict(zip(alike, self.crew.ask(list(alike.values())), strict=True))
         return [answers[p["system"], p["plan"]] for p in points]
@@ -89,7 +97,7 @@ class Tree:
         if not any(self.space.memory_limit(name) for name in self.space.systems):
             return list(some)
         kept = []
-        for c, found in zip(some, self.ask("static", some, *MOVING), strict=True):
+        for c, found in zip(some, self.ask("static", some, STATIC), strict=True):
             limit = self.space.memory_limit(c.system)
             if limit and found.get("bytes", 0) > limit:
                 self.prune(TOO_LARGE)
@@ -97,11 +105,13 @@ class Tree:
                 kept.append(c)
         return kept
 
-    def bounds(self, some: Sequence[Candidate], *without: str) -> list[tuple[float, Candidate]]:
-        """(ns of a step at least, candidate) of those that are plans."""
+    def bounds(
+        self, some: Sequence[Candidate], what: str = "bound", changed: Mapping[str, Any] | None = None
+    ) -> list[tuple[float, Candidate]]:  # fmt: skip
+        """(least ns of a step, candidate) of those that are plans; of a changed one that is none nothing is known."""
         found = []
-        for c, answer in zip(some, self.ask("bound", some, *without), strict=True):
-            if REFUSED in answer and not without:
+        for c, answer in zip(some, self.ask(what, some, changed), strict=True):
+            if REFUSED in answer and changed is None:
                 self.refuse(answer[REFUSED])
             else:
                 found.append((float(answer.get("ns", 0.0)), c))
@@ -113,6 +123,12 @@ class Tree:
 
     def looked(self, some: Sequence[Candidate]) -> list[tuple[float, int, Candidate]]:
         """(own bound, memory, candidate) of those that are plans and fit."""
+        fits = self.fitting(some)
+        memory = {c.number: size for size, c in fits}
+        return [(ns, memory[c.number], c) for ns, c in self.bounds([c for _, c in fits])]
+
+    def fitting(self, some: Sequence[Candidate]) -> list[tuple[int, Candidate]]:
+        """(memory, candidate) of those that are plans and fit."""
         fits: list[tuple[int, Candidate]] = []
         for c, answer in zip(some, self.ask("memory", some), strict=True):
             limit = self.space.memory_limit(c.system)
@@ -122,23 +138,23 @@ class Tree:
                 self.prune(TOO_LARGE)
             else:
                 fits.append((answer["bytes"], c))
-        memory = {c.number: size for size, c in fits}
-        return [(ns, memory[c.number], c) for ns, c in self.bounds([c for _, c in fits])]
+        return fits
 
     def scored(self, some: Sequence[Candidate]) -> None:
         for c, answer in zip(some, self.ask("score", some), strict=True):
             if REFUSED in answer:
                 self.refuse(answer[REFUSED])
                 continue
-            row = row_of(self.space, c, answer)
+            row = told_of(self.space, c, answer)
             if name := breaks(row, self.space.limits):
                 self.prune(f"{OVER} {name}")
                 continue
             self.rows.append(row)
+            self.row_of[c.number] = row
             self.advance(1)
 
 
-def row_of(space: PlanSpace, c: Candidate, scored: Mapping[str, Any]) -> Row:
+def told_of(space: PlanSpace, c: Candidate, scored: Mapping[str, Any]) -> Row:
     """What is told of a candidate: where it lies on the axes, and what it scores."""
     row: Row = {"system": c.system, "gpus": c.plan.gpus}
     row |= {name: _said(c, name) for name in dict.fromkeys([*space.axes, *ALWAYS]) if name != "system"}
@@ -165,47 +181,61 @@ def flags_of(c: Candidate) -> str:
     return " ".join(words)
 
 
+class Open(NamedTuple):
+    """A candidate that is left, in the order in which they are looked at."""
+
+    key: float
+    """What its first score can be at best, less is better."""
+    step_ns: float
+    number: int
+    level: int
+    """0: its bound is that of any sharding; 1: that without recomputation; 2: its own, and it fits."""
+    memory: int | None
+    candidate: Candidate
+
+
 def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
     """Simulates candidates until no other can be better; `tree` has the rows and the reasons."""
     first = SCORES[tree.space.scores[0]]
 
-    def entry(ns: float, memory: int | None, c: Candidate) -> tuple[float, float, int, int | None, Candidate]:
+    def entry(level: int, ns: float, c: Candidate, memory: int | None = None) -> Open:
         best = tree.best_of(c, ns, memory)
-        return first.sign * best[first.column], ns, c.number, memory, c
+        return Open(first.sign * best[first.column], ns, c.number, level, memory, c)
 
-    heap = [entry(ns, None, c) for ns, c in tree.bounds(tree.without_large(some), *AGAIN)]
+    # With gradients in 16 bits ZeRO 2 may move more bytes than none: then each sharding has its own bound.
+    alike = ONCE if "grad_dtype" in {*tree.space.axes, *tree.space.fixed} else ANY_SHARDING
+    heap = [entry(0, ns, c) for ns, c in tree.bounds(some, "alone", alike)]
     heapq.heapify(heap)
     while heap:
-        look: list[Candidate] = []
-        score: list[Candidate] = []
-        while heap and len(look) < LOOKED and len(score) < SIMULATED:
-            _, ns, _, memory, c = heapq.heappop(heap)
-            if why := tree.hopeless(tree.best_of(c, ns, memory)):
+        levels: tuple[list[Candidate], ...] = ([], [], [])
+        while heap and len(levels[0]) + len(levels[1]) < LOOKED and len(levels[2]) < SIMULATED:
+            one = heapq.heappop(heap)
+            if why := tree.hopeless(tree.best_of(one.candidate, one.step_ns, one.memory)):
                 tree.prune(why)
-            elif memory is None:
-                look.append(c)
             else:
-                score.append(c)
-        for ns, memory, c in tree.looked(look):
-            heapq.heappush(heap, entry(ns, memory, c))
-        tree.scored(score)
+                levels[one.level].append(one.candidate)
+        for ns, c in tree.bounds(tree.without_large(levels[0]), changed=ONCE):
+            heapq.heappush(heap, entry(1, ns, c))
+        for ns, memory, c in tree.looked(levels[1]):
+            heapq.heappush(heap, entry(2, ns, c, memory))
+        tree.scored(levels[2])
 
 
 def first_few(tree: Tree, some: Sequence[Candidate], count: int) -> None:
     """Simulates the so many that fit and have the least bounds; of a family the one that recomputes least."""
-    order = sorted((ns, c.number, c) for ns, c in tree.bounds(tree.without_large(some), *AGAIN))
+    order = sorted((ns, c.number, c) for ns, c in tree.bounds(tree.without_large(some), changed=ONCE))
     chosen: list[Candidate] = []
     families: set[tuple[str, str]] = set()
     for at in range(0, len(order), LOOKED):
         some = [c for _, _, c in order[at : at + LOOKED]]
         for _, _, c in sorted((n, c.number, c) for n, _, c in tree.looked(some)):
-            family = c.system, c.text(*AGAIN)
+            family = c.system, c.text(ONCE)
             if family in families or len(chosen) >= count:
-                tree.prune("not promising")
+                tree.prune(UNPROMISING)
                 continue
             families.add(family)
             chosen.append(c)
         if len(chosen) >= count:
-            tree.prune("not promising", len(order) - at - len(some))
+            tree.prune(UNPROMISING, len(order) - at - len(some))
             break
     tree.scored(chosen)

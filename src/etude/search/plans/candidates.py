@@ -31,9 +31,10 @@ class Candidate(NamedTuple):
     """Fields of the plan."""
     plan: Plan
 
-    def text(self, *without: str) -> str:
-        """Its fields as JSON, but for some: what a worker is sent, and what candidates have in common."""
-        return json.dumps({k: v for k, v in self.given.items() if k not in without}, sort_keys=True)
+    def text(self, changed: Mapping[str, Any] | None = None) -> str:
+        """Its fields as JSON, some of those that it says changed: what a worker is sent, and what candidates share."""
+        found = {k: (changed or {}).get(k, v) for k, v in self.given.items()}
+        return json.dumps({k: v for k, v in found.items() if (k, v) != ("dp_shard", 0)}, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Candidates:
     found: list[Candidate]
     pruned: Counter[str]
     space: int
+    same: dict[int, int]
+    """Number of a combination that is the same as another -> that one's."""
     first_refusal: str = ""
     """Why the first combination that is no plan is none."""
 
@@ -50,7 +53,8 @@ def candidates(model: Model, axes: Mapping[str, list[Any]], fixed: Mapping[str, 
     if space > MOST:
         raise UsageError(f"{space:,} combinations of plans", where="over", hint=f"at most {MOST:,}; leave values out")
     found: list[Candidate] = []
-    seen: set[tuple[str, Plan]] = set()
+    seen: dict[tuple[str, Plan], int] = {}
+    same: dict[int, int] = {}
     pruned: Counter[str] = Counter()
     refusal = ""
     values = Values(fixed, axes)
@@ -68,10 +72,11 @@ def candidates(model: Model, axes: Mapping[str, list[Any]], fixed: Mapping[str, 
             continue
         if (where, plan) in seen:
             pruned[SAME] += 1
+            same[number] = seen[where, plan]
             continue
-        seen.add((where, plan))
+        seen[where, plan] = number
         found.append(Candidate(number, where, given, plan))
-    return Candidates(found, pruned, space, refusal)
+    return Candidates(found, pruned, space, same, refusal)
 
 
 class Values:

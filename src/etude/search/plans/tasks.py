@@ -51,8 +51,8 @@ def predicted(
 def task(
     *, what: str, system: str, plan: str, model: str, stack: str, recipe: bool, network: str, energy: bool, seal: str
 ) -> dict[str, Any]:
-    """`bound`: ns of a step at least; `static`: bytes that a GPU holds all the time; `memory`: at most; `score`: the
-    simulated step. `plan`: fields as JSON."""
+    """`bound`: ns of a step at least, `alone` without what copies exchange; `static`: bytes that a GPU holds all the
+    time, `memory` at most; `score`: the simulated step. `plan`: fields as JSON."""
     del seal  # what was opened by name is part of the key
     given = json.loads(plan)
     try:
@@ -60,8 +60,9 @@ def task(
             return _scored(predicted(model, system, stack, network, given, recipe=recipe), energy=energy)
         opened, machine, software = _opened(model, system, stack)
         wanted = planned(model, system, stack, given, recipe=recipe)
-        if what == "bound":
-            return {"ns": least_step_time_ns(opened, wanted, machine, stack=software, network=network)}
+        if what in ("bound", "alone"):
+            alone = what == "alone"
+            return {"ns": least_step_time_ns(opened, wanted, machine, stack=software, network=network, alone=alone)}
         memory = plan_memory(opened, wanted)
         bytes_of = max(m.static_bytes if what == "static" else m.peak_bytes for m in memory)
     except EtudeError as problem:

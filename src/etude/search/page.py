@@ -1,0 +1,123 @@
+"""One page about a search: the answer, the frontier, the best side by side, what was left out and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from etude.files import writing
+from etude.search.found import Found, Row
+from etude.units import format_bytes, format_time
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.page import Figure, Page, Section, render
+from etude.view.plots import Mark, fitted, plot
+
+PAGE: Final = "index.html"
+RECORD: Final = "found.json"
+PARTS: Final = (
+    ("compute_ns", "compute", "compute"),
+    ("exposed_comm_ns", "communication", "communication that compute does not hide"),
+    ("exposed_memory_ns", "memory", "memory"),
+    ("idle_ns", "idle", "idle: bubbles and waiting"),
+)
+
+
+def write(found: Found, folder: Path, title: str) -> None:
+    """The page and the record of a search in its folder; those of the search before are replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in ((PAGE, page(found, title)), (RECORD, json.dumps(found.record(), indent=1) + "\n")):
+        with writing(folder / name, force=True) as path:
+            path.write_text(text, "utf-8")
+
+
+def page(found: Found, title: str) -> str:
+    scores = [name for name in found.more.get("scores", []) if name in found.best] or _numbers(found.best)[:1]
+    told = {name: _value(name, found.best[name]) for name in scores}
+    return render(
+        Page(
+            title=title,
+            subtitle="etude search",
+            verdict=f"The best: {_name(found, found.best)}.",
+            cards=(
+                *(Figure(_head(name), value, "of the best") for name, value in told.items()),
+                Figure("Candidates", f"{found.space:,}", "in the space"),
+                Figure("Tried", f"{found.tried:,}", "simulated or computed"),
+                Figure("Pruned", f"{sum(found.pruned.values()):,}", "see below why"),
+            ),
+            sections=tuple(filter(None, (_frontier(found, scores), _breakdown(found), _table(found), _pruned(found)))),
+            facts=tuple((k, ", ".join(map(str, v))) for k, v in found.more.get("axes", {}).items()),
+            notes=found.notes,
+        )
+    )
+
+
+def _numbers(row: Mapping[str, Any]) -> list[str]:
+    return [k for k, v in row.items() if isinstance(v, int | float) and not isinstance(v, bool)]
+
+
+def _head(name: str) -> str:
+    text = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+    return text[:1].upper() + text[1:]
+
+
+def _value(name: str, value: Any) -> str:
+    if name.endswith("_ns"):
+        return format_time(round(value))
+    if name.endswith("_bytes"):
+        return format_bytes(round(value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def _name(found: Found, row: Row) -> str:
+    """A candidate by what distinguishes it: axes that vary among those tried."""
+    axes = found.more.get("axes") or dict.fromkeys(row)
+    rows = found.rows or found.frontier
+    varied = [k for k in axes if k in row and (len({str(r.get(k)) for r in rows}) > 1 or k in ("tp", "pp"))]
+    return ", ".join(f"{k.replace('_', ' ')} {row[k]}" for k in varied) or "the only one"
+
+
+def _frontier(found: Found, scores: Sequence[str]) -> Section | None:
+    if len(scores) < 2 or len(found.rows) < 2:
+        return None
+    x, y = scores[1], scores[0]
+    best = {json.dumps(row, sort_keys=True, default=str) for row in found.frontier}
+    marks = []
+    for row in found.rows:
+        on = json.dumps(row, sort_keys=True, default=str) in best
+        tip = f"{_name(found, row)}\n{_value(y, row[y])}, {_value(x, row[x])}"
+        marks.append(Mark(float(row[x]), float(row[y]), "compute" if on else "idle", tip, 0.3 if on else 0.1))
+    line = sorted((float(row[x]), float(row[y])) for row in found.frontier)
+    axes = [fitted(_head(n), lambda v, n=n: _value(n, v), [float(r[n]) for r in found.rows], log=False) for n in (x, y)]  # type: ignore[misc]
+    body = legend([("compute", "on the frontier"), ("idle", "others that were tried")])
+    body += plot(f"{_head(y)} over {_head(x)}", axes[0], axes[1], marks, [("roof", "frontier", line)])
+    lead = "Candidates that no other beats in every score, and the others that were tried."
+    return Section("frontier", "Frontier", lead, body)
+
+
+def _breakdown(found: Found) -> Section | None:
+    rows = found.more.get("breakdown", [])
+    if not rows:
+        return None
+    shown = [Bar(r["name"], tuple(Piece(sort, label, r[key]) for key, sort, label in PARTS)) for r in rows]
+    body = legend([(sort, label) for _, sort, label in PARTS]) + bars(shown, lambda v: format_time(round(v)))
+    lead = "Where the time of a step goes on a GPU, mean over all of them: the best, side by side."
+    return Section("why", "Why the best is best", lead, body)
+
+
+def _table(found: Found) -> Section:
+    rows = found.rows or found.frontier
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [
+        Heading(n, _head(n), lambda v, n=n: _value(n, v), number=n in _numbers(rows[0]), code=n == "flags")  # type: ignore[misc]
+        for n in names
+    ]
+    return Section("rows", "Tried", "What was tried, the best first.", table("t-rows", rows, columns, first=20))
+
+
+def _pruned(found: Found) -> Section | None:
+    if not found.pruned:
+        return None
+    shown = [Bar(why, (Piece("idle", why, count),), f"{count:,}") for why, count in found.pruned.items()]
+    return Section("pruned", "Left out", "Why candidates were not tried.", bars(shown, lambda v: f"{v:,.0f}"))
