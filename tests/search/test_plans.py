@@ -165,6 +165,7 @@ def test_uneven_stages_and_systems_are_axes():
         (["gpt2", "--network", "none"], "network `none`"),
         (["gpt2", "--set", "a=b"], "--set"),
         (["gpt2", "--method", "dp"], "method `dp`"),
+        (["gpt2", "--again", "every=10s"], "--again"),
         (["nothing-at-all"], "nothing-at-all"),
         ([], "no model"),
     ],

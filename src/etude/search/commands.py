@@ -27,6 +27,7 @@ FAILED = "failed"
 def solve(given: Given, asked: Asked) -> Found:
     given.only("run", "axes", "when", "score", "better", "limits")
     method = asked.one_of("all", *METHODS)
+    asked.once("commands")
     command, axes, score = (given.keys.get(key) for key in ("run", "axes", "score"))
     if not isinstance(command, str) or not isinstance(axes, Mapping) or not isinstance(score, Mapping) or not score:
         raise UsageError("`run`, `axes` and `score` are needed", where=given.where,

@@ -58,6 +58,11 @@ class Asked:
     """Search again every so many seconds of simulated time, as links change; 0: once."""
     progress: Progress = lambda what, total: nullcontext(lambda n: None)
 
+    def once(self, what: str) -> None:
+        """Refuses to search again in a space that does not change with time."""
+        if self.again_s:
+            raise UsageError(f"{what} do not change with time", where="--again", hint="leave --again away")
+
     def one_of(self, *known: str) -> str:
         """The method; the first of those known where none is asked for."""
         method = self.method or known[0]

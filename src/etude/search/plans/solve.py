@@ -25,6 +25,7 @@ def solve(given: Given, asked: Asked) -> Found:
 
 def solved(space: PlanSpace, asked: Asked) -> Found:
     method = asked.one_of("all", *METHODS)
+    asked.once("plans")
     every = candidates(space.opened, space.axes, space.fixed, space.system)
     with crew(task, shared_of(space), asked) as workers, asked.progress("plans", every.space) as advance:
         tree = Tree(space, workers, every.pruned, advance, refusal=every.first_refusal)
