@@ -36,7 +36,7 @@ class Given:
         return read(cls, self.keys, self.where)
 
     def path(self, name: str) -> Path:
-        """A file that the space names: beside the space, or from here."""
+        """A file that the space names, beside it."""
         found = self.folder / name
         if not found.exists():
             raise UsageError(f"file `{name}` is not there", where=self.where)
@@ -48,7 +48,7 @@ class Asked:
     """How to search."""
 
     method: str = ""
-    """all, dp, greedy, anneal, ilp; nothing: what suits the space."""
+    """all, dp, greedy, anneal, ilp, lp, joint; nothing: what suits the space."""
     workers: int = 1
     ray: str = ""
     out: Path | None = None
