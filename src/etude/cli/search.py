@@ -84,7 +84,7 @@ def search(
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Key of the file with another value: `score=cost`; YAML.")
     ] = None,
-    method: Annotated[str, typer.Option(help="all, dp, greedy, anneal, ilp, lp, joint; default: what suits the space.")] = "",
+    method: Annotated[str, typer.Option(help="all, dp, greedy, anneal, ilp, lp, joint; default: what suits.")] = "",
     again: Annotated[str, typer.Option(help="Search again so often as links change: `every=10s`.")] = "",
     workers: Annotated[int, typer.Option("--workers", "-j", min=0, help="Processes; 0: as many as cores.")] = 1,
     ray: Annotated[str, typer.Option(help="`auto`, or the address of a Ray cluster.")] = "",
