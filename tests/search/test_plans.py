@@ -1,6 +1,7 @@
 """Searching plans of a model: the best equals brute force, bounds are below what is simulated, limits never help."""
 
 import json
+import random
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from etude.predict import least_step_time_ns, predict
 from etude.search.found import frontier
 from etude.search.given import Asked
 from etude.search.plans import parse_over, solved, space_of
+from etude.search.plans.candidates import _fills
 
 AXES: dict[str, list[Any]] = {
     "tp": [1, 2], "pp": [1, 2], "zero": [0, 1, 2, 3], "micro_batch": [1, 2], "recompute": ["none", "full"],
@@ -238,3 +240,17 @@ def test_a_page_has_the_answer_and_why(tmp_path: Path, capsys: pytest.CaptureFix
     for row in found["breakdown"]:
         parts = sum(row[name] for name in ("compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"))
         assert parts == pytest.approx(row["span_ns"], rel=1e-9)
+
+
+def test_what_a_quick_look_leaves_out_is_not_a_plan():
+    draw = random.Random(3)
+    left_out = 0
+    for _ in range(3000):
+        at = {name: draw.choice([1, 2, 3, 4, 8]) for name in ("tp", "cp", "pp", "ep", "etp", "micro_batch")}
+        at |= {"gpus": draw.choice([8, 16, 48]), "global_batch": draw.choice([0, 12, 16, 64])}
+        at |= {"zero": draw.choice([0, 1, 3]), "dp_shard": draw.choice([0, 0, 2])}
+        if not _fills(at):
+            left_out += 1
+            with pytest.raises(EtudeError):
+                Plan.from_dict(at)
+    assert 0 < left_out < 3000

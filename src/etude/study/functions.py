@@ -115,6 +115,10 @@ def _begin(packed: bytes) -> None:
     _given = pickle.loads(packed)
 
 
+def _there() -> None:
+    """What a process does that only starts."""
+
+
 def _in_process(at: Mapping[str, Any]) -> Answer:
     assert _given is not None
     return called(_given[0], at, _given[1])
@@ -145,6 +149,8 @@ def staying(function: Function, shared: Mapping[str, Any], count: int) -> Iterat
     packed = _pickled((function, dict(shared)), "the function")
     again = in_processes(function, shared, count)
     pool = _pool(count, packed)
+    for _ in range(count):
+        pool.submit(_there)  # processes start, and load the function, before they are needed
 
     def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
         broken: list[Call] = []

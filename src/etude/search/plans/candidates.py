@@ -84,6 +84,7 @@ class Values:
 
     def __init__(self, fixed: Mapping[str, Any], axes: Mapping[str, list[Any]]) -> None:
         self._known: dict[tuple[str, str], Any] = {}
+        self._kept: dict[str, Plan] = {}
         for name, values in {**{name: [value] for name, value in fixed.items()}, **axes}.items():
             if name not in FIELDS and name != SYSTEM:
                 raise UsageError(f"unknown key `{name}`", where="plan", hint=f"known: {', '.join(FIELDS)}")
@@ -92,6 +93,13 @@ class Values:
 
     def plan(self, given: Mapping[str, Any]) -> Plan:
         return Plan(**{FIELDS[name].name: self._read(name, value) for name, value in given.items()})
+
+    def kept(self, given: Mapping[str, Any]) -> Plan:
+        """The same, made once: for what several combinations come down to."""
+        key = repr(given)
+        if key not in self._kept:
+            self._kept[key] = self.plan(given)
+        return self._kept[key]
 
     def _read(self, name: str, value: Any) -> Any:
         key = name, repr(value)
@@ -109,12 +117,17 @@ def _points(axes: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _fills(given: Mapping[str, Any]) -> bool:
-    """A quick look: do the axes fill the GPUs?"""
-    sizes = [given.get(name, 1) for name in ("tp", "cp", "pp")]
-    gpus = given.get("gpus", 0)
-    if not all(isinstance(n, int) and n > 0 for n in [*sizes, gpus]):
+    """A quick look at what most combinations fail: do the axes divide the GPUs, and the batch? A plan says so too, but
+    to make one takes much longer."""
+    tp, cp, pp, ep, etp, micro = (given.get(name, 1) for name in ("tp", "cp", "pp", "ep", "etp", "micro_batch"))
+    gpus, batch, shard = given.get("gpus", 0), given.get("global_batch", 0), given.get("dp_shard", 0)
+    if not all(type(n) is int and n > 0 for n in (tp, cp, pp, ep, etp, micro, gpus)):
         return True
-    return bool(gpus % math.prod(sizes) == 0)
+    if gpus % (tp * cp * pp) or gpus // pp % (ep * etp):
+        return False
+    if type(shard) is int and shard > 0 and given.get("zero", 0) == 0 and not given.get("directives"):
+        return False
+    return not (type(batch) is int and batch > 0 and batch % (gpus // (tp * cp * pp) * micro))
 
 
 def _plan(
@@ -124,7 +137,7 @@ def _plan(
     plan = values.plan(given)
     layers = layers_of_stages(stages, model, plan)
     said = canonical({**given, **({STAGES: layers} if layers else {})}, plan, axes)
-    return said, plan if said == given else values.plan(said)
+    return said, plan if said == given else values.kept(said)
 
 
 def canonical(given: Mapping[str, Any], plan: Plan, axes: Mapping[str, Any]) -> dict[str, Any]:

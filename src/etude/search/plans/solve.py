@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from etude.errors import UsageError
-from etude.search.crew import crew
+from etude.search.crew import Crew, crew
 from etude.search.found import Found, Row, frontier
 from etude.search.given import Asked, Given
 from etude.search.methods import METHODS
 from etude.search.plans.bounded import Tree, bounded, first_few
-from etude.search.plans.candidates import candidates
+from etude.search.plans.candidates import Candidates, candidates
 from etude.search.plans.local import local
 from etude.search.plans.scores import SCORES
 from etude.search.plans.space import PlanSpace, read_plans
@@ -26,8 +26,19 @@ def solve(given: Given, asked: Asked) -> Found:
 def solved(space: PlanSpace, asked: Asked) -> Found:
     method = asked.one_of("all", *METHODS)
     asked.once("plans")
-    every = candidates(space.opened, space.axes, space.fixed, space.system)
-    with crew(task, shared_of(space), asked) as workers, asked.progress("plans", every.space) as advance:
+    with crew(task, shared_of(space), asked) as workers:
+        every = candidates(space.opened, space.axes, space.fixed, space.system)  # while processes start
+        found, tree = searched(space, asked, method, workers, every)
+    if asked.out is None:
+        return found
+    by_number = {c.number: c for c in every.found}
+    plans = {row["flags"] + row["system"]: by_number[number] for number, row in tree.row_of.items()}
+    pairs = [(row, plans[row["flags"] + row["system"]]) for row in found.rows[:SHOWN]]
+    return replace(found, more={**found.more, "breakdown": side_by_side(space, pairs)})
+
+
+def searched(space: PlanSpace, asked: Asked, method: str, workers: Crew, every: Candidates) -> tuple[Found, Tree]:
+    with asked.progress("plans", every.space) as advance:
         tree = Tree(space, workers, every.pruned, advance, refusal=every.first_refusal)
         advance(sum(every.pruned.values()))
         if method in METHODS:
@@ -36,13 +47,7 @@ def solved(space: PlanSpace, asked: Asked) -> Found:
             first_few(tree, every.found, space.tries)
         else:
             bounded(tree, every.found)
-        found = found_of(space, tree, every.space)
-    if asked.out is None:
-        return found
-    by_number = {c.number: c for c in every.found}
-    plans = {row["flags"] + row["system"]: by_number[number] for number, row in tree.row_of.items()}
-    pairs = [(row, plans[row["flags"] + row["system"]]) for row in found.rows[:SHOWN]]
-    return replace(found, more={**found.more, "breakdown": side_by_side(space, pairs)})
+        return found_of(space, tree, every.space), tree
 
 
 def shared_of(space: PlanSpace) -> dict[str, object]:
