@@ -10,7 +10,7 @@ import etude
 from etude.cli import main
 from etude.machine import open_system
 from etude.model.schema import Collective
-from etude.predict.plans import usual_batch
+from etude.search.plans.space import usual_batch
 from etude.simulate.run import simulate
 
 TINY = "{layers: 4, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq: 32, gated: true, tied: true}\n"
