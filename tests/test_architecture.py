@@ -57,9 +57,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "study": BASE | {"view", "__init__"},  # its points are commands, which the command line runs for it
     "search": BASE
     | {"cost", "generate", "simulate", "analyse", "view", "predict", "serve", "fleet", "study", "opening"},
+    "mcp": BASE | {"store", "cost", "opening", "generate", "transform", "simulate", "analyse", "predict", "__init__"},
     "cli": BASE
     | VERBS
-    | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "archive", "study", "search", "__init__"},
+    | {
+        "store",
+        "cost",
+        "opening",
+        "predict",
+        "serve",
+        "fleet",
+        "report",
+        "archive",
+        "study",
+        "search",
+        "mcp",
+        "__init__",
+    },
     # the doors; __init__ also gives the version to whoever asks
     "__init__": BASE | VERBS | {"store", "cost", "opening", "predict", "study"},
     "__main__": {"cli"},
@@ -152,7 +166,7 @@ def test_a_face_has_few_names_and_each_is_there(room: str):
         assert there == name and getattr(module, name) is not None
 
 
-COMPOSERS = ("predict", "serve", "fleet", "report", "archive", "study", "opening", "cli", "__init__")
+COMPOSERS = ("predict", "serve", "fleet", "report", "archive", "study", "opening", "mcp", "cli", "__init__")
 SHELVES = ("analyse", "view")
 """Rooms whose files are their faces, each with an `__all__`."""
 
