@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude import remote
 from etude.errors import ClusterError, UsageError, in_file
 from etude.model.schema import Collective
 
@@ -42,6 +43,7 @@ def open(
 ) -> Job:
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
     folder written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), or dumps of its Flight Recorder.
+    An address (`s3://bucket/run/`, `https://...`) is fetched first (`etude.remote`).
     `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks
     as they are read, `workers` at a time (0: of large recordings as many as there are cores, else one). `ranks` and
     `passes` are for an ASTRA-sim text workload, which does not say how many there are. `spread` links the ranks of a
@@ -50,7 +52,7 @@ def open(
     Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
     analyses take it. Of a profiler's trace they are those of every operator, call and device activity.
     """
-    place = Path(path)
+    place = remote.local(path)
     if is_text(place):
         return _read_text(place, ranks, passes)
     if ranks is not None or passes is not None:
@@ -72,7 +74,8 @@ def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
     from etude.model import run
     from etude.store import cards
 
-    return run.recorded(open(path, **options), card=cards.find(Path(path)))
+    place = remote.local(path)
+    return run.recorded(open(place, **options), card=cards.find(place))
 
 
 def check(path: str | os.PathLike[str], *, complete: bool = False, **options: Any) -> list[Finding]:
@@ -81,10 +84,11 @@ def check(path: str | os.PathLike[str], *, complete: bool = False, **options: An
     from etude.model.check.whole import check as check_job
     from etude.store import streamed
 
-    read = _rank_by_rank(Path(path), options)
+    place = remote.local(path)
+    read = _rank_by_rank(place, options)
     if read is not None:
-        return streamed.check_ranks(read, Path(path), complete=complete, **options)
-    return check_job(open(path, **options), complete=complete)
+        return streamed.check_ranks(read, place, complete=complete, **options)
+    return check_job(open(place, **options), complete=complete)
 
 
 def summary(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
@@ -92,10 +96,11 @@ def summary(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
     from etude.model.summary import summary as summary_of
     from etude.store import chakra, streamed
 
-    read = _rank_by_rank(Path(path), options)
+    place = remote.local(path)
+    read = _rank_by_rank(place, options)
     if read is not None:
-        return streamed.summarise_ranks(read, Path(path), **options)
-    job = open(path, **options)
+        return streamed.summarise_ranks(read, place, **options)
+    job = open(place, **options)
     return summary_of(job) | {"written_by": chakra.written_by(job)}
 
 
