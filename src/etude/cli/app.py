@@ -92,8 +92,11 @@ def _listed(name: str) -> TyperCommand:
 
 @cache
 def _loaded(name: str) -> Any:
+    from etude.cli.help import dressed
+    from etude.cli.panels import panels
+
     import_module(f"etude.cli.{file_of(name)}")
-    return typer.main.get_group(app).commands[name]
+    return dressed(typer.main.get_group(app).commands[name], panels)
 
 
 app = typer.Typer(
