@@ -229,7 +229,11 @@ def is_profile(path: Path) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    """A folder of what the ranks of a run recorded, or the name of one run in it."""
+    """A folder of what the ranks of a run recorded, the name of one run in it, or a list of files."""
+    from etude.ingest import recordings
+
+    if recordings.is_list(path):
+        return True
     folder = path if path.is_dir() else path.parent
     if path.is_file() or not folder.is_dir() or not any(_ends(entry.name, ".json") for entry in os.scandir(folder)):
         return False
@@ -285,7 +289,7 @@ FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
-    Format("a folder of such traces, one a rank (`name.rank0.kineto.json.gz`)", is_run, _read_run),
+    Format("a folder of such traces, one a rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run),
     Format("dumps of PyTorch's Flight Recorder (JSON or pickle, one a rank)", is_dumps, _read_dumps),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )
