@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "faces": set(),
     "units": {"errors"},
     "files": {"errors"},
+    "remote": {"errors"},
     "config": {"errors", "units"},
     "seals": set(),
     "quiet": set(),
@@ -48,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analyse": BASE | {"cost"},
     "view": BASE,
     # composers
-    "opening": BASE | {"store", "cost", "link", "ingest"},
+    "opening": BASE | {"store", "cost", "link", "ingest", "remote"},
     "predict": BASE | VERBS | {"store", "cost", "opening"},
     "serve": BASE | {"cost", "generate", "simulate", "predict"},
     "fleet": BASE | {"cost", "generate", "simulate", "analyse", "predict", "serve"},
@@ -60,20 +61,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mcp": BASE | {"store", "cost", "opening", "generate", "transform", "simulate", "analyse", "predict", "__init__"},
     "cli": BASE
     | VERBS
-    | {
-        "store",
-        "cost",
-        "opening",
-        "predict",
-        "serve",
-        "fleet",
-        "report",
-        "archive",
-        "study",
-        "search",
-        "mcp",
-        "__init__",
-    },
+    | {"store", "cost", "opening", "remote", "predict", "serve", "fleet", "report", "archive", "study", "search"}
+    | {"mcp", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
     "__init__": BASE | VERBS | {"store", "cost", "opening", "predict", "study"},
     "__main__": {"cli"},
