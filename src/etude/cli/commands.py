@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "card": (LOOK, "The workload card of a job, as YAML: its model, plan, hardware and software"),
     "archive": (LOOK, "Many runs in one place: add a run, list them, ask them all by SQL, merge their files"),
+    "mcp": (
+        LOOK,
+        "A server for assistants (Model Context Protocol, on stdin and stdout): ask about traces, predict, what-if",
+    ),
     "convert": (
         CONVERT,
         "A job in another format: Chakra `.et`, JSON, Parquet; all files of ASTRA-sim; flows; also from ASTRA-sim text",

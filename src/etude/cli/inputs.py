@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 JOB_HELP = (
     "A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, a Parquet folder, or what "
-    "PyTorch wrote: a profiler's trace, a folder of them, dumps of the Flight Recorder."
+    "PyTorch wrote: a profiler's trace, a folder of them or its files one by one, dumps of the Flight Recorder. Also "
+    "an address, such as `s3://bucket/run/`."
 )
 JobPath = Annotated[Path, typer.Argument(help=JOB_HELP, show_default=False)]
 GroupFile = Annotated[

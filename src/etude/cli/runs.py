@@ -84,11 +84,23 @@ def find_run(
         return job, simulated(job, system, card)
     if job.timing is None:
         job = _recorded_beside(path, workers) or job
+    tell_absent(job)
     for note in job.notes[:NOTES]:
         say(f"note: rank {note.rank}: {note.what}")
     if len(job.notes) > NOTES:
         say(f"note: {len(job.notes) - NOTES:,} more such notes; `etude info` has all")
     return job, None if job.timing is None else Run(job, job.timing, card=card)
+
+
+def tell_absent(job: "Job") -> None:
+    """Says which ranks of the run are not in the job."""
+    import numpy as np
+
+    from etude.model.job import ranges
+
+    absent = np.setdiff1d(np.arange(job.world_size), job.ranks)
+    if len(absent):
+        say(f"note: {len(job):,} of the {job.world_size:,} ranks of this run are here; missing: {ranges(absent)}")
 
 
 def _recorded_beside(path: Path, workers: int) -> "Job | None":
