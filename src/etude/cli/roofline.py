@@ -32,14 +32,13 @@ def roofline(
     """
     from etude.analyse import roofline as analyse
     from etude.errors import UsageError
-    from etude.report import device_named
+    from etude.report import device_of
     from etude.units import format_time, parse_count
 
-    name = ran_on or system
-    on = device_named(name) if name else None
-    if utilisation and on is None:
+    if utilisation and not ran_on and not system:
         raise UsageError("utilisation is of a device, and none is given", hint="--ran-on h200")
     run = open_run(path, groups, workers, system, timing)
+    on = device_of(run.job, ran_on or system) if ran_on or system else None
     if utilisation and on is not None:
         needed = parse_count(model_flops) if model_flops else None
         found = analyse.utilisation(run, on, model_flops=needed)

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from etude.report.compose import PARTS as PARTS
     from etude.report.compose import findings as findings
     from etude.report.compose import report as report
-    from etude.report.device import device_named as device_named
     from etude.report.device import device_of as device_of
     from etude.report.device import recognised as recognised
     from etude.report.served import served_page as served_page
