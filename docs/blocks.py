@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class Step:
     shown: str | None = None
 
 
-class Failed(AssertionError):
+class BlockError(AssertionError):
     """A block of a page does not do what the page says."""
 
 
@@ -140,14 +141,16 @@ class Runner:
 
     def block(self, block: Block) -> bool:
         if block.language not in LANGUAGES:
-            raise Failed(f"{block.where}: what is to be done with `{block.language}`? known: {', '.join(LANGUAGES)}")
+            raise BlockError(
+                f"{block.where}: what is to be done with `{block.language}`? known: {', '.join(LANGUAGES)}"
+            )
         if block.mark == "file":
             Path(block.said).write_text(block.body)
             return True
         if block.mark == "not run" or block.language in NEVER_RUN or (block.mark == "slow") > self.slow:
             return False
         if block.language in ("yaml", "csv", "json"):
-            raise Failed(f"{block.where}: neither `<!-- file: NAME -->` nor `<!-- not run: WHY -->` is above it")
+            raise BlockError(f"{block.where}: neither `<!-- file: NAME -->` nor `<!-- not run: WHY -->` is above it")
         if block.language == "python":
             self._python(block)
         else:
@@ -164,7 +167,7 @@ class Runner:
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile("\n" * block.line + block.body, block.where, "exec"), self.names)
         except Exception as error:
-            raise Failed(f"{block.where}: {type(error).__name__}: {error}") from error
+            raise BlockError(f"{block.where}: {type(error).__name__}: {error}") from error
         self.times.append((time.process_time() - began, f"{block.where}: python"))
 
     def _commands(self, block: Block) -> None:
@@ -177,7 +180,7 @@ class Runner:
                 kept = step.shown if step.shown and matches(step.shown, printed) else _short(printed)
                 body += f"$ {step.command}\n{kept}"
             elif step.shown and not matches(step.shown, printed):
-                raise Failed(f"{block.where}: `{step.command}` prints\n{printed}and the page shows\n{step.shown}")
+                raise BlockError(f"{block.where}: `{step.command}` prints\n{printed}and the page shows\n{step.shown}")
         os.chdir(before)
         if self.update and block.language == "console":
             self.renewed.append((block.span, body))
@@ -192,7 +195,7 @@ class Runner:
             os.chdir(words[1])
             return ""
         if words[0] != "etude":
-            raise Failed(f"{block.where}: `{command}` is no command of etude: mark the block")
+            raise BlockError(f"{block.where}: `{command}` is no command of etude: mark the block")
         if "-j" in words:
             words[words.index("-j") + 1] = "1"  # this process: others would load everything anew
         _make_room(words)
@@ -201,13 +204,13 @@ class Runner:
             code = main(words[1:])
         self.times.append((time.process_time() - began, f"{block.where}: {command}"))
         if code != expect:
-            raise Failed(f"{block.where}: `{command}` ends with {code}\n{err.getvalue()[-2000:]}")
+            raise BlockError(f"{block.where}: `{command}` ends with {code}\n{err.getvalue()[-2000:]}")
         return out.getvalue() + err.getvalue()
 
 
 def _make_room(words: list[str]) -> None:
     """Takes away what the command is about to write: pages use one name for many results."""
-    outs = [after for word, after in zip(words, words[1:], strict=False) if word in ("-o", "--out", "--job-out")]
+    outs = [after for word, after in pairwise(words) if word in ("-o", "--out", "--job-out")]
     if words[1] == "report" and not outs:
         outs.append("report.html")
     if words[1] == "convert":
@@ -250,7 +253,7 @@ def main(argv: list[str]) -> int:
             try:
                 with staged(base):
                     print(f"{page.relative_to(ROOT)}: {runner.page(page)} blocks")
-            except Failed as error:
+            except BlockError as error:
                 failed += 1
                 print(f"FAILED {error}")
             if given.times:

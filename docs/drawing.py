@@ -141,10 +141,16 @@ def plot(title: str, x: Axis, y: Axis, lines: Mapping[str, Sequence[tuple[float,
     parts = legend([(name, CYCLE[i % 8]) for i, name in enumerate(lines) if name], 48)
     for tick in x.ticks():
         px = at(tick, y.low)[0]
-        parts += [f'<path class="g" d="M{px:.1f} {top}V{bottom}"/>', text(px, bottom + 16, x.show(tick), kind="s", anchor="middle")]
+        parts += [
+            f'<path class="g" d="M{px:.1f} {top}V{bottom}"/>',
+            text(px, bottom + 16, x.show(tick), kind="s", anchor="middle"),
+        ]
     for tick in y.ticks():
         py = at(x.low, tick)[1]
-        parts += [f'<path class="g" d="M{left} {py:.1f}H{right}"/>', text(left - 6, py + 4, y.show(tick), kind="s", anchor="end")]
+        parts += [
+            f'<path class="g" d="M{left} {py:.1f}H{right}"/>',
+            text(left - 6, py + 4, y.show(tick), kind="s", anchor="end"),
+        ]
     parts += [text((left + right) / 2, height - 10, x.label, kind="s", anchor="middle"),
               f'<text class="s" transform="translate(14 {(top + bottom) / 2:.0f}) rotate(-90)" text-anchor="middle">'
               f"{escape(y.label)}</text>"]  # fmt: skip
@@ -152,7 +158,9 @@ def plot(title: str, x: Axis, y: Axis, lines: Mapping[str, Sequence[tuple[float,
         parts.append(f'<path class="l" stroke="{CYCLE[i % 8]}" d="{_path([at(*p) for p in line], steps)}"/>')
     for px, py, fill, label in points:
         cx, cy = at(px, py)
-        parts.append(f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="4" fill="{colour(fill)}"><title>{escape(label)}</title></circle>')
+        parts.append(
+            f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="4" fill="{colour(fill)}"><title>{escape(label)}</title></circle>'
+        )
     return picture(title, height, parts)
 
 

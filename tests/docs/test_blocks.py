@@ -91,4 +91,9 @@ def test_commands_of_a_block_are_those_that_a_shell_would_run(tmp_path: Path) ->
     page.write_text('<!-- exit: 1 -->\n```\netude info a  # what\netude x \\\n    --y "b  # c"; etude z\n```\n')
     (block,) = blocks.blocks(page)
     assert (block.mark, block.said) == ("exit", "1")
-    assert [step.command for step in blocks.steps(block)][0] == "etude info a"
+    assert blocks.steps(block)[0].command == "etude info a"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    nav = (ROOT / "zensical.toml").read_text()
+    assert [page.name for page in blocks.pages()[1:] if f'"{page.relative_to(ROOT / "docs")}"' not in nav] == []
