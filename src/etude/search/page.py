@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,9 +99,7 @@ def frontier_plot(found: Found, scores: Sequence[str]) -> Section | None:
         tip = f"{best_name(found, row)}\n{shown_value(y, row[y])}, {shown_value(x, row[x])}"
         marks.append(Mark(float(row[x]), float(row[y]), "compute" if on else "idle", tip, 0.3 if on else 0.1))
     line = sorted((float(row[x]), float(row[y])) for row in found.frontier)
-    axes = [
-        fitted(_head(n), lambda v, n=n: shown_value(n, v), [float(r[n]) for r in found.rows], log=False) for n in (x, y)
-    ]  # type: ignore[misc]
+    axes = [fitted(_head(n), partial(shown_value, n), [float(r[n]) for r in found.rows], log=False) for n in (x, y)]
     body = legend([("compute", "on the frontier"), ("idle", "others that were tried")])
     body += plot(f"{_head(y)} over {_head(x)}", axes[0], axes[1], marks, [("roof", "frontier", line)])
     lead = "Candidates that no other beats in every score, and the others that were tried."
