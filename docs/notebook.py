@@ -11,8 +11,8 @@ CELLS = [
     "The recording comes with Etude; `etude collect` makes one of yours.",
     "from pathlib import Path\n\nimport etude\n\nsample = Path(etude.__file__).parent / \"sample\"\nrun = etude.open_run(sample)\nrun",
     "## SQL over its nodes\n\nResults are Arrow tables; times and sizes show their units.",
-    "etude.query(run.job, \"\"\"\n    SELECT name, count(*) AS calls, sum(duration_ns) AS time_ns\n    FROM nodes WHERE kind = 'COMP_NODE' AND duration_ns IS NOT NULL\n"
-    "    GROUP BY ALL ORDER BY time_ns DESC, name\n\"\"\")",
+    "sql = \"\"\"\n    SELECT name, count(*) AS calls, sum(duration_ns) AS time_ns\n    FROM nodes WHERE kind = 'COMP_NODE' AND duration_ns IS NOT NULL\n"
+    "    GROUP BY ALL ORDER BY time_ns DESC, name\n\"\"\"\netude.query(run.job, sql)",
     "## Simulated\n\n`simulate` runs the job on a system of the catalogue, or of a file of yours; compute takes as long as it was recorded.",
     "system = etude.open_system(\"h200\")\nsystem",
     "there = etude.simulate(run.job, system)\nthere",
