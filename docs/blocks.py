@@ -162,7 +162,8 @@ class Runner:
         if not self.names:
             import etude
 
-            self.names = {"etude": etude, "job": etude.open("job"), "system": etude.open_system("dgx-h100").resized(16)}
+            system = etude.open_system("dgx-h100").resized(16)
+            self.names = {"etude": etude, "system": system, **{name: etude.open(name) for name in ("job", "a", "b")}}
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile("\n" * block.line + block.body, block.where, "exec"), self.names)

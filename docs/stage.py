@@ -17,6 +17,7 @@ SMALL = "--gpus 16 --tp 2 --pp 2 --global-batch 32 --seq 256"
 MADE = (
     f"generate gpt2 {SMALL} -o untimed",
     'edit untimed -o job "speed by=1" --times-on dgx-h100',
+    "generate gpt2 --gpus 8 --tp 2 --global-batch 8 --seq 256 -o a",
     "generate micro all_reduce --ranks 8 --bytes 1MB -o micro",
     "convert micro astra --to astra --system dgx-h100",
 )
@@ -24,7 +25,7 @@ MADE = (
 
 COPIES = {
     "run": ("before", "after", "base", "new"),
-    "job": ("a", "b"),
+    "a": ("b",),
     "trace.json.gz": ("kineto.json.gz", "before.json.gz", "after.json.gz", "small_batch.kineto.json.gz",
                       "large_batch.kineto.json.gz"),
 }  # fmt: skip
