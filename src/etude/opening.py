@@ -269,6 +269,30 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     return causal.to_job(reading.stem(path), linked)
 
 
+def is_hosts(path: Path) -> bool:
+    """What PyTorch's ExecutionTraceObserver wrote, and no device trace beside it?"""
+    from etude.ingest import runs
+
+    return bool(runs.hosts_in(path))
+
+
+def _read_hosts(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import host_alone, reading, runs
+
+    if options["groups"] is not None:
+        raise UsageError("a host trace has its groups with it", where=str(path), hint="leave out --groups")
+    found = runs.hosts_in(path)
+    if len(found) > 1:
+        hint = f"name one: {path}/{next(iter(found))}"
+        raise UsageError(f"several runs in one folder: {', '.join(list(found)[:8])}", where=str(path), hint=hint)
+    name, files = next(iter(found.items()))
+    parts = []
+    for rank, file in sorted(files.items()):
+        parts.append(host_alone.convert_host(reading.load_host(file, options["max_bytes"]), rank=rank))
+        options["advance"](1)
+    return host_alone.to_job(name or path.resolve().name, parts)
+
+
 def is_dumps(path: Path) -> bool:
     """Dumps of PyTorch's Flight Recorder, and no trace beside them?"""
     from etude.ingest import flight_dumps
@@ -290,6 +314,7 @@ FORMATS = (
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
     Format("a folder of such traces, one a rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run),
+    Format("what PyTorch's ExecutionTraceObserver wrote, without times (`name.rank0.et.json`)", is_hosts, _read_hosts),
     Format("dumps of PyTorch's Flight Recorder (JSON or pickle, one a rank)", is_dumps, _read_dumps),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )

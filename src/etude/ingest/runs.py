@@ -126,6 +126,30 @@ def _by_name(folder: Path, wanted: str | None) -> dict[str, list[RankFiles]]:
     return runs
 
 
+def hosts_in(path: Path) -> dict[str, dict[int, Path]]:
+    """Name -> rank -> host trace of each run in a folder of which no device trace is there, or of the one that is
+    called `folder/name`; of a file itself."""
+    if path.is_file():
+        place = _place(path)
+        number = place[1] if place is not None else None
+        return {reading.stem(path): {number or 0: path}} if _is_host(path) else {}
+    folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
+    found: dict[str, dict[int, Path]] = {}
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        place = _place(file)
+        if place is not None and place[2] == HOST and wanted in (None, place[0]) and _is_host(file):
+            found.setdefault(place[0], {})[place[1] or 0] = file
+    return found
+
+
+def _is_host(file: Path) -> bool:
+    """What PyTorch's observer wrote: it says its schema, and has nodes."""
+    if not file.name.endswith(_ENDINGS):
+        return False
+    head = compressed.head(file, 1 << 16)
+    return b'"schema"' in head and b'"nodes"' in head and b'"traceEvents"' not in head
+
+
 def _by_content(runs: dict[str, list[RankFiles]]) -> dict[str, list[RankFiles]]:
     """The same, with files that have no rank in their names put together by the ranks that they say they are."""
     loose = {name: ranks[0] for name, ranks in runs.items()
