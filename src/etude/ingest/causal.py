@@ -21,6 +21,7 @@ from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
 from etude.ingest.context import Context, context
 from etude.ingest.copies import rate_cells
+from etude.ingest.counters import CountedRanges, counted_ranges
 from etude.ingest.coverage import coverage
 from etude.ingest.dropped import dropped
 from etude.ingest.events import OPERATORS, device_events, host_events
@@ -42,7 +43,7 @@ from etude.ingest.work import node_work, operator_work
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
-from etude.model.job import MAX_WORLD, Part
+from etude.model.job import MAX_WORLD, Note, Part
 from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, STACK, UNKNOWN, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
@@ -93,10 +94,12 @@ def convert(
         flows = tensor_flows(host, rows, events, activities)
     table = communications(host, device, rank=rank, groups=groups, flight=flight)
     found = graph(device, events, activities, table, flows)
-    trace, peers = _trace(device, host, found, rows)
+    counted = counted_ranges(device, found)
+    trace, peers = _trace(device, host, found, rows, counted)
+    notes = (*dropped(device, rank), *(Note(rank, what) for what in counted.notes))
     world = device.distributed.get("world_size")
     return Linked(
-        part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=tuple(dropped(device, rank))),
+        part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=notes),
         start_ns=found.start_ns + device.base_ns,
         end_ns=found.end_ns + device.base_ns,
         report=coverage(host, found, rows),
@@ -114,7 +117,9 @@ def _device_name(device: DeviceTrace) -> str:
 # -- the trace ---------------------------------------------------------------------------------------------------------
 
 
-def _trace(device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64) -> tuple[Trace, I64]:
+def _trace(
+    device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64, counted: CountedRanges
+) -> tuple[Trace, I64]:
     """(The trace, the rank behind each of its peer slots.)"""
     n = len(found)
     on_device = found.what >= ACTIVITY
@@ -146,7 +151,7 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host
     column["flops"], column["tensor_bytes"] = _work(device, host, found, host_row, row, column["kind"])
     column["lane"], lane_kind, lane_id = lanes(column["kind"], column["cpu"], column["thread"], column["stream"])
     stack = _stacks(texts, found, around, row, column["parent"])
-    layouts, column["layout"], cells = _attributes(texts, device, host, found, host_row, stack)
+    layouts, column["layout"], cells = _attributes(texts, device, host, found, host_row, stack, counted)
     column["io"] = ((column["in_values"] >= 0) | (column["in_shapes"] >= 0)).astype(np.uint8)
     column["io"] |= ((column["out_values"] >= 0) | (column["out_shapes"] >= 0)).astype(np.uint8) << 1
     trace = Trace(
@@ -291,7 +296,13 @@ def _stacks(texts: PythonTexts, found: CausalGraph, around: Context, row: I64, p
 
 
 def _attributes(
-    texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64, stack: I64
+    texts: PythonTexts,
+    device: DeviceTrace,
+    host: HostTrace | None,
+    found: CausalGraph,
+    host_row: I64,
+    stack: I64,
+    counted: CountedRanges,
 ) -> tuple[tuple[Layout, ...], NDArray[np.int32], I64]:
     """What no column holds: of host operators their sequence numbers, scopes and schemas; of communications their
     root, data type and shares."""
@@ -329,6 +340,9 @@ def _attributes(
     added |= comm_cells(texts, found.comms.table, found.row_of_comm)
     if host is not None:
         added |= _kernel_cells(texts, host, rows, source[rows])
+    for row, (attrs, more) in counted.cells(texts).items():
+        before = added.get(row, ((), []))
+        added[row] = (*before[0], *attrs), [*before[1], *more]
     entries = list(layouts)
     for row, (attrs, _) in added.items():
         layout[row] = layouts.setdefault((*entries[layout[row]], *attrs), len(layouts))
