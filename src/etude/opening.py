@@ -230,15 +230,13 @@ def is_profile(path: Path) -> bool:
 
 def is_run(path: Path) -> bool:
     """A folder of what the ranks of a run recorded, the name of one run in it, or a list of files."""
-    from etude.ingest import recordings
+    from etude.ingest import runs
 
-    if recordings.is_list(path):
+    if runs.is_list(path):
         return True
     folder = path if path.is_dir() else path.parent
     if path.is_file() or not folder.is_dir() or not any(_ends(entry.name, ".json") for entry in os.scandir(folder)):
         return False
-    from etude.ingest import runs
-
     return bool(runs.runs_in(path))
 
 
@@ -277,20 +275,11 @@ def is_hosts(path: Path) -> bool:
 
 
 def _read_hosts(path: Path, options: dict[str, Any]) -> Job:
-    from etude.ingest import host_alone, reading, runs
+    from etude.ingest import runs
 
     if options["groups"] is not None:
         raise UsageError("a host trace has its groups with it", where=str(path), hint="leave out --groups")
-    found = runs.hosts_in(path)
-    if len(found) > 1:
-        hint = f"name one: {path}/{next(iter(found))}"
-        raise UsageError(f"several runs in one folder: {', '.join(list(found)[:8])}", where=str(path), hint=hint)
-    name, files = next(iter(found.items()))
-    parts = []
-    for rank, file in sorted(files.items()):
-        parts.append(host_alone.convert_host(reading.load_host(file, options["max_bytes"]), rank=rank))
-        options["advance"](1)
-    return host_alone.to_job(name or path.resolve().name, parts)
+    return runs.host_job(path, options["max_bytes"], options["advance"])
 
 
 def is_dumps(path: Path) -> bool:

@@ -24,6 +24,7 @@ from etude.ingest.copies import rate_cells
 from etude.ingest.counters import CountedRanges, counted_ranges
 from etude.ingest.coverage import coverage
 from etude.ingest.dropped import dropped
+from etude.ingest.engine_passes import engine_passes
 from etude.ingest.events import OPERATORS, device_events, host_events
 from etude.ingest.graph import (
     ACTIVITY,
@@ -219,10 +220,8 @@ def _work(
 
 
 def _steps(device: DeviceTrace, found: CausalGraph) -> I64:
-    """Number of the ProfilerStep in which a node began, or its launch did."""
-    number = np.array([_step(name) for name in device.names] + [-1], np.int64)
-    rows = np.flatnonzero((number[device.name] >= 0) & device.is_category("user_annotation") & device.is_phase("X"))
-    rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
+    """Number of the ProfilerStep in which a node began, or its launch did; without these, of the engine's pass."""
+    rows, number = _step_marks(device)
     when = found.start_ns.copy()
     launched = found.what >= ACTIVITY
     call = found.device.call[found.index[launched]]
@@ -231,7 +230,18 @@ def _steps(device: DeviceTrace, found: CausalGraph) -> I64:
     if not len(rows):
         return np.full(len(found), UNKNOWN, np.int64)
     inside = (at >= 0) & (when < device.start_ns[rows[at]] + device.duration_ns[rows[at]])
-    return np.where(inside, number[device.name[rows[at]]], UNKNOWN)
+    return np.where(inside, number[at], UNKNOWN)
+
+
+def _step_marks(device: DeviceTrace) -> tuple[I64, I64]:
+    """(Rows of the annotations around steps by start, the number of each.)"""
+    number = np.array([_step(name) for name in device.names] + [-1], np.int64)
+    rows = np.flatnonzero((number[device.name] >= 0) & device.is_category("user_annotation") & device.is_phase("X"))
+    if not len(rows):
+        rows = engine_passes(device).row
+        return rows, np.arange(len(rows))
+    rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
+    return rows, number[device.name[rows]]
 
 
 def _step(name: str) -> int:
@@ -340,7 +350,8 @@ def _attributes(
     added |= comm_cells(texts, found.comms.table, found.row_of_comm)
     if host is not None:
         added |= _kernel_cells(texts, host, rows, source[rows])
-    for row, (attrs, more) in counted.cells(texts).items():
+    more_cells = counted.cells(texts) | engine_passes(device).cells(device, found)
+    for row, (attrs, more) in more_cells.items():
         before = added.get(row, ((), []))
         added[row] = (*before[0], *attrs), [*before[1], *more]
     entries = list(layouts)
