@@ -91,6 +91,7 @@ bench: $(DEV_STAMP)
 # docs/generate.py, where there is one, writes the pages that are made from the code.
 docs: $(DOCS_STAMP)
 	@test ! -f docs/generate.py || $(BIN)/python docs/generate.py
+	@$(BIN)/python docs/notebook.py
 	@rm -rf site
 	$(BIN)/zensical build --clean --strict
 	@rm -f site/*.py

@@ -3,6 +3,7 @@
 `import etude` is light: each public name is loaded from its home when it is first asked for.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from etude.faces import face
@@ -58,6 +59,11 @@ __all__ = [
 ]
 
 __getattr__ = face(__name__)
+
+if "IPython" in sys.modules:  # in a notebook tables are shown with their units
+    from etude.notebook import register
+
+    register()
 
 
 def __dir__() -> list[str]:

@@ -68,7 +68,7 @@ def demo(
     if torch:
         _replayed(out)
     _generated(out)
-    _do("report", f"{out}/job", "--device", "h200", "--title", "A small GPT on an H200", "-o", f"{out}/report.html",
+    _do("report", f"{out}/job", "--ran-on", "h200", "--title", "A small GPT on an H200", "-o", f"{out}/report.html",
         say="Back to the recording, as a page to read:")  # fmt: skip
     say(f"\nOpen {out}/slow.html and {out}/report.html in a browser; the rest is beside them. Next: etude --help")
     return 0
@@ -121,7 +121,7 @@ def _generated(out: Path) -> None:
     _do("predict", *MODEL, "--system", "dgx-h100", say="How long would a step take on two DGX H100?")
     _do("simulate", f"{out}/llama", "--system", "dgx-h100", "--slow-rank", "3=1.2", "--timing", f"{out}/slow.parquet",
         say="And if the GPU of rank 3 were 20% slow? Everybody waits for it:")  # fmt: skip
-    _do("report", f"{out}/llama", "--timing", f"{out}/slow.parquet", "--device", "h100", "--title",
+    _do("report", f"{out}/llama", "--timing", f"{out}/slow.parquet", "--ran-on", "h100", "--title",
         "Llama 3 8B on 16 GPUs, one of them slow", "-o", f"{out}/slow.html",
         say="Would anybody find out who it is? As a page:")  # fmt: skip
 

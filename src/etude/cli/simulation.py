@@ -73,7 +73,7 @@ LinkChanges = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the jitter.")]
 
-PANEL = "The simulation"
+PANEL = "Simulation"
 _FLAGS: dict[str, tuple[Any, Any]] = {
     "network": (OnNetwork, None),
     "routing": (OnRoutes, Routing.STATIC),
