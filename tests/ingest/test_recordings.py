@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 import etude
+from collected import PROGRAMS, ranks
 from etude.cli import main
 from etude.errors import UsageError
 from etude.ingest import recordings, runs
+from etude.model.check.whole import check
+from etude.model.schema import Kind
 from recorded import device_json, put, rank_json
 
 STAMPS = (1794865958123547637, 1794865958205520491)
@@ -134,3 +137,22 @@ def test_bad_lists_are_refused(handler: Path, tmp_path: Path, capsys) -> None:
     ):
         assert main(["breakdown", path]) == 2
         assert problem in capsys.readouterr().err
+
+
+# -- as PyTorch writes them --------------------------------------------------------------------------------------------
+
+
+def test_two_ranks_that_record_twice_with_the_handler_of_pytorch(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+    ranks(2, PROGRAMS / "handler.py", tmp_path)
+    assert len(list(tmp_path.glob("*.pt.trace.json.gz"))) == 4
+    assert main(["info", str(tmp_path)]) == 2
+    assert "`recording1` (2 ranks" in capsys.readouterr().err
+    for number in (1, 2):
+        job = etude.open(tmp_path / f"recording{number}")
+        assert job.ranks.tolist() == [0, 1] and job.world_size == 2
+        calls = [int((trace.kind == Kind.COLL).sum()) for trace in job.traces]
+        assert calls[0] == calls[1] >= 2  # an all-reduce a step, at the least
+        assert [f for f in check(job) if f.severity == "error"] == []
+        steps = [set(trace.step[trace.step >= 0].tolist()) for trace in job.traces]
+        assert steps[0] == steps[1] and len(steps[0]) == 2
