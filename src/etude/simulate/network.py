@@ -184,5 +184,5 @@ def _operations(lowered: Lowered, ops: Operations) -> Table:
 def _durations(lowered: Lowered, ops: Operations) -> I64:
     jitter = lowered.options.jitter
     spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
-    time_ns = TIMES.get(lowered.options.network, closed_forms)(ops)
+    time_ns = TIMES.get(lowered.options.network or Network.ANALYTIC, closed_forms)(ops)
     return with_noise(time_ns, spread, call_draws(lowered, ops)) if spread.any() else time_ns
