@@ -269,25 +269,39 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     return causal.to_job(reading.stem(path), linked)
 
 
+def is_other_profile(path: Path) -> bool:
+    """A trace of JAX, Nsight Systems or rocprof, or a folder of one?"""
+    from etude.ingest import profiles
+
+    return profiles.is_profile(path)
+
+
+def _read_other_profile(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import profiles
+
+    return profiles.read_job(path, options)
+
+
 def is_dumps(path: Path) -> bool:
     """Dumps of PyTorch's Flight Recorder, and no trace beside them?"""
-    from etude.ingest import flight_dumps
+    from etude.ingest import profiles
 
-    return bool(flight_dumps.dumps_in(path))
+    return bool(profiles.dumps_in(path))
 
 
 def _read_dumps(path: Path, options: dict[str, Any]) -> Job:
-    from etude.ingest import flight_dumps
+    from etude.ingest import profiles
 
     if options["groups"] is not None:
         raise UsageError("the dumps have their groups with them", where=str(path), hint="leave out --groups")
-    return flight_dumps.read_job(path, max_bytes=options["max_bytes"], advance=options["advance"])
+    return profiles.read_dumps(path, max_bytes=options["max_bytes"], advance=options["advance"])
 
 
 TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
+    Format("a trace of JAX (`.xplane.pb`, a folder of `jax.profiler.trace`)", is_other_profile, _read_other_profile),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
     Format("a folder of such traces, one a rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run),
     Format("dumps of PyTorch's Flight Recorder (JSON or pickle, one a rank)", is_dumps, _read_dumps),

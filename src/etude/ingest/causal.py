@@ -222,9 +222,18 @@ def _steps(device: DeviceTrace, found: CausalGraph) -> I64:
     launched = found.what >= ACTIVITY
     call = found.device.call[found.index[launched]]
     when[launched] = np.where(call >= 0, np.append(found.host.start_ns, 0)[call], when[launched])
-    at = np.searchsorted(device.start_ns[rows], when, "right") - 1
+    of_device = device.tid[rows] == UNKNOWN  # steps that the device itself counts, of what no call is known of
+    alone = np.zeros(len(found), np.bool_)
+    alone[launched] = call < 0
+    steps = _steps_at(device, rows[~of_device], number, when)
+    return np.where(alone & of_device.any(), _steps_at(device, rows[of_device], number, when), steps)
+
+
+def _steps_at(device: DeviceTrace, rows: I64, number: I64, when: I64) -> I64:
+    """Number of that step among `rows` in which each moment lies."""
     if not len(rows):
-        return np.full(len(found), UNKNOWN, np.int64)
+        return np.full(len(when), UNKNOWN, np.int64)
+    at = np.searchsorted(device.start_ns[rows], when, "right") - 1
     inside = (at >= 0) & (when < device.start_ns[rows[at]] + device.duration_ns[rows[at]])
     return np.where(inside, number[device.name[rows[at]]], UNKNOWN)
 
