@@ -38,6 +38,21 @@ def test_ranks_of_a_handler_are_one_job(handler: Path) -> None:
     assert etude.open(handler).ranks.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1794865958.12-TP-{}.trace.json.gz",
+        "1794865958.12-TP-{}-DECODE.trace.json.gz",
+        "rank{}.1794865958123547637.pt.trace.json.gz",
+        "dp0_pp0_tp{0}_dcp0_ep0_rank{0}.1794865958123547637.pt.trace.json.gz",
+    ],
+)
+def test_names_that_engines_give(tmp_path: Path, name: str) -> None:
+    for rank in (0, 1):
+        put(tmp_path / name.format(rank), rank_json(rank, 0, 50))
+    assert [(f.rank, f.device.name) for f in runs.find_run(tmp_path)[1]] == [(r, name.format(r)) for r in (0, 1)]
+
+
 def test_several_recordings_of_each_rank_are_told_apart(handler: Path, capsys) -> None:
     for rank in (0, 1):
         put(handler / handler_name(rank, STAMPS[1]), rank_json(rank, 0, 90))
