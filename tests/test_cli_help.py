@@ -62,3 +62,35 @@ def _two_names() -> typer.Typer:
     def go(ran_on: str = typer.Option("", "--ran-on", "--device")) -> None: ...
 
     return small
+
+
+OLD: dict[str, list[tuple[str, str]]] = {
+    "report": [("--ran-on", "--device")],
+    "metrics": [("--ran-on", "--device")],
+    "compare": [("--ran-on", "--device")],
+    "roofline": [("--ran-on", "--device")],
+    "similarity": [("--ran-on", "--device")],
+    "energy": [("--ran-on", "--device")],
+    "archive add": [("--ran-on", "--device")],
+    "calibrate": [("--ran-on", "--system")],
+    "collect": [("--allocations", "--memory")],
+    "ops graph": [("--memory", "--room")],
+    "ops place": [("--memory", "--room")],
+}
+"""Options that were renamed, and the names that scripts may still say."""
+
+
+@pytest.mark.parametrize("words", OLD)
+def test_renamed_options_keep_their_old_names(words: str) -> None:
+    _, command = next(found for found in commands(words.split()[0]) if found[0] == words)
+    names = [option.opts for option in command.params]
+    for new, old in OLD[words]:
+        assert any(opts[0] == new and old in opts for opts in names), (new, old)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_system_is_where_something_is_simulated(name: str) -> None:
+    for words, command in commands(name):
+        for option in options(command):
+            if "--system" in option.opts[:1] and words != "simulate astra":
+                assert "imulate" in option.help, (words, option.help)

@@ -77,9 +77,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery",
     ),
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
+    "simulate astra": (
+        RUN,
+        "What ASTRA-sim says of a workload, from its own files: the same cycles, and why it hangs or aborts",
+    ),
     "replay": (
         RUN,
         "Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes",
+    ),
+    "replay communication": (
+        RUN,
+        "The communication of a job again, between processes of this machine or under torchrun; every call is checked",
     ),
     "energy": (RUN, "Power over time and energy of a run, or of a model that is predicted: J, kWh, carbon, price"),
     "ops": (RUN, "A database of measured operators: what it lacks for a set of models, measure it, show, add, import"),

@@ -89,7 +89,7 @@ def _paragraphs(text: str) -> Iterator[list[str]]:
 def _rank(title: str) -> int:
     """Arguments first, then what only this command has, then what many have, in one order."""
     order = ("Arguments", "Commands", "Options", "Analysis")
-    last = ("Input", "Machine", "Simulation", "The simulation", "Output")
+    last = ("Input", "Machine", "Simulation", "Output")
     return order.index(title) if title in order else 100 + last.index(title) if title in last else 50
 
 

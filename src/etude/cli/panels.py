@@ -70,11 +70,21 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Simulation": "concurrent-network fold",
         "Output": "timing link-stats",
     },
+    "simulate astra": {
+        "Input": "network system remote-memory groups",
+        "Simulation": "backend num-queues-per-dim rendezvous-protocol injection-scale",
+        "Output": "timing",
+    },
     "replay": {
         "What is played": "ranks only speed host cuda-graph trust-code unprofiled",
         "Machine": "device backend threads",
         "Measurement": "iterations warmup",
         "Output": "plan",
+    },
+    "replay communication": {
+        "What is played": "ranks sizes speed processes verify timeout",
+        "Machine": "backend",
+        "Measurement": "iterations warmup",
     },
     "energy": {
         "Power": "clock cap smooth repeat gaps",

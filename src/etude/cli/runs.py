@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from etude.model.run import Run
 
 OnSystem = Annotated[
-    str, typer.Option("--system", help="Analyse the job as it would run here: a name of `etude systems`, or a file.")
+    str,
+    typer.Option(
+        "--system", "-s", help="Simulate the job there and analyse that: a name of `etude systems`, or a file."
+    ),
+]
+RanOn = Annotated[
+    str,
+    typer.Option(
+        "--ran-on",
+        "--device",
+        help="What the run ran on: a device (`h100`) or a system (`dgx-h100`); by default what the run says.",
+    ),
 ]
 TimesFile = Annotated[
     Path | None, typer.Option("--timing", help="Times of the nodes, as `etude simulate --timing` writes them.")

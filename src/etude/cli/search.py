@@ -61,7 +61,10 @@ def search(
         ),
     ] = None,
     system: Annotated[
-        str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.", rich_help_panel=OF_MODELS)
+        str,
+        typer.Option(
+            "--system", "-s", help="Simulate there: a name of `etude systems`, or a file.", rich_help_panel=OF_MODELS
+        ),
     ] = "",
     stack: Annotated[
         str, typer.Option(help="Software: a name that `etude stacks` lists, or a file.", rich_help_panel=OF_MODELS)
