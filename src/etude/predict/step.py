@@ -166,6 +166,14 @@ def predict(
     return Prediction(generated, found, machine, stack, tuple(taken), database is not None)
 
 
+def elsewhere(found: Prediction, machine: System, **options: Any) -> Prediction:
+    """The same job on the same machine with its ranks on other places. `options` are those of `predict`."""
+    generated = found.generated
+    by = efficiency_of(generated.model, machine, found.stack)
+    run = simulated_on(generated, machine, by, with_host_memory(generated, options))
+    return replace(found, simulated=run, system=machine)
+
+
 def with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a simulation, with the memory of the host that weights are streamed from."""
     plan = generated.plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -60,10 +60,11 @@ def seated(system: System, placement: tuple[int, ...]) -> System:
 
 def best_placement(
     made: Job | Generated, system: System, *, axes: Mapping[str, int] | None = None, asked: Asked | None = None,
-    **how: Any,
+    time_of: Callable[[System], int] | None = None, **how: Any,
 ) -> Found:  # fmt: skip
     """The fastest placement that is found. `axes`: name -> size as ranks are numbered, innermost first; of a generated
-    job those of its plan. `how`: method, network, tries, seed."""
+    job those of its plan. `time_of`: ns on a system whose ranks are placed; by default the makespan of the job. `how`:
+    method, network, tries, seed."""
     job = made.job if isinstance(made, Generated) else made
     asked = asked or Asked()
     settings = How(**{"method": asked.method, "seed": asked.seed, **how})
@@ -76,9 +77,10 @@ def best_placement(
     bound, symmetry = Bound(job, system) if settings.bound else None, Symmetry(system)
     method = settings.method or ("all" if ranks <= SMALL and devices <= SMALL else "greedy")
     space = math.perm(devices, ranks)
+    simulated_ns = time_of or (lambda placed: simulate(job, placed, network=settings.network).makespan_ns)
     with asked.progress("placements", min(space, settings.tries)) as advance:
         tried = methods.Tried(
-            lambda p: simulate(job, seated(system, p), network=settings.network).makespan_ns,
+            lambda p: simulated_ns(seated(system, p)),
             bound.least_ns if bound else lambda p: 0, symmetry, settings.tries, advance,
         )  # fmt: skip
         default = tuple(range(ranks))
