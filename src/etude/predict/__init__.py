@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from etude.predict.similarity import likeness as likeness
     from etude.predict.step import Prediction as Prediction
     from etude.predict.step import check_memory as check_memory
-    from etude.predict.step import elsewhere as elsewhere
     from etude.predict.step import grown as grown
     from etude.predict.step import predict as predict
     from etude.predict.step import step_time as step_time

@@ -53,6 +53,13 @@ class Prediction:
         peak = self.system.peak(self.generated.plan.dtype, self.generated.plan.gpus)
         return self.generated.model_flops / (self.time_ns / 1e9) / peak
 
+    def elsewhere(self, machine: System, **options: Any) -> Prediction:
+        """The same job on the same machine with its ranks on other places. `options` are those of `predict`."""
+        generated = self.generated
+        by = efficiency_of(generated.model, machine, self.stack)
+        run = simulated_on(generated, machine, by, with_host_memory(generated, options))
+        return replace(self, simulated=run, system=machine)
+
     def summary(self) -> dict[str, Any]:
         figures: dict[str, Any] = {
             "step_time_ns": self.step_time_ns,
@@ -164,14 +171,6 @@ def predict(
         check_memory(generated, machine.memory_bytes, f"{model.name} on {system.name}")
     found = simulated_on(generated, machine, by, options)
     return Prediction(generated, found, machine, stack, tuple(taken), database is not None)
-
-
-def elsewhere(found: Prediction, machine: System, **options: Any) -> Prediction:
-    """The same job on the same machine with its ranks on other places. `options` are those of `predict`."""
-    generated = found.generated
-    by = efficiency_of(generated.model, machine, found.stack)
-    run = simulated_on(generated, machine, by, with_host_memory(generated, options))
-    return replace(found, simulated=run, system=machine)
 
 
 def with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str, Any]:

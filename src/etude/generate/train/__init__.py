@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from etude.generate.train.done_again import with_memory as with_memory
     from etude.generate.train.job import model_flops as model_flops
     from etude.generate.train.job import plan_memory as plan_memory
-    from etude.generate.train.job import plan_static_bytes as plan_static_bytes
     from etude.generate.train.job import sequence_of as sequence_of
     from etude.generate.train.layout import split as split
     from etude.generate.train.less_memory import with_less as with_less

@@ -306,21 +306,15 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
     return plan, blocks, replace(layout, routing=routing)
 
 
-def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
-    """What each pipeline rank needs, without generating anything."""
+def plan_memory(model: Model, plan: Plan, *, moving: bool = True) -> tuple[Memory, ...]:
+    """What each pipeline rank needs, without generating anything. Not `moving`: static bytes alone,
+    which takes less time."""
     if plan.directives:
         return generate(model, plan).memory
     plan, blocks, layout = lay_out(model, plan)
+    if not moving and not is_round_robin(plan):
+        return tuple(static_of(plan, layout, rank) for rank in range(plan.pp))
     return _memory(plan, layout, rounds_of(plan, blocks) if is_round_robin(plan) else None)
-
-
-def plan_static_bytes(model: Model, plan: Plan) -> int:
-    """What the fullest pipeline rank holds all the time: weights, gradients and optimizer."""
-    if plan.directives or is_round_robin(plan):
-        return max(memory.static_bytes for memory in plan_memory(model, plan))
-    plan, _, layout = lay_out(model, plan)
-    found = [static_of(plan, layout, rank) for rank in range(plan.pp)]
-    return max(s.weights + s.gradients + s.optimizer for s in found)
 
 
 def sequence_of(model: Model) -> int:

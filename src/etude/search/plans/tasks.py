@@ -11,10 +11,10 @@ from etude.cost.stacks import Stack, open_stack
 from etude.errors import EtudeError
 from etude.generate import Plan
 from etude.generate.model import Model, open_model
-from etude.generate.train import plan_memory, plan_static_bytes
+from etude.generate.train import plan_memory
 from etude.machine import open_system
 from etude.machine.system import System
-from etude.predict import elsewhere, least_step_time_ns, predict
+from etude.predict import least_step_time_ns, predict
 from etude.predict.measured import Said, completed
 from etude.search.placement_best import best_placement, seated
 
@@ -105,7 +105,7 @@ def _static_bytes(model: str, system: str, stack: str, plan: str, *, recipe: boo
 def _kept_static(model: str, system: str, stack: str, plan: str, recipe: bool) -> int:
     try:
         wanted = planned(model, system, stack, json.loads(plan), recipe=recipe)
-        return plan_static_bytes(_opened(model, system, stack)[0], wanted)
+        return max(m.static_bytes for m in plan_memory(_opened(model, system, stack)[0], wanted, moving=False))
     except EtudeError:
         return 0
 
@@ -115,10 +115,10 @@ def placed(found: Prediction, network: str, seed: int, *, energy: bool) -> dict[
     options = {"network": network}
     best = best_placement(
         found.generated, found.system, network=network, tries=TRIES, seed=seed,
-        time_of=lambda machine: elsewhere(found, machine, **options).step_time_ns,
+        time_of=lambda machine: found.elsewhere(machine, **options).step_time_ns,
     )  # fmt: skip
     seats = tuple(best.best["placement"])
-    there = _scored(elsewhere(found, seated(found.system, seats), **options), energy=energy)
+    there = _scored(found.elsewhere(seated(found.system, seats), **options), energy=energy)
     about = {"placement": list(seats), "placement_from": best.best["from"], "unplaced_ns": found.step_time_ns}
     return {**there, **about, "simulated": best.tried, "placements": best.space}
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from etude.analyse.breakdown import breakdown
-from etude.predict import elsewhere
 from etude.search.found import Row
 from etude.search.placement_best import seated
 from etude.search.plans.candidates import Candidate
@@ -23,7 +22,7 @@ def side_by_side(space: PlanSpace, some: Sequence[tuple[Row, Candidate]]) -> lis
     for number, (row, c) in enumerate(some[:SHOWN], 1):
         there = predicted(space.model, c.system, space.stack, space.network, c.given, recipe=space.recipe)
         if "placement" in row:
-            there = elsewhere(there, seated(there.system, tuple(row["placement"])), network=space.network)
+            there = there.elsewhere(seated(there.system, tuple(row["placement"])), network=space.network)
         table = breakdown(there.simulated).to_pydict()
         means = {name: sum(table[name]) / len(table[name]) for name in PARTS}
         varied = [n for n in space.axes if len({str(r.get(n)) for r, _ in some[:SHOWN]}) > 1]
