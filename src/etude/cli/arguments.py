@@ -17,7 +17,7 @@ WRITES_THERE: Final = {("simulate", "--timing"), ("energy", "--timeline")}
 OUT_BEHIND: Final = {"convert": 1}
 """Command -> how many things it reads before the place that it writes."""
 NOT_OURS: Final = ("collect",)
-"""Commands whose arguments are another program's."""
+"""Commands whose arguments are another program's, from the first that is no option on."""
 LONGEST: Final = 200
 """Letters of a list of files that can stand as one path; a longer one is put into a file."""
 
@@ -27,12 +27,14 @@ _held: list[Any] = []
 
 def rewritten(command: str, params: Sequence[Any], args: list[str]) -> list[str]:
     """The arguments as the command gets them."""
-    if command in NOT_OURS or not any("://" in arg or not arg.startswith("-") for arg in args):
+    if not any("://" in arg or not arg.startswith("-") for arg in args):
         return args
     found, places = list(args), []
     for at, option in _values(params, args):
         if not option:
             places.append(at)
+            if command in NOT_OURS:
+                return args
         name, equals, value = args[at].partition("=") if option and args[at].startswith("-") else ("", "", args[at])
         if "://" in value:
             written = option in WRITES or (command, option) in WRITES_THERE
