@@ -4,6 +4,7 @@ Whatever a command reads may be an address (`s3://bucket/run/`); it is fetched, 
 command that takes one job also takes its files one by one, as a shell writes out `run/*.json`.
 """
 
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -72,7 +73,8 @@ def _here(value: str, written: bool) -> str:
             where=value,
             hint="write it here, then copy it with the place's tool",
         )
-    with progress(f"fetching {value}") as advance:
+    total = remote.size_of(value) if sys.stderr.isatty() else None  # asked for twice only where a bar is drawn
+    with progress(f"fetching {value}", total) as advance:
         return str(remote.fetch(value, advance))
 
 
