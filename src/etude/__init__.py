@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from etude.study import study as study
     from etude.transform.edits import edit as edit
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "EtudeError",

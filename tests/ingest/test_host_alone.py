@@ -103,7 +103,8 @@ def test_a_file_opens_and_keeps_all_on_its_way(tmp_path: Path, capsys) -> None:
 def test_bad_files_are_refused(tmp_path: Path, capsys) -> None:
     put(tmp_path / "a.json.gz", host_json())
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(program()).encode()[:900]))
-    for name in "ab":
+    put(tmp_path / "w.rank9999999.et.json.gz", program())
+    for name in ("a", "b", "w.rank9999999.et"):
         assert main(["info", str(tmp_path / f"{name}.json.gz")]) == 2
         assert "error: " in capsys.readouterr().err
     with pytest.raises(EtudeError, match="no operator"):
