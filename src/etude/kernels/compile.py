@@ -30,7 +30,7 @@ from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import CPUDispatcher
 
-from etude.kernels import first_use, records
+from etude.kernels import first_use, inner, records, sooner
 
 PACKAGE = __name__.partition(".")[0]
 BLAS = "scipy.linalg.cython_blas"
@@ -49,6 +49,8 @@ def _know_arrays() -> None:
 
 
 _know_arrays()
+sooner.install()
+inner.install()
 
 
 def kernel(
@@ -85,10 +87,14 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
     def __init__(self, py_func: Callable[..., Any], locals: Any = None, targetoptions: Any = None) -> None:
         super().__init__(py_func, locals or {}, targetoptions)
         self._cache = Cache(py_func)
-        self.compile: Any = first_use.interruptible(super().compile)
+        self.compile: Any = first_use.interruptible(self._compile_at_once)
         bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         self.inner = CPUDispatcher(py_func, locals or {}, targetoptions | bare)
         self.inner._cache = Cache(py_func, inner=True)
+
+    def _compile_at_once(self, signature: Any) -> Any:
+        with sooner.no_garbage_collection():
+            return super().compile(signature)
 
     @property
     def _numba_type_(self) -> Any:
@@ -104,7 +110,7 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         fields = tuple(sorted({f"{t.instance_class.__qualname__}{t.instance_class._fields}" for t in _records(sig)}))
-        key = (*super()._index_key(sig, codegen), fields, taken(self._py_func), records.PASSED)
+        key = (*super()._index_key(sig, codegen), fields, taken(self._py_func), records.PASSED, inner.KIND)
         return (*key, "inner") if self.inner else key
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
