@@ -21,6 +21,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import cached_property, partial
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
@@ -86,11 +87,16 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
 
     def __init__(self, py_func: Callable[..., Any], locals: Any = None, targetoptions: Any = None) -> None:
         super().__init__(py_func, locals or {}, targetoptions)
-        self._cache = Cache(py_func)
+        self._cache = LateCache(py_func)
         self.compile: Any = first_use.interruptible(self._compile_at_once)
+
+    @cached_property
+    def inner(self) -> Any:
+        """Made when a kernel that calls this one is compiled."""
         bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-        self.inner = CPUDispatcher(py_func, locals or {}, targetoptions | bare)
-        self.inner._cache = Cache(py_func, inner=True)
+        made = CPUDispatcher(self.py_func, self.locals, self.targetoptions | bare)
+        made._cache = LateCache(self.py_func, inner=True)
+        return made
 
     def _compile_at_once(self, signature: Any) -> Any:
         with sooner.no_garbage_collection():
@@ -99,6 +105,20 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
     @property
     def _numba_type_(self) -> Any:
         return self.inner._numba_type_
+
+
+class LateCache:
+    """A cache that is looked for when a kernel is first called: Numba tries to write where it is to be."""
+
+    def __init__(self, function: Callable[..., Any], *, inner: bool = False) -> None:
+        self._make = partial(Cache, function, inner=inner)
+
+    @cached_property
+    def _made(self) -> Cache:
+        return self._make()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._made, name)
 
 
 class Cache(FunctionCache):  # type: ignore[misc]
