@@ -233,7 +233,7 @@ def is_run(path: Path) -> bool:
     from etude.ingest import runs
 
     if runs.is_list(path):
-        return True
+        return not runs.hosts_in(path)
     folder = path if path.is_dir() else path.parent
     if path.is_file() or not folder.is_dir() or not any(_ends(entry.name, ".json") for entry in os.scandir(folder)):
         return False
