@@ -42,7 +42,8 @@ def open(
     spread: runs.Spread | None = None,
 ) -> Job:
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
-    folder written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), or dumps of its Flight Recorder.
+    folder written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), dumps of its Flight Recorder, or a
+    trace of another profiler (docs/readers.md).
     An address (`s3://bucket/run/`, `https://...`) is fetched first (`etude.remote`).
     `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks
     as they are read, `workers` at a time (0: of large recordings as many as there are cores, else one). `ranks` and
@@ -314,7 +315,7 @@ TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
-    Format("a trace of JAX (`.xplane.pb`, a folder of `jax.profiler.trace`)", is_other_profile, _read_other_profile),
+    Format("a trace of JAX (`.xplane.pb`) or Nsight Systems (`.sqlite`)", is_other_profile, _read_other_profile),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
     Format("a folder of such traces, one a rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run),
     Format("what PyTorch's ExecutionTraceObserver wrote, without times (`name.rank0.et.json`)", is_hosts, _read_hosts),

@@ -34,6 +34,8 @@ from etude.kernels import first_use, records
 
 PACKAGE = __name__.partition(".")[0]
 BLAS = "scipy.linalg.cython_blas"
+BEST = 3
+"""Numba's own level of optimization; code of another (`NUMBA_OPT=1`, which is compiled sooner) is kept apart."""
 
 
 def _know_arrays() -> None:
@@ -105,6 +107,8 @@ class Cache(FunctionCache):  # type: ignore[misc]
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         fields = tuple(sorted({f"{t.instance_class.__qualname__}{t.instance_class._fields}" for t in _records(sig)}))
         key = (*super()._index_key(sig, codegen), fields, taken(self._py_func), records.PASSED)
+        if int(config.OPT) != BEST:
+            key = (*key, int(config.OPT))
         return (*key, "inner") if self.inner else key
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
