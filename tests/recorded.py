@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 from etude.link.device import DeviceTrace, read_device
@@ -60,3 +62,27 @@ def read_host_json(value: Any, path: str = "host.json") -> HostTrace:
 def read_device_json(value: Any, path: str = "device.json") -> DeviceTrace:
     text = value if isinstance(value, bytes) else json.dumps(value).encode()
     return read_device(pad(text), len(text), path)
+
+
+# -- ranks of a run ---------------------------------------------------------------------------------------------------
+
+WORLD = {"backend": "nccl", "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
+ARGS = {
+    "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 256, "Out msg nelems": 256, "Group size": 2,
+    "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
+}  # fmt: skip
+
+
+def rank_json(rank: int, start: float, nccl_us: float) -> dict[str, Any]:
+    """One all-reduce of 1 KiB that this rank sees for so long."""
+    return device_json(
+        op("aten::mm", start, 10, 1),
+        op("record_param_comms", start + 10, 10, 2) | {"args": {"External id": 1002, **ARGS}},
+        launch(start + 12, 2),
+        kernel("ncclDevKernel_AllReduce", start + 20, nccl_us, 2, 2, stream=9, **ARGS),
+        distributedInfo={"rank": rank, **WORLD},
+    )
+
+
+def put(path: Path, content: dict[str, Any]) -> None:
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))

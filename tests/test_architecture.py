@@ -12,7 +12,7 @@ from module_graph import circles, folders, inside, module_graph, module_name, so
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet", "pages", "rounds"}
+GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet", "pages", "rounds", "notebook"}
 BASE = GROUND | {"kernels", "machine", "model"}
 VERBS = {
     "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "qualify", "analyse",
@@ -24,11 +24,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "faces": set(),
     "units": {"errors"},
     "files": {"errors"},
+    "remote": {"errors"},
     "config": {"errors", "units"},
     "seals": set(),
     "quiet": set(),
     "pages": set(),
     "rounds": set(),
+    "notebook": {"units"},
     "kernels": {"errors"},
     "machine": GROUND | {"kernels"},
     "model": GROUND | {"kernels", "machine"},
@@ -48,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analyse": BASE | {"cost"},
     "view": BASE,
     # composers
-    "opening": BASE | {"store", "cost", "link", "ingest"},
+    "opening": BASE | {"store", "cost", "link", "ingest", "remote"},
     "predict": BASE | VERBS | {"store", "cost", "opening"},
     "serve": BASE | {"cost", "generate", "simulate", "predict"},
     "fleet": BASE | {"cost", "generate", "simulate", "analyse", "predict", "serve"},
@@ -57,9 +59,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "study": BASE | {"view", "__init__"},  # its points are commands, which the command line runs for it
     "search": BASE
     | {"cost", "generate", "simulate", "analyse", "view", "predict", "serve", "fleet", "study", "opening"},
+    "mcp": BASE | {"store", "cost", "opening", "generate", "transform", "simulate", "analyse", "predict", "__init__"},
     "cli": BASE
     | VERBS
-    | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "archive", "study", "search", "__init__"},
+    | {"store", "cost", "opening", "remote", "predict", "serve", "fleet", "report", "archive", "study", "search"}
+    | {"mcp", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
     "__init__": BASE | VERBS | {"store", "cost", "opening", "predict", "study"},
     "__main__": {"cli"},
@@ -152,7 +156,7 @@ def test_a_face_has_few_names_and_each_is_there(room: str):
         assert there == name and getattr(module, name) is not None
 
 
-COMPOSERS = ("predict", "serve", "fleet", "report", "archive", "study", "opening", "cli", "__init__")
+COMPOSERS = ("predict", "serve", "fleet", "report", "archive", "study", "opening", "mcp", "cli", "__init__")
 SHELVES = ("analyse", "view")
 """Rooms whose files are their faces, each with an `__all__`."""
 

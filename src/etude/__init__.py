@@ -3,6 +3,7 @@
 `import etude` is light: each public name is loaded from its home when it is first asked for.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from etude.faces import face
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from etude.study import study as study
     from etude.transform.edits import edit as edit
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "EtudeError",
@@ -58,6 +59,11 @@ __all__ = [
 ]
 
 __getattr__ = face(__name__)
+
+if "IPython" in sys.modules:  # in a notebook tables are shown with their units
+    from etude.notebook import register
+
+    register()
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude import remote
 from etude.errors import ClusterError, UsageError, in_file
 from etude.model.schema import Collective
 
@@ -41,7 +42,9 @@ def open(
     spread: runs.Spread | None = None,
 ) -> Job:
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
-    folder written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), or dumps of its Flight Recorder.
+    folder written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), dumps of its Flight Recorder, or a
+    trace of another profiler (docs/readers.md).
+    An address (`s3://bucket/run/`, `https://...`) is fetched first (`etude.remote`).
     `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks
     as they are read, `workers` at a time (0: of large recordings as many as there are cores, else one). `ranks` and
     `passes` are for an ASTRA-sim text workload, which does not say how many there are. `spread` links the ranks of a
@@ -50,7 +53,7 @@ def open(
     Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
     analyses take it. Of a profiler's trace they are those of every operator, call and device activity.
     """
-    place = Path(path)
+    place = remote.local(path)
     if is_text(place):
         return _read_text(place, ranks, passes)
     if ranks is not None or passes is not None:
@@ -72,7 +75,8 @@ def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
     from etude.model import run
     from etude.store import cards
 
-    return run.recorded(open(path, **options), card=cards.find(Path(path)))
+    place = remote.local(path)
+    return run.recorded(open(place, **options), card=cards.find(place))
 
 
 def check(path: str | os.PathLike[str], *, complete: bool = False, **options: Any) -> list[Finding]:
@@ -81,10 +85,11 @@ def check(path: str | os.PathLike[str], *, complete: bool = False, **options: An
     from etude.model.check.whole import check as check_job
     from etude.store import streamed
 
-    read = _rank_by_rank(Path(path), options)
+    place = remote.local(path)
+    read = _rank_by_rank(place, options)
     if read is not None:
-        return streamed.check_ranks(read, Path(path), complete=complete, **options)
-    return check_job(open(path, **options), complete=complete)
+        return streamed.check_ranks(read, place, complete=complete, **options)
+    return check_job(open(place, **options), complete=complete)
 
 
 def summary(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
@@ -92,10 +97,11 @@ def summary(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
     from etude.model.summary import summary as summary_of
     from etude.store import chakra, streamed
 
-    read = _rank_by_rank(Path(path), options)
+    place = remote.local(path)
+    read = _rank_by_rank(place, options)
     if read is not None:
-        return streamed.summarise_ranks(read, Path(path), **options)
-    job = open(path, **options)
+        return streamed.summarise_ranks(read, place, **options)
+    job = open(place, **options)
     return summary_of(job) | {"written_by": chakra.written_by(job)}
 
 
@@ -228,12 +234,14 @@ def is_profile(path: Path) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    """A folder of what the ranks of a run recorded, or the name of one run in it."""
+    """A folder of what the ranks of a run recorded, the name of one run in it, or a list of files."""
+    from etude.ingest import runs
+
+    if runs.is_list(path):
+        return not runs.hosts_in(path)
     folder = path if path.is_dir() else path.parent
     if path.is_file() or not folder.is_dir() or not any(_ends(entry.name, ".json") for entry in os.scandir(folder)):
         return False
-    from etude.ingest import runs
-
     return bool(runs.runs_in(path))
 
 
@@ -264,27 +272,57 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     return causal.to_job(reading.stem(path), linked)
 
 
+def is_hosts(path: Path) -> bool:
+    """What PyTorch's ExecutionTraceObserver wrote, and no device trace beside it?"""
+    from etude.ingest import runs
+
+    return bool(runs.hosts_in(path))
+
+
+def _read_hosts(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import runs
+
+    if options["groups"] is not None:
+        raise UsageError("a host trace has its groups with it", where=str(path), hint="leave out --groups")
+    return runs.host_job(path, options["max_bytes"], options["advance"])
+
+
+def is_other_profile(path: Path) -> bool:
+    """A trace of JAX, Nsight Systems or rocprof, or a folder of one?"""
+    from etude.ingest import profiles
+
+    return profiles.is_profile(path)
+
+
+def _read_other_profile(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import profiles
+
+    return profiles.read_job(path, options)
+
+
 def is_dumps(path: Path) -> bool:
     """Dumps of PyTorch's Flight Recorder, and no trace beside them?"""
-    from etude.ingest import flight_dumps
+    from etude.ingest import profiles
 
-    return bool(flight_dumps.dumps_in(path))
+    return bool(profiles.dumps_in(path))
 
 
 def _read_dumps(path: Path, options: dict[str, Any]) -> Job:
-    from etude.ingest import flight_dumps
+    from etude.ingest import profiles
 
     if options["groups"] is not None:
         raise UsageError("the dumps have their groups with them", where=str(path), hint="leave out --groups")
-    return flight_dumps.read_job(path, max_bytes=options["max_bytes"], advance=options["advance"])
+    return profiles.read_dumps(path, max_bytes=options["max_bytes"], advance=options["advance"])
 
 
 TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
+    Format("a trace of JAX (`.xplane.pb`) or Nsight Systems (`.sqlite`)", is_other_profile, _read_other_profile),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
-    Format("a folder of such traces, one a rank (`name.rank0.kineto.json.gz`)", is_run, _read_run),
+    Format("a folder of such traces, one a rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run),
+    Format("what PyTorch's ExecutionTraceObserver wrote, without times (`name.rank0.et.json`)", is_hosts, _read_hosts),
     Format("dumps of PyTorch's Flight Recorder (JSON or pickle, one a rank)", is_dumps, _read_dumps),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )

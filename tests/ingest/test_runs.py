@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,28 +15,7 @@ from etude.errors import EtudeError, MismatchError, UsageError
 from etude.ingest import causal, runs, spill
 from etude.model.check.whole import check
 from etude.model.schema import UNKNOWN, Collective, Kind
-from recorded import device_json, event, kernel, launch, op
-
-WORLD = {"backend": "nccl", "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
-ARGS = {
-    "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 256, "Out msg nelems": 256, "Group size": 2,
-    "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
-}  # fmt: skip
-
-
-def rank_json(rank: int, start: float, nccl_us: float) -> dict[str, Any]:
-    """One all-reduce of 1 KiB that this rank sees for so long."""
-    return device_json(
-        op("aten::mm", start, 10, 1),
-        op("record_param_comms", start + 10, 10, 2) | {"args": {"External id": 1002, **ARGS}},
-        launch(start + 12, 2),
-        kernel("ncclDevKernel_AllReduce", start + 20, nccl_us, 2, 2, stream=9, **ARGS),
-        distributedInfo={"rank": rank, **WORLD},
-    )
-
-
-def put(path: Path, content: dict[str, Any]) -> None:
-    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+from recorded import ARGS, WORLD, device_json, event, kernel, launch, op, put, rank_json
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from etude.cli import main
 from etude.cli.study import executed
 from etude.study import entries
 from etude.study import study as opened
+from etude.study.library import GALLERY
 from etude.study.tasks import Said
 
 ENTRIES = {entry["name"]: entry for entry in entries()}
@@ -35,6 +36,31 @@ def test_an_entry_says_what_it_is(name: str) -> None:
     assert {"title", "about", "published", "not_shown", "paper"} <= set(spec.facts)
     kinds = [check.kind for check in spec.checks]
     assert "shape" in kinds and "exact" in kinds
+
+
+def test_every_entry_says_how_its_mechanism_is_switched_off_and_then_asks_something_else() -> None:
+    """What comes of it is tested above for each; here, that none is left out."""
+    files = {path.stem for path in GALLERY.glob("*.yaml")}
+    assert files == set(ENTRIES) and len(files) >= 83
+    for name in ENTRIES:
+        one, off = opened(name, quick=True), opened(name, quick=True, neutral=True)
+        assert one.spec.neutral and one.spec.variants != off.spec.variants, name
+
+
+def test_all_entries_end_with_one_line_of_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two small entries in the place of all."""
+    listed = [ENTRIES[name] for name in ("tempus", "taper")]
+    monkeypatch.setattr("etude.study.entries", lambda: listed)
+    monkeypatch.chdir(tmp_path)
+    checks = sum(len(opened(entry["name"]).spec.checks) for entry in listed)
+    assert main(["study", "run", "--all", "--quick"]) == 0
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(rf"2 entries, 2 whole; {checks} checks, 0 failed; \d+ CPU s", last)
+    assert main(["study", "run", "--all", "--quick", "--neutral"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(rf"2 entries, 2 whole; {checks} checks, [1-9]\d* failed \(.*tempus.*\); \d+ CPU s", last)
 
 
 def test_the_list_and_one_run_as_json(

@@ -171,5 +171,5 @@ def _mfu(one: Sampled) -> float:
     peak = device.peak(card.plan.precision or "bf16") if device else None
     if not peak:
         raise UsageError("nothing is known of the device, which `mfu` needs", where=one.run.job.name,
-                         hint="--device h100")  # fmt: skip
+                         hint="--ran-on h100")  # fmt: skip
     return card.plan.model_flops_per_step * 1e9 / (peak * (card.plan.ranks or one.run.job.world_size))

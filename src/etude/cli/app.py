@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from etude import __version__
+from etude.cli.arguments import rewritten
 from etude.cli.commands import ANALYSE, COMMANDS, CONVERT, LOOK, MAKE, OTHER_NAMES, RUN, file_of
 from etude.cli.running import Settings
 
@@ -66,8 +67,8 @@ class Root(TyperGroup):
         for words in (2, 1):
             name = " ".join(args[:words])
             if len(args) >= words and name in COMMANDS:
-                self.commands[name] = _loaded(name)
-                return name, self.commands[name], args[words:]
+                self.commands[name] = command = _loaded(name)
+                return name, command, rewritten(name, command.params, args[words:])
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -91,8 +92,11 @@ def _listed(name: str) -> TyperCommand:
 
 @cache
 def _loaded(name: str) -> Any:
+    from etude.cli.help import dressed
+    from etude.cli.panels import panels
+
     import_module(f"etude.cli.{file_of(name)}")
-    return typer.main.get_group(app).commands[name]
+    return dressed(typer.main.get_group(app).commands[name], panels)
 
 
 app = typer.Typer(

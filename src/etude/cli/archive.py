@@ -6,7 +6,7 @@ import typer
 from etude.cli.app import LOOK, app
 from etude.cli.inputs import Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
-from etude.cli.runs import OnSystem, TimesFile, open_run
+from etude.cli.runs import OnSystem, RanOn, TimesFile, open_run
 from etude.errors import UsageError
 
 archive = typer.Typer(
@@ -25,7 +25,7 @@ LAKE = Path("lake")
 def add(
     paths: Annotated[list[Path], typer.Argument(help="Runs: whatever `etude report` takes.", show_default=False)],
     into: Into = LAKE,
-    device: Annotated[str, typer.Option(help="What it ran on: `h100`, `mi300x`, ...; default: what it says.")] = "",
+    ran_on: RanOn = "",
     force: Annotated[bool, typer.Option("--force", "-f", help="Write the rows of a run that is there again.")] = False,
     system: OnSystem = "",
     timing: TimesFile = None,
@@ -54,7 +54,7 @@ def add(
         if new:
             with progress(f"analysing {path}", len(TABLES)) as advance:
                 made = entry_of(
-                    run, path=str(path), version=__version__, device=device_of(run.job, device), advance=advance
+                    run, path=str(path), version=__version__, device=device_of(run.job, ran_on), advance=advance
                 )
             new = lake.add(made, force=force)
         rows.append({"run": key, "path": str(path), "added": new})

@@ -15,7 +15,7 @@ EXAMPLE = """A software stack of your own, from measured steps or a recorded run
 [bold]Example[/bold]
 
   etude calibrate measured.csv --from nemo -o my-stack.yaml
-  etude calibrate run/ --system dgx-h100 -o my-stack.yaml
+  etude calibrate run/ --ran-on dgx-h100 -o my-stack.yaml
   etude predict llama3-8b --gpus 64 --zero 3 --stack my-stack.yaml --system dgx-h100
 
 A CSV has the columns that `etude predict --rows` reads; a run is what PyTorch recorded, with shapes. The
@@ -29,7 +29,7 @@ def calibrate(
     path: Annotated[Path, typer.Argument(help="CSV of measured steps, or a recorded run.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="YAML file of the stack.", show_default=False)],
     base: Annotated[str, typer.Option("--from", help="Stack to start from: a name, or a YAML file.")] = "default",
-    system: Annotated[str, typer.Option("--system", "-s", help="System that a recorded run ran on.")] = "",
+    ran_on: Annotated[str, typer.Option("--ran-on", "--system", "-s", help="System that a recorded run ran on.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -39,7 +39,7 @@ def calibrate(
 
     if out.suffix not in (".yaml", ".yml"):
         raise UsageError(f"`{out}` is not the name of a YAML file", hint="-o my-stack.yaml")
-    found = _calibrated(path, base, system, out.stem)
+    found = _calibrated(path, base, ran_on, out.stem)
     with writing(out, force=force) as temporary:
         temporary.write_text(yaml.safe_dump(found.stack.to_dict(), sort_keys=False, allow_unicode=True), "utf-8")
     _tell(found, json=json)
@@ -47,7 +47,7 @@ def calibrate(
     return 0
 
 
-def _calibrated(path: Path, base: str, system: str, name: str) -> "Calibrated":
+def _calibrated(path: Path, base: str, ran_on: str, name: str) -> "Calibrated":
     from etude.cost.stacks import open_stack
     from etude.predict.measured import calibrate as from_rows
     from etude.predict.measured import calibrate_run, read_rows
@@ -60,9 +60,9 @@ def _calibrated(path: Path, base: str, system: str, name: str) -> "Calibrated":
     from etude.cli.runs import open_run
     from etude.machine import open_system
 
-    if not system:
-        raise UsageError("a recorded run needs the system that it ran on", hint="--system dgx-h100")
-    return calibrate_run(open_run(path, None, 1), open_system(system), start, name)
+    if not ran_on:
+        raise UsageError("a recorded run needs the system that it ran on", hint="--ran-on dgx-h100")
+    return calibrate_run(open_run(path, None, 1), open_system(ran_on), start, name)
 
 
 def _tell(found: "Calibrated", *, json: bool) -> None:

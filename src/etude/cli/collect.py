@@ -15,15 +15,17 @@ def collect(
     warmup: Annotated[int, typer.Option(help="Optimizer steps to let pass before.")] = 6,
     whole: Annotated[bool, typer.Option("--whole", help="Record all, from `import torch` to the end.")] = False,
     name: Annotated[str, typer.Option(help="What the names of the files start with.")] = "trace",
-    stacks: Annotated[bool, typer.Option("--stacks", help="Python frames too.")] = False,
-    memory: Annotated[bool, typer.Option("--memory", help="Allocations too.")] = False,
+    stacks: Annotated[bool, typer.Option("--stacks", help="Record Python frames, too.")] = False,
+    allocations: Annotated[
+        bool, typer.Option("--allocations", "--memory", help="Record allocations of memory, too.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run.")] = False,
 ) -> int:
     """Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"""
     from etude.collect import CollectOptions, launch
 
     asked = {"steps": None, "warmup": 0} if whole else {"steps": steps, "warmup": warmup}
-    options = CollectOptions.from_dict({"name": name, "stacks": stacks, "memory": memory, "force": force, **asked})
+    options = CollectOptions.from_dict({"name": name, "stacks": stacks, "memory": allocations, "force": force, **asked})
     done = launch(command, out, options, whole=whole)
     for problem in done.problems:
         say(f"etude collect: {problem}")

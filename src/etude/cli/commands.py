@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "card": (LOOK, "The workload card of a job, as YAML: its model, plan, hardware and software"),
     "archive": (LOOK, "Many runs in one place: add a run, list them, ask them all by SQL, merge their files"),
+    "mcp": (
+        LOOK,
+        "A server for assistants (Model Context Protocol, on stdin and stdout): ask about traces, predict, what-if",
+    ),
     "convert": (
         CONVERT,
         "A job in another format: Chakra `.et`, JSON, Parquet; all files of ASTRA-sim; flows; also from ASTRA-sim text",
@@ -73,9 +77,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery",
     ),
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
+    "simulate astra": (
+        RUN,
+        "What ASTRA-sim says of a workload, from its own files: the same cycles, and why it hangs or aborts",
+    ),
     "replay": (
         RUN,
         "Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes",
+    ),
+    "replay communication": (
+        RUN,
+        "The communication of a job again, between processes of this machine or under torchrun; every call is checked",
     ),
     "energy": (RUN, "Power over time and energy of a run, or of a model that is predicted: J, kWh, carbon, price"),
     "ops": (RUN, "A database of measured operators: what it lacks for a set of models, measure it, show, add, import"),

@@ -7,7 +7,7 @@ from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
 from etude.cli.repetitions import opened_runs, sampled
-from etude.cli.runs import show
+from etude.cli.runs import RanOn, show
 
 if TYPE_CHECKING:
     from etude.analyse.gate import Limit
@@ -31,12 +31,14 @@ def compare(
         list[str],
         typer.Option("--fail-if", help='Exit with 1 if B is worse, e.g. "step > +3%"; may be given several times.'),
     ] = [],  # noqa: B006 - Typer copies it
-    system: Annotated[str, typer.Option("--system", help="Take both as simulated on this system.")] = "",
-    system_a: Annotated[str, typer.Option("--system-a", help="Take A as simulated on this system.")] = "",
-    system_b: Annotated[str, typer.Option("--system-b", help="Take B as simulated on this system.")] = "",
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate both there: a name of `etude systems`, or a file.")
+    ] = "",
+    system_a: Annotated[str, typer.Option("--system-a", help="Simulate A there.")] = "",
+    system_b: Annotated[str, typer.Option("--system-b", help="Simulate B there.")] = "",
     timing_a: Annotated[Path | None, typer.Option("--timing-a", help="Times of A's nodes from a file.")] = None,
     timing_b: Annotated[Path | None, typer.Option("--timing-b", help="Times of B's nodes from a file.")] = None,
-    device: Annotated[str, typer.Option(help="What the runs ran on, for `mfu`: `h100`, ...")] = "",
+    ran_on: RanOn = "",
     operators: Annotated[
         bool, typer.Option("--operators", help="By the operators that launched, which other devices have, too.")
     ] = False,
@@ -71,7 +73,7 @@ def compare(
     limits = [parse_limit(text) for text in fail_if]
     first = opened_runs(a, workers, system_a or ("" if timing_a else system), timing_a)
     second = opened_runs(b, workers, system_b or ("" if timing_b else system), timing_b)
-    checks = _checked(first, second, limits, device) if limits else []
+    checks = _checked(first, second, limits, ran_on) if limits else []
     failed = any(check["failed"] for check in checks)
     one, two = (_typical(runs) for runs in (first, second))
     if json:
@@ -110,13 +112,13 @@ def _records(a: Path, b: Path, fail_if: list[str], *, json: bool, csv: bool, md:
     return 0
 
 
-def _checked(first: Runs, second: Runs, limits: "list[Limit]", device: str) -> list[dict[str, Any]]:
+def _checked(first: Runs, second: Runs, limits: "list[Limit]", ran_on: str) -> list[dict[str, Any]]:
     from etude.analyse.gate import gate
     from etude.report import device_of
 
     memory = any(limit.measure == "memory" for limit in limits)
     sides = [
-        [sampled(place, run, device_of(run.job, device), memory=memory) for place, run in runs]
+        [sampled(place, run, device_of(run.job, ran_on), memory=memory) for place, run in runs]
         for runs in (first, second)
     ]
     with progress("checking"):

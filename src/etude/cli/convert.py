@@ -48,7 +48,7 @@ def convert(
         str,
         typer.Option(
             "--system",
-            help="A system of the catalogue, or a file: for `astra` and `flows`, and to price compute for `simai`.",
+            help="The system that written files simulate (`astra`, `flows`), and that compute is priced on (`simai`).",
         ),
     ] = "",
     dialect: In = Dialect.PLAIN,

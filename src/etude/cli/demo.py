@@ -49,6 +49,9 @@ def demo(
     torch: Annotated[
         bool, typer.Option("--torch", help="Record a small program here and play it again; needs PyTorch.")
     ] = False,
+    recording: Annotated[
+        bool, typer.Option("--recording", help="Only write the embedded recording, as PyTorch wrote it, into --out.")
+    ] = False,
 ) -> int:
     """The main path end to end on an embedded recording: no GPU, no server, no download"""
     import shutil
@@ -56,6 +59,11 @@ def demo(
 
     from etude.files import writing
 
+    if recording:
+        with writing(out) as folder, as_file(files("etude") / "sample") as sample:
+            shutil.copytree(sample, folder, dirs_exist_ok=True)
+        say(f"wrote {out}: two training steps of a small GPT, recorded on an NVIDIA H200")
+        return 0
     if torch:
         _need_torch()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +76,7 @@ def demo(
     if torch:
         _replayed(out)
     _generated(out)
-    _do("report", f"{out}/job", "--device", "h200", "--title", "A small GPT on an H200", "-o", f"{out}/report.html",
+    _do("report", f"{out}/job", "--ran-on", "h200", "--title", "A small GPT on an H200", "-o", f"{out}/report.html",
         say="Back to the recording, as a page to read:")  # fmt: skip
     say(f"\nOpen {out}/slow.html and {out}/report.html in a browser; the rest is beside them. Next: etude --help")
     return 0
@@ -121,7 +129,7 @@ def _generated(out: Path) -> None:
     _do("predict", *MODEL, "--system", "dgx-h100", say="How long would a step take on two DGX H100?")
     _do("simulate", f"{out}/llama", "--system", "dgx-h100", "--slow-rank", "3=1.2", "--timing", f"{out}/slow.parquet",
         say="And if the GPU of rank 3 were 20% slow? Everybody waits for it:")  # fmt: skip
-    _do("report", f"{out}/llama", "--timing", f"{out}/slow.parquet", "--device", "h100", "--title",
+    _do("report", f"{out}/llama", "--timing", f"{out}/slow.parquet", "--ran-on", "h100", "--title",
         "Llama 3 8B on 16 GPUs, one of them slow", "-o", f"{out}/slow.html",
         say="Would anybody find out who it is? As a page:")  # fmt: skip
 

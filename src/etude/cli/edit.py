@@ -27,7 +27,10 @@ def edit(
     to: Format = To.PARQUET,
     dialect: In = Dialect.PLAIN,
     system: Annotated[
-        str, typer.Option("--system", "-s", help="What `when=pays` and `dtype` judge by: a name, or a YAML file.")
+        str,
+        typer.Option(
+            "--system", "-s", help="Simulate there what `when=pays` and `dtype` decide by: a name, or a YAML file."
+        ),
     ] = "",
     times_on: TimesOn = "",
     groups: GroupFile = None,

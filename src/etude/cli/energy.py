@@ -11,7 +11,7 @@ import typer
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
 from etude.cli.plan_flags import model_of, plan_of, with_plan
-from etude.cli.runs import TimesFile, find_run, grown, no_times
+from etude.cli.runs import RanOn, TimesFile, find_run, grown, no_times
 from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, with_serving
 from etude.cli.simulation import Kernels, Units
 from etude.errors import UsageError
@@ -26,7 +26,7 @@ EXAMPLE = """Power over time and energy of a run, or of a model that is predicte
 
 [bold]Example[/bold]
 
-  etude energy run/ --device h200
+  etude energy run/ --ran-on h200
   etude energy llama3-8b --gpus 64 --zero 3 --system dgx-h100 --region sweden
   etude energy qwen3-8b --serve --prefill 2048 --decode 256 --batch 16 --system dgx-h200 --clock 1200MHz
   etude energy llama3-70b --gpus 512 --tp 8 --pp 4 --system dgx-h100 --smooth floor:0.8 --timeline p.parquet
@@ -48,8 +48,10 @@ def energy(
     flags: dict[str, Any],
     serving: dict[str, Any],
     target: Target = "",
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
-    device: Annotated[str, typer.Option(help="What a run's ranks were: `h200`; default: the system's.")] = "",
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
+    ] = "",
+    ran_on: RanOn = "",
     clock: Annotated[str, typer.Option(help="Clock of the devices: `1200MHz`, or `0.8` of the nominal one.")] = "",
     cap: Annotated[str, typer.Option(help="Most power of a device, `500W`: the clock is the highest that fits.")] = "",
     region: Annotated[str, typer.Option(help="Where it runs, for carbon and price: `sweden`, `usa`, ...")] = "",
@@ -75,7 +77,7 @@ def energy(
     if rows is not None:
         return _rows(rows, system, json=json)
     if not target:
-        raise UsageError("neither a run nor a model is given", hint="etude energy run/ --device h200")
+        raise UsageError("neither a run nor a model is given", hint="etude energy run/ --ran-on h200")
     if every and timeline is None:
         raise UsageError("--every is of the timeline", hint="--timeline power.parquet")
     if regions is not None and not region:
@@ -94,7 +96,7 @@ def energy(
         given = [f"--{name.replace('_', '-')}" for name in (*flags, *serving)]
         if given or serve or stack or plan:
             raise UsageError(f"{(given or ['--serve, --stack or --plan'])[0]} is of a model, and {target} is a run")
-        made = _of_run(Path(target), system, device, timing, again=bool(clock or cap))
+        made = _of_run(Path(target), system, ran_on, timing, again=bool(clock or cap))
     elif serve:
         asked = Asked(target, None, flags, serving, plan, requests, draft, system, memory="", name="")
         made = _of_serving(asked, check=memory_check, **chosen)
@@ -140,10 +142,12 @@ def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again:
     """A run as it was; at another clock as it would be on the system, with its recorded compute slowed."""
     from etude.analyse.energy import energy as analyse
     from etude.analyse.steps import step_times
-    from etude.machine import open_device
+    from etude.machine import device_names, open_device
     from etude.predict.energy import slowed
     from etude.simulate import simulate
 
+    if device and device not in device_names():  # a system, which may have devices of several kinds
+        system, device = system or device, ""
     job, run = find_run(path, None, 0, "", timing)
     name = system or (run.card.hardware.system if run is not None and run.card is not None else "")
     on = grown(_system(name), name, job.world_size) if name and (run is None or again or not device) else None
@@ -151,7 +155,7 @@ def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again:
         raise no_times(path)
     own = open_device(device) if device else on.device if on is not None else None
     if own is None:
-        raise UsageError("nothing says what the run's devices are", where=str(path), hint="--device h200")
+        raise UsageError("nothing says what the run's devices are", where=str(path), hint="--ran-on h200")
     if again and on is None:
         raise UsageError("another clock needs a system to simulate on", hint="--system dgx-h200")
     simulated, mixed = run is None or again, not device and on is not None and bool(on.devices)

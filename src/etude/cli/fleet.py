@@ -54,7 +54,9 @@ def fleet(
     recovery: dict[str, Any],
     group: dict[str, Any],
     model: ModelName = "",
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
+    ] = "",
     stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
     plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
     days: Annotated[float, typer.Option(min=0.0, help="How long the job runs.")] = 30.0,

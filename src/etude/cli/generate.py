@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import MAKE, app
+from etude.cli.inputs import memory_limit
 from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, write_job
 from etude.cli.output import AsJson, emit
 from etude.cli.plan_flags import ModelName, mapped_figures, model_of, plan_of, with_plan
@@ -47,8 +48,12 @@ def generate(
     to: Format = To.PARQUET,
     dialect: In = Dialect.PLAIN,
     name: Annotated[str, typer.Option(help="Name of the job; default: the model's.")] = "",
-    system: Annotated[str, typer.Option("--system", "-s", help="Refuse what does not fit its memory.")] = "",
-    memory: Annotated[str, typer.Option(help="Refuse what does not fit: `80GB`.")] = "",
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate passes there: with --requests, requests wait for them.")
+    ] = "",
+    memory: Annotated[
+        str, typer.Option(help="Refuse what does not fit: `80GB`, or the memory of a system's device: `dgx-h100`.")
+    ] = "",
     memory_out: Annotated[
         Path | None, typer.Option(help="Write memory over time: `.csv` or `.parquet`.", dir_okay=False)
     ] = None,
@@ -67,7 +72,6 @@ def generate(
     from etude.generate import generate as make
     from etude.generate.model import model_names
     from etude.predict import check_memory
-    from etude.units import parse_bytes
 
     files = Files(out=out, to=to, dialect=dialect, force=force, no_write=no_write)
     if sections is not None:
@@ -91,7 +95,7 @@ def generate(
 
         check_memory(found, open_system(system).device.memory_bytes, f"{found.model.name} on {system}")
     if memory:
-        check_memory(found, parse_bytes(memory), found.model.name)
+        check_memory(found, memory_limit(memory), found.model.name)
     _memory_over_time(found, memory_out, force=force)
     limits = write_job(found.job, files, card_of(found, made_by=by))
     emit(found.summary() | limits if json else _shown(found), json=json)
@@ -101,10 +105,9 @@ def generate(
 def _limit(system: str, memory: str) -> int:
     """The memory of a rank, where a flag says it; 0: any."""
     from etude.machine import open_system
-    from etude.units import parse_bytes
 
     limits = [open_system(system).device.memory_bytes] if system else []
-    return min([*limits, *([parse_bytes(memory)] if memory else [])], default=0)
+    return min([*limits, *([memory_limit(memory)] if memory else [])], default=0)
 
 
 def _memory_over_time(found: "Generated | ServedJob", path: Path | None, *, force: bool) -> None:

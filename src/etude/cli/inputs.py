@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 JOB_HELP = (
     "A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, a Parquet folder, or what "
-    "PyTorch wrote: a profiler's trace, a folder of them, dumps of the Flight Recorder."
+    "PyTorch wrote: a profiler's trace, a folder of them or its files one by one, dumps of the Flight Recorder. Also "
+    "an address, such as `s3://bucket/run/`."
 )
 JobPath = Annotated[Path, typer.Argument(help=JOB_HELP, show_default=False)]
 GroupFile = Annotated[
@@ -33,6 +34,16 @@ OnRay = Annotated[
 MaxBytes = Annotated[
     str | None, typer.Option("--max-bytes", help="Largest size a file may have or unpack to, e.g. `4GiB`.")
 ]
+
+
+def memory_limit(text: str) -> int:
+    """Bytes of `80GB`, or of the memory of a device of a system; 0 where nothing is given."""
+    from etude.machine import open_system, system_names
+    from etude.units import parse_bytes
+
+    if text in system_names() or (text and Path(text).is_file()):
+        return open_system(text).device.memory_bytes
+    return parse_bytes(text) if text else 0
 
 
 def open_job(

@@ -6,6 +6,7 @@ import typer
 from etude.cli.app import CONVERT, app
 from etude.cli.inputs import MaxBytes
 from etude.cli.output import AsJson, emit, progress, say
+from etude.cli.runs import tell_absent
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def link(
         typer.Argument(
             metavar="TRACE",
             help="What the profiler (Kineto) wrote; before a second file, what ExecutionTraceObserver wrote. "
-            "A folder (or `folder/name`): all ranks of a run.",
+            "A folder (or `folder/name`, or a list `a.json,b.json`): all ranks of a run.",
         ),
     ],
     second: Annotated[
@@ -52,7 +53,7 @@ def link(
     if out == Path():
         raise UsageError("no file to write is given", hint="-o FILE.et")
     limit = parse_bytes(max_bytes) if max_bytes else None
-    if second is None and not as_official and (first.is_dir() or not first.exists()):
+    if second is None and not as_official and not first.is_file():
         _run(first, out, {"max_bytes": limit, "workers": workers, "any_window": any_window}, force, json)
         return
     if as_official:
@@ -98,6 +99,7 @@ def _run(path: Path, out: Path, options: dict[str, Any], force: bool, json: bool
         emit([{key: row[key] for key in row if key != "unmatched"} for row in report["ranks"]])
         for entry in report["unmatched"]:
             say(f"not linked: {entry['count']:,} x {entry['reason']}")
+    tell_absent(job)
     for note in job.notes:
         say(f"note: rank {note.rank}: {note.what}")
     say(f"wrote {len(done)} ranks to {out}")

@@ -12,9 +12,9 @@ from etude.errors import UsageError
 
 def offload(
     rows: Annotated[Path, typer.Argument(help="CSV file of copies, files, checkpoints or streamed layers.")],
-    system: Annotated[str, typer.Option("--system", "-s", help="System whose tiers and link to the host count.")] = (
-        "h200-server"
-    ),
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate there: its tiers and its link to the host.")
+    ] = ("h200-server"),
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,
@@ -41,14 +41,18 @@ def offload(
 
 def graph(
     feature: Annotated[str, typer.Option(help="Bytes of a node's features: `4kB`.")],
-    room: Annotated[str, typer.Option(help="Memory of the host for features, or for sums that wait: `32GB`.")],
+    room: Annotated[
+        str, typer.Option("--memory", "--room", help="Memory of the host for features, or for sums that wait: `32GB`.")
+    ],
     nodes: Annotated[int, typer.Option(min=0, help="Nodes of a graph that is drawn.")] = 0,
     edges: Annotated[int, typer.Option(min=0, help="Its edges: up to 2,000,000; a larger graph by its ratios.")] = 0,
     file: Annotated[Path | None, typer.Option("--graph", help="CSV of edges instead: source,target.")] = None,
     partitions: Annotated[int, typer.Option(min=1, help="Equal parts in which nodes are worked on.")] = 1,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the network.")] = 2,
     read: Annotated[str, typer.Option(help="`gather` pages, whole `partitions`, or `stream` all features.")] = "gather",
-    policy: Annotated[str, typer.Option(help="What leaves the room: lru, lfu, pinned, belady, min_pending.")] = "lru",
+    policy: Annotated[
+        str, typer.Option(help="What leaves that memory: lru, lfu, pinned, belady, min_pending.")
+    ] = "lru",
     page: Annotated[str, typer.Option(help="Bytes of a page, for `gather`.")] = "4kB",
     train: Annotated[bool, typer.Option("--train", help="A backward pass too.")] = False,
     regather: Annotated[bool, typer.Option("--regather", help="Gather again in the backward pass.")] = False,
@@ -60,7 +64,7 @@ def graph(
         "order"
     ),
     seed: Annotated[int, typer.Option(help="Seed of the graph.")] = 0,
-    system: Annotated[str, typer.Option("--system", "-s", help="System whose tier holds the features.")] = (
+    system: Annotated[str, typer.Option("--system", "-s", help="Simulate there: its tier holds the features.")] = (
         "h200-server"
     ),
     tier: Annotated[str, typer.Option(help="The tier.")] = "disk",
@@ -69,9 +73,9 @@ def graph(
 ) -> None:
     """What a graph network reads and writes whose features lie in storage, and how long it takes
 
-    etude ops graph --nodes 100000 --edges 1000000 --feature 512B --partitions 100 --room 8MB --read partitions
-    etude ops graph --nodes 100000 --edges 1000000 --exponent 2.2 --feature 512B --room 8MB --read stream --json
-    etude ops graph --graph edges.csv --partitions 64 --partitioner greedy --feature 1kB --room 64MB --train
+    etude ops graph --nodes 100000 --edges 1000000 --feature 512B --partitions 100 --memory 8MB --read partitions
+    etude ops graph --nodes 100000 --edges 1000000 --exponent 2.2 --feature 512B --memory 8MB --read stream --json
+    etude ops graph --graph edges.csv --partitions 64 --partitioner greedy --feature 1kB --memory 64MB --train
 
     The tier, the host, the link and the device work side by side, a part behind one another. docs/tiers.md says how.
     """
@@ -105,20 +109,22 @@ def graph(
 
 def place(
     model: Annotated[str, typer.Argument(help="Name, Hugging Face id, YAML file or `config.json`.")],
-    room: Annotated[str, typer.Option(help="Memory of the device that may be used: `2GiB,4GiB,8GiB`.")],
+    room: Annotated[
+        str, typer.Option("--memory", "--room", help="Memory of the device that may be used: `2GiB,4GiB,8GiB`.")
+    ],
     context: Annotated[int, typer.Option(min=1, help="Tokens whose keys and values are read.")] = 4096,
     bits: Annotated[float, typer.Option(help="Of a weight; keys and values have 16.")] = 16.0,
-    buffers: Annotated[str, typer.Option(help="Of the room, taken in any case.")] = "0.5GB",
+    buffers: Annotated[str, typer.Option(help="Part of it that is taken in any case.")] = "0.5GB",
     device: Annotated[
         str, typer.Option("--device", "-d", help="Device: a name in the catalogue, or your own.")
     ] = "rtx5090",
     host: Annotated[str, typer.Option(help="Whose memory holds the rest: a device of the catalogue.")] = "desktop",
     json: AsJson = False,
 ) -> None:
-    """Tokens a second of one sequence where a device holds a part of a model and the host the rest, by room
+    """Tokens a second of one sequence where a device holds a part of a model and the host the rest, by memory
 
-    etude ops place llama3-8b --room 2GiB,8GiB,24GiB --context 16384
-    etude ops place qwen3-30b-a3b --room 4GiB,12GiB --bits 4.5 --device rtx4090 --json
+    etude ops place llama3-8b --memory 2GiB,8GiB,24GiB --context 16384
+    etude ops place qwen3-30b-a3b --memory 4GiB,12GiB --bits 4.5 --device rtx4090 --json
 
     Reads alone take time: an upper bound, whose order by room was held against a published table.
     """

@@ -29,7 +29,9 @@ def plan(
     model: ModelName = "",
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
     plan: Annotated[Path | None, typer.Option(help="YAML with what is fixed; flags go over it.")] = None,
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
+    ] = "",
     stack: Annotated[
         str, typer.Option(help="Software whose efficiency counts: `etude stacks` lists them.")
     ] = "default",

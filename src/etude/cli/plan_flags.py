@@ -52,13 +52,28 @@ def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
     base: Any = of if kind == "choice" else types.get(kind, str)
     name = "--" + key.replace("_", "-")
     names = [f"{name}/--no-{key.replace('_', '-')}"] if kind == "flag" else [name]
-    usual = "" if f.default in (MISSING, None) or f.default_factory is not MISSING else f.default
-    shown = f" [default: {'on' if usual is True else 'off' if usual is False else usual}]" if usual != "" else ""
-    text = f.metadata["doc"] + ("; `4,5,4`" if kind == "list" else "") + shown.replace("[", r"\[")
-    option = typer.Option(*names, help=text[0].upper() + text[1:], rich_help_panel=panel, show_default=False)
+    usual = "" if f.default in (MISSING, None) or f.default_factory is not MISSING else _usual(f.default, kind)
+    text = f.metadata["doc"] + ("; `4,5,4`" if kind == "list" else "")
+    usual = "" if "default:" in text else usual
+    text += "" if text.endswith(".") else "."
+    option = typer.Option(*names, help=text[0].upper() + text[1:], rich_help_panel=panel, show_default=usual or False)
     return inspect.Parameter(
         f"{into}_{f.name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[base | None, option]
     )
+
+
+def _usual(value: Any, kind: str) -> str:
+    """A default as one would write it."""
+    from etude.units import format_bandwidth, format_bytes, format_time
+
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    forms: dict[str, Callable[[int], str]] = {
+        "time": format_time, "bytes": format_bytes, "bandwidth": format_bandwidth,
+    }  # fmt: skip
+    if kind in forms:
+        return forms[kind](int(value)) if value else "0"
+    return "" if value == () else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def figures_of(cls: type[T], given: dict[str, Any], where: str) -> T:

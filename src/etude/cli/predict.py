@@ -48,7 +48,9 @@ def predict(
     model: ModelName = "",
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
     plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
+    ] = "",
     stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
     rows: Annotated[Path | None, typer.Option(help="CSV of measured steps: predict each of its rows.")] = None,
     ops: OpsFile = None,

@@ -9,16 +9,13 @@ from etude.cli.inputs import JobPath, open_job
 from etude.cli.job_out import Force
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.ranks import Ranks, ranks_of
-from etude.cli.replay_communication import CommunicationOptions, replay_communication
+from etude.cli.replay_communication import CommunicationOptions, Sizes, Speed, play_communication
 
 if TYPE_CHECKING:
     from etude.replay import Program
 
 Only = StrEnum("Only", {"COMPUTE": "compute", "COMMUNICATION": "communication"})
-Sizes = StrEnum("Sizes", {"KEPT": "kept", "SCALED": "scaled"})
-COMMUNICATION = "With --only communication"
 Host = StrEnum("Host", {"FAST": "fast", "RECORDED": "recorded"})
-Speed = StrEnum("Speed", {"FLAT_OUT": "flat-out", "RECORDED": "recorded"})
 
 
 @app.command(
@@ -30,11 +27,14 @@ def replay(
         Path | None, typer.Option("--out", "-o", help="The folder for a trace of the replay; `etude compare` takes it.")
     ] = None,
     ranks: Ranks = "",
-    only: Annotated[Only | None, typer.Option(help="Leave communication out, or all else.")] = None,
+    only: Annotated[
+        Only | None,
+        typer.Option(help="`compute` leaves communication out; `etude replay communication` plays it alone."),
+    ] = None,
     iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are played.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Iterations before those that count.")] = 3,
     speed: Annotated[
-        Speed, typer.Option(help="As fast as it goes, or no call before its recorded moment.")
+        Speed, typer.Option(help="As fast as possible, or no call before its recorded moment.")
     ] = Speed.FLAT_OUT,
     host: Annotated[
         Host | None,
@@ -47,7 +47,7 @@ def replay(
         bool, typer.Option("--cuda-graph", help="Launch all steps of an iteration as one CUDA graph.")
     ] = False,
     device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`; by default CUDA where it is.")] = "",
-    backend: Annotated[str, typer.Option(help="Of communication: `gloo` or `nccl`.")] = "gloo",
+    backend: Annotated[str, typer.Option(help="Backend of communication: `gloo` or `nccl`.")] = "gloo",
     threads: Annotated[int, typer.Option(min=0, help="Threads of an operator on a CPU; 0: as recorded.")] = 0,
     unprofiled: Annotated[
         str, typer.Option(help="Time of a step without the profiler, such as 41ms; `etude collect` measures it.")
@@ -64,23 +64,10 @@ def replay(
     ] = None,
     force: Force = False,
     json: AsJson = False,
-    sizes: Annotated[
-        Sizes,
-        typer.Option(
-            help="Where groups lose ranks: whole buffers as recorded, or the share of each member.",
-            rich_help_panel=COMMUNICATION,
-        ),
-    ] = Sizes.KEPT,
-    processes: Annotated[
-        int, typer.Option(min=0, help="Processes to start; 0: one a rank.", rich_help_panel=COMMUNICATION)
-    ] = 0,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify/--no-verify", help="Hold every call against the trace.", rich_help_panel=COMMUNICATION),
-    ] = True,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds after which a call has failed.", rich_help_panel=COMMUNICATION)
-    ] = 120.0,
+    sizes: Annotated[Sizes, typer.Option(hidden=True)] = Sizes.KEPT,
+    processes: Annotated[int, typer.Option(min=0, hidden=True)] = 0,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", hidden=True)] = True,
+    timeout: Annotated[float, typer.Option(min=1, hidden=True)] = 120.0,
 ) -> None:
     """Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes"""
     from etude.replay import coverage, of_ranks
@@ -95,7 +82,7 @@ def replay(
             host=speed == Speed.RECORDED, iterations=iterations, warmup=warmup, verify=verify, timeout_s=timeout,
             out=out, force=force, json=json,
         )  # fmt: skip
-        replay_communication(job, asked)
+        play_communication(job, asked)
         return
     with progress("planning"):
         programs = plan_job(job, ranks_of(ranks, job) if ranks else None, recording=path, trust_code=trust_code)

@@ -1,17 +1,63 @@
-"""`etude replay --only communication`."""
+"""`etude replay communication JOB`: the communication of a job, without the rest."""
 
 import os
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from etude.cli.job_out import check_place
-from etude.cli.output import emit, progress, say
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.inputs import JobPath, open_job
+from etude.cli.job_out import Force, check_place
+from etude.cli.output import AsJson, emit, progress, say
+from etude.cli.ranks import Ranks, ranks_of
 from etude.errors import AnswerNo, UsageError
 
 if TYPE_CHECKING:
     from etude.model.job import Job
     from etude.model.run import Run
+
+
+Sizes = StrEnum("Sizes", {"KEPT": "kept", "SCALED": "scaled"})
+Speed = StrEnum("Speed", {"FLAT_OUT": "flat-out", "RECORDED": "recorded"})
+
+
+@app.command("replay communication", rich_help_panel=RUN)
+def replay_communication(
+    path: JobPath,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder for the replayed run; `etude compare` takes it.")
+    ] = None,
+    ranks: Ranks = "",
+    processes: Annotated[int, typer.Option(min=0, help="Processes to start; 0: one for each rank.")] = 0,
+    sizes: Annotated[
+        Sizes, typer.Option(help="Where groups lose ranks: whole buffers as recorded, or the share of each member.")
+    ] = Sizes.KEPT,
+    backend: Annotated[str, typer.Option(help="Backend of communication: `gloo` or `nccl`.")] = "gloo",
+    speed: Annotated[
+        Speed, typer.Option(help="As fast as possible, or no call before its recorded moment.")
+    ] = Speed.FLAT_OUT,
+    iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are played.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Iterations before those that count.")] = 3,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Check every call against the trace.")] = True,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which a call has failed.")] = 120.0,
+    force: Force = False,
+    json: AsJson = False,
+) -> None:
+    """The communication of a job again, between processes of this machine or under torchrun; every call is checked
+
+    etude replay communication job/ --ranks 0-3
+    torchrun --nproc-per-node 8 -m etude replay communication job/ --backend nccl
+    """
+    job = open_job(path)
+    asked = CommunicationOptions(
+        ranks=ranks_of(ranks, job), processes=processes, sizes=sizes.value, backend=backend,
+        host=speed == Speed.RECORDED, iterations=iterations, warmup=warmup, verify=verify, timeout_s=timeout,
+        out=out, force=force, json=json,
+    )  # fmt: skip
+    play_communication(job, asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +82,7 @@ MOST = 64
 """Processes that are started on one machine without being asked for by number."""
 
 
-def replay_communication(job: "Job", options: CommunicationOptions) -> None:
+def play_communication(job: "Job", options: CommunicationOptions) -> None:
     """Plans, rehearses, plays, says what came of it. A call that was not as in the trace is an answer of no."""
     from etude.replay.communication import PlayOptions, plan_communication, play, rehearse, shrink
 

@@ -8,7 +8,7 @@ from etude.cli.app import LOOK, app
 from etude.cli.edits_given import WhatIfEdits, edits_of, run_times
 from etude.cli.inputs import GroupFile, Workers, open_job
 from etude.cli.output import progress, say
-from etude.cli.runs import OnSystem, TimesFile, grown, open_run
+from etude.cli.runs import OnSystem, RanOn, TimesFile, grown, open_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ def report(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Its heading; by default the name of the input.")] = "",
-    device: Annotated[str, typer.Option(help="What it ran on, for the roofline: `h100`, `mi300x`, ...")] = "",
+    ran_on: RanOn = "",
     system: OnSystem = "",
     timing: TimesFile = None,
     edit: WhatIfEdits = None,
@@ -72,7 +72,7 @@ def report(
             page = comparison(*pair, title=title or together, made_by=by)
         else:
             run, name = runs[0]
-            on = device_of(run.job, device, system)
+            on = device_of(run.job, ran_on, system)
             memory = allocated(paths[0]) if not system and timing is None else None
             page = compose(run, name=title or name, device=on, allocated=memory, made_by=by, advance=advance)
         place.write_text(render(page), encoding="utf-8")

@@ -5,15 +5,13 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, say
-from etude.cli.runs import OnSystem, TimesFile, open_run, show
+from etude.cli.runs import OnSystem, RanOn, TimesFile, open_run, show
 
 
 @app.command(rich_help_panel=ANALYSE)
 def roofline(
     path: JobPath,
-    device: Annotated[
-        str, typer.Option("--device", help="Against this device: a name of the catalogue (`h200`), or of a system.")
-    ] = "",
+    ran_on: RanOn = "",
     utilisation: Annotated[bool, typer.Option("--utilisation", help="MFU and HFU of each rank instead.")] = False,
     model_flops: Annotated[str, typer.Option("--model-flops", help="What the model needs on a rank, e.g. `12T`.")] = "",
     top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 0,
@@ -27,23 +25,20 @@ def roofline(
 ) -> None:
     """FLOP/s and bytes/s of operators, and how much of the device's roofline they reach
 
-    etude roofline trace.json.gz --device h200
-    etude roofline trace.json.gz --device h200 --utilisation
+    etude roofline trace.json.gz --ran-on h200
+    etude roofline trace.json.gz --ran-on h200 --utilisation
 
     at_most: whether an attention is causal was not recorded, so all pairs are counted
     """
     from etude.analyse import roofline as analyse
     from etude.errors import UsageError
-    from etude.machine import device_names, open_device, open_system
+    from etude.report import device_of
     from etude.units import format_time, parse_count
 
-    name = device or system
-    on = None
-    if name:
-        on = open_device(name) if name in device_names() else open_system(name).device
-    if utilisation and on is None:
-        raise UsageError("utilisation is of a device, and none is given", hint="--device h200")
+    if utilisation and not ran_on and not system:
+        raise UsageError("utilisation is of a device, and none is given", hint="--ran-on h200")
     run = open_run(path, groups, workers, system, timing)
+    on = device_of(run.job, ran_on or system) if ran_on or system else None
     if utilisation and on is not None:
         needed = parse_count(model_flops) if model_flops else None
         found = analyse.utilisation(run, on, model_flops=needed)

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from etude.model.run import Run
 
 OnSystem = Annotated[
-    str, typer.Option("--system", help="Analyse the job as it would run here: a name of `etude systems`, or a file.")
+    str,
+    typer.Option(
+        "--system", "-s", help="Simulate the job there and analyse that: a name of `etude systems`, or a file."
+    ),
+]
+RanOn = Annotated[
+    str,
+    typer.Option(
+        "--ran-on",
+        "--device",
+        help="What the run ran on: a device (`h100`) or a system (`dgx-h100`); by default what the run says.",
+    ),
 ]
 TimesFile = Annotated[
     Path | None, typer.Option("--timing", help="Times of the nodes, as `etude simulate --timing` writes them.")
@@ -84,11 +95,23 @@ def find_run(
         return job, simulated(job, system, card)
     if job.timing is None:
         job = _recorded_beside(path, workers) or job
+    tell_absent(job)
     for note in job.notes[:NOTES]:
         say(f"note: rank {note.rank}: {note.what}")
     if len(job.notes) > NOTES:
         say(f"note: {len(job.notes) - NOTES:,} more such notes; `etude info` has all")
     return job, None if job.timing is None else Run(job, job.timing, card=card)
+
+
+def tell_absent(job: "Job") -> None:
+    """Says which ranks of the run are not in the job."""
+    import numpy as np
+
+    from etude.model.job import ranges
+
+    absent = np.setdiff1d(np.arange(job.world_size), job.ranks)
+    if len(absent):
+        say(f"note: {len(job):,} of the {job.world_size:,} ranks of this run are here; missing: {ranges(absent)}")
 
 
 def _recorded_beside(path: Path, workers: int) -> "Job | None":

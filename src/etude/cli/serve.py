@@ -54,7 +54,9 @@ def serve(
     engine: dict[str, Any],
     between: dict[str, Any],
     model: ModelName = "",
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
+    ] = "",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks of a replica.")] = 1,
     ep: Annotated[int, typer.Option(min=1, help="Ranks of a replica that experts are spread over.")] = 1,
     precision: Annotated[str, typer.Option(help="Of weights and products: bf16, fp8.")] = "bf16",

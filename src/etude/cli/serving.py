@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.cli.inputs import memory_limit
 from etude.cli.output import say
 from etude.cli.plan_flags import model_of, plan_of, with_fields
 from etude.config import key_of
@@ -48,7 +49,6 @@ def served(asked: Asked, *, check: bool = True, weights: "Quantised | None" = No
     needs, or all instances of a split."""
     from etude.generate.serving import check_serving_memory, serve
     from etude.machine import open_system
-    from etude.units import parse_bytes
 
     keys = {f.name: key_of(f) for f in fields(Serving)}
     options = Serving.from_dict({keys[name]: value for name, value in asked.serving.items()})
@@ -66,7 +66,7 @@ def served(asked: Asked, *, check: bool = True, weights: "Quantised | None" = No
         name=asked.name,
         weights=weights,
     )
-    limit = parse_bytes(asked.memory) if asked.memory else device.memory_bytes if device else 0
+    limit = memory_limit(asked.memory) if asked.memory else device.memory_bytes if device else 0
     if check:
         check_serving_memory(found, limit)
     return found

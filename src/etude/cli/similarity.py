@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import LOOK, app
 from etude.cli.inputs import JobPath, open_job
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.cli.runs import find_run, show, simulated
+from etude.cli.runs import RanOn, find_run, show, simulated
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def similarity(
     kernels: Annotated[
         bool, typer.Option("--kernels", help="A row for each kernel of A: which of B is like it, and how far it is.")
     ] = False,
-    system: Annotated[str, typer.Option("--system", "-s", help="Simulate both on it: a name, or a YAML file.")] = "",
-    device: Annotated[
-        str, typer.Option("--device", help="With --kernels: what recorded kernels ran on, `h100`, ...")
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate both there: a name of `etude systems`, or a file.")
     ] = "",
+    ran_on: RanOn = "",
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,
@@ -39,7 +39,7 @@ def similarity(
 
     etude similarity run/ job/ --system dgx-h100
     etude similarity run/ proxy/ --kernels
-    etude similarity h100.json.gz proxy.json.gz --kernels --device h100
+    etude similarity h100.json.gz proxy.json.gz --kernels --ran-on h100
 
     With --kernels, a kernel is a point: its part of the device's peak FLOP/s and of its memory bandwidth, its
     intensity, its share of time; no name counts. `nearest` is the nearest kernel of B, `assigned` its partner where
@@ -49,24 +49,24 @@ def similarity(
     from etude.predict import likeness as compare
 
     if kernels:
-        _kernels(a, b, system, device, json=json, csv=csv, md=md)
+        _kernels(a, b, system, ran_on, json=json, csv=csv, md=md)
         return
-    if device:
-        raise UsageError("--device says what kernels ran on", hint="--kernels --device h100")
+    if ran_on:
+        raise UsageError("--ran-on says what kernels ran on", hint="--kernels --ran-on h100")
     found = compare(open_job(a), open_job(b), open_system(system) if system else None)
     emit(found if json or csv else [_read(row) for row in found], json=json, csv=csv, md=md)
 
 
-def _kernels(a: "Path", b: "Path", system: str, device: str, *, json: bool, csv: bool, md: bool) -> None:
+def _kernels(a: "Path", b: "Path", system: str, ran_on: str, *, json: bool, csv: bool, md: bool) -> None:
     from etude.analyse.kernel_match import match_kernels
     from etude.report import device_of
 
     runs = _runs(a, b, system)
-    on = [run.system.device if run.system and not device else device_of(run.job, device) for run in runs]
+    on = [run.system.device if run.system and not ran_on else device_of(run.job, ran_on) for run in runs]
     if on[0] != on[1]:
         say("note: the runs ran on different devices; rates are parts of those of the first")
     if on[0] is None:
-        say("note: the device is not known (--device); rates are parts of the highest in the two runs")
+        say("note: the device is not known (--ran-on); rates are parts of the highest in the two runs")
     found = match_kernels(runs[0], runs[1], on[0])
     show(found, json=json, csv=csv, md=md)
     apart = found["assigned_distance"].to_pylist()

@@ -1,5 +1,4 @@
 from dataclasses import asdict, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from etude.cli.ops_flags import OpsBackend, OpsFile
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
 from etude.cli.runs import grown, rank_table
-from etude.cli.simulate_astra import AstraFiles, simulate_astra
+from etude.cli.simulate_astra import AstraFiles, Backend, check_timing_name, run_astra
 from etude.cli.simulate_jobs import (
     At,
     Place,
@@ -69,10 +68,6 @@ if TYPE_CHECKING:
     from etude.model.job import Job
     from etude.simulate import Options, Simulated
 
-Backend = StrEnum("Backend", {"UNAWARE": "unaware", "AWARE": "aware"})
-
-ASTRA = "As ASTRA-sim, from its own files"
-
 
 @app.command(
     rich_help_panel=RUN,
@@ -83,7 +78,9 @@ def simulate(
         list[Path],
         typer.Argument(metavar="JOB...", help=f"{JOB_HELP} Several jobs share the system.", show_default=False),
     ],
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a file.")] = "",
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
+    ] = "",
     network: OnNetwork = None,
     routing: OnRoutes = Routing.STATIC,
     compute: ComputeTimes = "recorded",
@@ -122,20 +119,19 @@ def simulate(
     workers: Workers = 0,
     max_bytes: MaxBytes = None,
     json: AsJson = False,
-    astra_network: Annotated[Path | None, typer.Option(help="Its network YAML.", rich_help_panel=ASTRA)] = None,
-    astra_system: Annotated[Path | None, typer.Option(help="Its system JSON.", rich_help_panel=ASTRA)] = None,
-    astra_remote_memory: Annotated[Path | None, typer.Option(help="Its memory JSON.", rich_help_panel=ASTRA)] = None,
-    astra_groups: Annotated[Path | None, typer.Option(help="Its communicator groups.", rich_help_panel=ASTRA)] = None,
-    backend: Annotated[
-        Backend, typer.Option(help="ASTRA-sim's backend, by congestion.", rich_help_panel=ASTRA)
-    ] = Backend.UNAWARE,
-    num_queues_per_dim: Annotated[int, typer.Option(min=1, rich_help_panel=ASTRA)] = 1,
-    rendezvous_protocol: Annotated[bool, typer.Option("--rendezvous-protocol", rich_help_panel=ASTRA)] = False,
-    injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
+    astra_network: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    astra_system: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    astra_remote_memory: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    astra_groups: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    backend: Annotated[Backend, typer.Option(hidden=True)] = Backend.UNAWARE,
+    num_queues_per_dim: Annotated[int, typer.Option(min=1, hidden=True)] = 1,
+    rendezvous_protocol: Annotated[bool, typer.Option("--rendezvous-protocol", hidden=True)] = False,
+    injection_scale: Annotated[float, typer.Option(hidden=True)] = 1.0,
 ) -> int:
     """What a job does on a system: when each rank ends and how it spends its time
 
-    Of several jobs: how much they slow each other down, and over which links."""
+    Of several jobs it says how much they slow each other down, and over which links. `etude simulate astra` takes
+    ASTRA-sim's own files."""
     from etude.machine import open_system
     from etude.units import parse_bytes
 
@@ -146,11 +142,12 @@ def simulate(
     if several and device_times_of is not None:
         raise UsageError("--device-times-of is for one job", hint="`etude edit` writes a job with other times")
 
-    if timing is not None and timing.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"a timing is not written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
+    check_timing_name(timing)
     if any(f is not None for f in (astra_network, astra_system, astra_remote_memory, astra_groups)):
         if astra_network is None or astra_system is None:
-            raise UsageError("ASTRA-sim needs both a network and a system", hint="--astra-network F --astra-system F")
+            raise UsageError(
+                "ASTRA-sim needs both a network and a system", hint="etude simulate astra W --network F --system F"
+            )
         if system:
             raise UsageError("--system and --astra-system are two systems for one run", hint="give one of them")
         if several:
@@ -164,7 +161,7 @@ def simulate(
             backend=backend.value, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol,
             injection_scale=injection_scale,
         )  # fmt: skip
-        return simulate_astra(path, files, timing=timing, force=force, json=json)
+        return run_astra(path, files, timing=timing, force=force, json=json)
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     slow_links = links_option(slow_link, failed_link)

@@ -1,18 +1,72 @@
-"""`etude simulate --astra-network F --astra-system F`: ASTRA-sim's own result from its own files."""
+"""`etude simulate astra WORKLOAD --network F --system F`: ASTRA-sim's own result from its own files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from etude.cli.app import RUN, app
 from etude.cli.inputs import open_job
-from etude.cli.output import emit, progress, say
+from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.runs import rank_table
 from etude.errors import AnswerNo, DeadlockError, UsageError
 
 if TYPE_CHECKING:
     from etude.astra import AstraOptions, AstraResult
     from etude.model.job import Job
+
+
+Backend = StrEnum("Backend", {"UNAWARE": "unaware", "AWARE": "aware"})
+
+
+@app.command("simulate astra", rich_help_panel=RUN)
+def simulate_astra(
+    workload: Annotated[Path, typer.Argument(help="A folder or prefix of `.et` files, or any job.")],
+    network: Annotated[Path, typer.Option("--network", "--network-configuration", help="Its network YAML.")],
+    system: Annotated[Path, typer.Option("--system", "-s", "--system-configuration", help="Its system JSON.")],
+    remote_memory: Annotated[
+        Path | None,
+        typer.Option("--remote-memory", "--remote-memory-configuration", help="Its JSON of the remote memory."),
+    ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            "--groups", "--comm-group-configuration", help="Its communicator groups; by default `name.json` beside it."
+        ),
+    ] = None,
+    backend: Annotated[
+        Backend, typer.Option(help="Its analytical backend: blind to congestion, or aware of it.")
+    ] = Backend.UNAWARE,
+    num_queues_per_dim: Annotated[int, typer.Option(min=1, help="Queues for collectives in each dimension.")] = 1,
+    rendezvous_protocol: Annotated[
+        bool, typer.Option("--rendezvous-protocol", help="Messages wait until both sides are ready.")
+    ] = False,
+    injection_scale: Annotated[float, typer.Option(help="Factor of the endpoint delay.")] = 1.0,
+    timing: Annotated[Path | None, typer.Option(help="Write all times: `.csv` or `.parquet`.")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    json: AsJson = False,
+) -> int:
+    """What ASTRA-sim says of a workload, from its own files: the same cycles, and why it hangs or aborts
+
+    etude simulate astra job/ --network ring.yml --system system.json
+    etude simulate astra prefix/llama --network fc.yml --system system.json --backend aware --json
+
+    The long names of ASTRA-sim's own options (`--network-configuration`, ...) are understood, too.
+    """
+    check_timing_name(timing)
+    files = AstraFiles(
+        network=network, system=system, remote_memory=remote_memory, groups=groups, backend=backend.value,
+        num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol, injection_scale=injection_scale,
+    )  # fmt: skip
+    return run_astra(workload, files, timing=timing, force=force, json=json)
+
+
+def check_timing_name(timing: Path | None) -> None:
+    if timing is not None and timing.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"a timing is not written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +83,7 @@ class AstraFiles:
     injection_scale: float = 1.0
 
 
-def simulate_astra(path: Path, files: AstraFiles, *, timing: Path | None, force: bool, json: bool) -> int:
+def run_astra(path: Path, files: AstraFiles, *, timing: Path | None, force: bool, json: bool) -> int:
     """Runs, writes the timing, prints; a hang or a crash of ASTRA-sim is the answer "no" with its cause."""
     try:
         found = _run(path, files)

@@ -16,9 +16,24 @@ if TYPE_CHECKING:
     from etude.simulate import Options
 
 # The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
-Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
+Policy = StrEnum(
+    "Policy",
+    {
+        "READY": "ready",
+        "PRIORITY": "priority",
+        "RECORDED": "recorded",
+        "HINT": "hint",
+    },
+)
 Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
-Network = StrEnum("Network", {"ANALYTIC": "analytic", "LINKS": "links", "FLOW": "flow"})
+Network = StrEnum(
+    "Network",
+    {
+        "ANALYTIC": "analytic",
+        "LINKS": "links",
+        "FLOW": "flow",
+    },
+)
 Routing = StrEnum("Routing", {"STATIC": "static", "ADAPTIVE": "adaptive", "SPRAY": "spray"})
 
 Pairs = list[str]
@@ -73,7 +88,7 @@ LinkChanges = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the jitter.")]
 
-PANEL = "The simulation"
+PANEL = "Simulation"
 _FLAGS: dict[str, tuple[Any, Any]] = {
     "network": (OnNetwork, None),
     "routing": (OnRoutes, Routing.STATIC),

@@ -12,8 +12,13 @@ app.add_typer(stacks, name="stacks", rich_help_panel=RUN)
 @stacks.callback(invoke_without_command=True)
 def all_stacks(context: typer.Context, json: AsJson = False) -> None:
     """The catalogue of software stacks: list, show one"""
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        list_stacks(json)
+
+
+@stacks.command("list")
+def list_stacks(json: AsJson = False) -> None:
+    """The stacks of the catalogue, and what each was fitted on"""
     from etude.cost.stacks import open_stack, stack_names
 
     found = [open_stack(name) for name in stack_names()]

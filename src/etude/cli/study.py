@@ -1,4 +1,5 @@
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -57,8 +58,10 @@ def run_study(
     if all_of_them == bool(names):
         raise UsageError("no study is given", hint="a file, a name of `etude study list`, or --all")
     found: list[Outcome] = []
+    began_s = _cpu_s()
     for name in [entry["name"] for entry in entries()] if all_of_them else names or []:
         one = opened(name, quick=quick, neutral=neutral)
+        before_s = _cpu_s()
         points = len(one.spec.space.points()) * len(one.spec.variants) * max(1, len(one.spec.seeds))
         outcome = one.outcome(
             out=out / (one.spec.name + (".quick" if quick else "") + (".neutral" if neutral else "")),
@@ -70,10 +73,12 @@ def run_study(
         )
         found.append(outcome)
         if not json:
-            _show(outcome, brief=all_of_them)
+            _show(outcome, brief=all_of_them, cpu_s=_cpu_s() - before_s)
     if json:
         records = [outcome.record() for outcome in found]
         emit(records if all_of_them or len(records) > 1 else records[0], json=True)
+    if all_of_them:
+        say(_summary(found, _cpu_s() - began_s))
     return 0 if all(outcome.ok for outcome in found) else 1
 
 
@@ -138,7 +143,25 @@ def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda amount: advance(amount)
 
 
-def _show(found: "Outcome", *, brief: bool) -> None:
+def _cpu_s() -> float:
+    """CPU time so far of this process and of the ones it started that have ended, without those of Ray."""
+    return sum(os.times()[:4])
+
+
+def _summary(found: "list[Outcome]", cpu_s: float) -> str:
+    """One line: entries, how many are whole, checks, how many fail and of which entries."""
+    checks = [(outcome.spec.name, check) for outcome in found for check in outcome.checks]
+    whole = sum(outcome.spec.facts.get("status") == "whole" for outcome in found)
+    failed = sum(not check["ok"] for _, check in checks)
+    where = [outcome.spec.name for outcome in found if not outcome.ok]
+    return (
+        f"{len(found)} entries, {whole} whole; {len(checks)} checks, {failed} failed"
+        + (f" ({', '.join(where)})" if where else "")
+        + f"; {cpu_s:,.0f} CPU s"
+    )
+
+
+def _show(found: "Outcome", *, brief: bool, cpu_s: float) -> None:
     rows = [{k: v for k, v in row.items() if k != "commands"} for row in found.rows]
     if not brief:
         for command in dict.fromkeys(row["commands"] for row in found.points[:3]):
@@ -151,7 +174,8 @@ def _show(found: "Outcome", *, brief: bool) -> None:
     for note in found.notes:
         say(f"note: {note}")
     known = len({row["commands"] for row in found.points}) - found.ran
-    say(f"{found.folder}/page.html; {found.ran:,} points run" + (f", {known:,} known" if known > 0 else ""))
+    ran = f"{found.ran:,} points run" + (f", {known:,} known" if known > 0 else "")
+    say(f"{found.folder}/page.html; {ran}, {cpu_s:.1f} CPU s")
 
 
 def _said(check: dict[str, Any]) -> dict[str, Any]:

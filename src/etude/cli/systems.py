@@ -14,8 +14,13 @@ app.add_typer(systems, name="systems", rich_help_panel=RUN)
 @systems.callback(invoke_without_command=True)
 def all_systems(context: typer.Context, json: AsJson = False) -> None:
     """The catalogue of systems: list, show one, check a file of your own"""
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        list_systems(json)
+
+
+@systems.command("list")
+def list_systems(json: AsJson = False) -> None:
+    """The systems of the catalogue: devices, memory, links"""
     from etude.machine import open_system, system_names
 
     emit([_row(name, open_system(name)) for name in system_names()], json=json)

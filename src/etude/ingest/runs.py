@@ -1,18 +1,12 @@
-"""A folder of what the ranks of a run recorded: which file is what, and all ranks linked into one job.
-
-`etude collect` writes `trace.rank0.et.json.gz` and its like. Other names that are understood, with any of `.json`,
-`.json.gz`, `.json.zst`: `ddp_rank0_et` and `ddp_rank0_kineto`, `host.0` and `device.0`, `dlrm.rank3`, `dlrm.3`. A file
-without a rank in its name has that of its content.
-"""
+"""What the ranks of a run recorded, all linked into one job; which file is what, `rank_files` tells."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,12 +15,28 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from etude.errors import FormatError, UsageError
-from etude.ingest import causal, reading
+from etude.ingest import causal, host_alone, reading
 from etude.ingest.causal import Linked
+from etude.ingest.rank_files import RankFiles, find_run, hosts_in, is_list, runs_in
 from etude.ingest.spill import Spilled, release_memory, spill
 from etude.ingest.windows import agreed
 from etude.model.job import Job
 from etude.store import compressed
+
+__all__ = [
+    "RankFiles",
+    "Spread",
+    "find_run",
+    "host_job",
+    "hosts_in",
+    "is_list",
+    "link_rank",
+    "link_run",
+    "manifest_of",
+    "runs_in",
+    "total_report",
+    "workers_for",
+]
 
 Spread: TypeAlias = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[Any]]
 """Calls a function with each of these arguments, wherever that may be, and gives the results as they are done."""
@@ -35,98 +45,20 @@ LARGE: Final = 200_000_000
 """Bytes of JSON from which processes of their own are worth starting."""
 UNPACKS, TAKES = 14, 4
 """A packed trace is so many times larger, and linking a rank takes so many times its JSON in memory."""
-HOST, DEVICE, FLIGHT, MANIFEST = "host", "device", "flight", "manifest"
-_ROLES: Final = {
-    "et": HOST,
-    "host": HOST,
-    "kineto": DEVICE,
-    "device": DEVICE,
-    "trace": DEVICE,
-    "fr": FLIGHT,
-    "manifest": MANIFEST,
-}
-_WORDS: Final = "|".join(_ROLES)
-_NAME: Final = re.compile(
-    rf"(?P<stem>.*?)(?:(?:^|[._-])(?P<before>{_WORDS})(?=[._-]))?"
-    rf"(?:(?:^|[._-])rank[._-]?(?P<rank>\d+)|\.(?P<number>\d+))?(?:(?:^|[._-])(?P<behind>{_WORDS}))?"
-)
-_PROCESS: Final = re.compile(r"\.process\d+$")
-_ENDINGS: Final = (".json", ".json.gz", ".json.zst")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFiles:
-    """The files of one rank. There is a device trace in all of them."""
-
-    rank: int | None
-    device: Path
-    host: Path | None = None
-    flight: Path | None = None
-    manifest: Path | None = None
-
-
-def find_run(path: Path) -> tuple[str, list[RankFiles]]:
-    """(name, ranks) of the run in a folder, or of the one that is called `folder/name`."""
-    runs = _jobs(runs_in(path))
-    if not runs:
-        raise UsageError("no device trace of PyTorch's profiler is in it", where=str(path), hint="`*.kineto.json.gz`")
-    if len(runs) > 1:
-        shown = ", ".join(f"`{name or '*'}` ({len(ranks)} ranks)" for name, ranks in list(runs.items())[:8])
-        hint = f"name one: {path}/{next(iter(runs))}"
-        raise UsageError(f"several runs in one folder: {shown}", where=str(path), hint=hint)
-    name, ranks = next(iter(runs.items()))
-    folder = path if path.is_dir() else path.parent
-    return name or folder.resolve().name, ranks
-
-
-def _jobs(runs: dict[str, list[RankFiles]]) -> dict[str, list[RankFiles]]:
-    """Less the processes that lie beside the ranks of a job; those are opened by their names."""
-    ranks = {name: files for name, files in runs.items() if not _PROCESS.search(name)}
-    return ranks or runs
-
-
-def runs_in(path: Path) -> dict[str, list[RankFiles]]:
-    """Name -> ranks of each run in a folder, or of the one that is called `folder/name`."""
-    folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
-    found: dict[str, dict[int | None, dict[str, Path]]] = {}
-    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if (entry := _place(file)) is None or (wanted is not None and entry[0] != wanted):
-            continue
-        stem, rank, role = entry
-        files = found.setdefault(stem, {}).setdefault(rank, {})
-        if role in files:
-            raise UsageError(f"two files are the {role} trace of rank {rank}: {files[role].name}, {file.name}",
-                             where=str(folder))  # fmt: skip
-        files[role] = file
-    runs: dict[str, list[RankFiles]] = {}
-    for stem, files_of in found.items():
-        numbers = sorted((rank for rank in files_of if DEVICE in files_of[rank]), key=lambda rank: rank or 0)
-        if numbers:
-            runs[stem] = [RankFiles(rank=rank, **files_of[rank]) for rank in numbers]
-    return runs
-
-
-def _place(file: Path) -> tuple[str, int | None, str] | None:
-    """(stem, rank, role) of a file; None where it is none of a run."""
-    ending = next((e for e in sorted(_ENDINGS, key=len, reverse=True) if file.name.endswith(e)), "")
-    match = _NAME.fullmatch(file.name.removesuffix(ending)) if ending and file.is_file() else None
-    if match is None:
-        return None
-    number = match["rank"] or match["number"]
-    word = match["behind"] or match["before"]
-    role = _ROLES[word] if word else DEVICE
-    if role in (HOST, DEVICE) and not _holds(file, role):
-        return None
-    return match["stem"].rstrip("._-"), int(number) if number and len(number) < 8 else None, role
-
-
-def _holds(file: Path, role: str) -> bool:
-    head = compressed.head(file, 1 << 16)
-    events = b'"traceEvents"' in head or b'"schemaVersion"' in head
-    return events if role == DEVICE else not events
-
-
-# -- linking -----------------------------------------------------------------------------------------------------------
+def host_job(path: Path, max_bytes: int | None = None, advance: Callable[[int], None] = lambda amount: None) -> Job:
+    """The job of host traces that have no device traces beside them."""
+    found = hosts_in(path)
+    if len(found) > 1:
+        hint = f"name one: {path}/{next(iter(found))}"
+        raise UsageError(f"several runs in one folder: {', '.join(list(found)[:8])}", where=str(path), hint=hint)
+    name, files = next(iter(found.items()))
+    parts = []
+    for rank, file in sorted(files.items()):
+        parts.append(host_alone.convert_host(reading.load_host(file, max_bytes), rank=rank))
+        advance(1)
+    return host_alone.to_job(name or path.resolve().name, parts)
 
 
 def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:

@@ -25,6 +25,7 @@ from functools import cached_property, partial
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
+import numba
 import numpy as np
 from numba.core import config
 from numba.core.caching import FunctionCache
@@ -35,6 +36,8 @@ from etude.kernels import first_use, inner, records, sooner
 
 PACKAGE = __name__.partition(".")[0]
 BLAS = "scipy.linalg.cython_blas"
+BEST = 3
+"""Numba's own level of optimization; code of another (`NUMBA_OPT=1`, which is compiled sooner) is kept apart."""
 
 
 def _know_arrays() -> None:
@@ -50,8 +53,10 @@ def _know_arrays() -> None:
 
 
 _know_arrays()
-sooner.install()
-inner.install()
+CHANGED = numba.__version__.startswith(sooner.NUMBA)
+if CHANGED:  # any other Numba compiles as it does
+    sooner.install()
+    inner.install()
 
 
 def kernel(
@@ -130,7 +135,9 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         fields = tuple(sorted({f"{t.instance_class.__qualname__}{t.instance_class._fields}" for t in _records(sig)}))
-        key = (*super()._index_key(sig, codegen), fields, taken(self._py_func), records.PASSED, inner.KIND)
+        key = (*super()._index_key(sig, codegen), fields, taken(self._py_func), records.PASSED, CHANGED)
+        if int(config.OPT) != BEST:
+            key = (*key, int(config.OPT))
         return (*key, "inner") if self.inner else key
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:

@@ -4,8 +4,7 @@ Numba optimises every kernel with all that it calls, makes machine code of it, a
 callers. Python never calls an inner kernel, so all it needs is to be linked: whoever Python calls is optimised and
 translated with the whole tree below it.
 
-`install()` changes Numba for this process. It knows Numba's inside as it has been since 0.61; where a name is missing
-nothing is changed, and kernels compile as Numba compiles them.
+`install()` changes Numba for this process.
 """
 
 from __future__ import annotations

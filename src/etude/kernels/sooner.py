@@ -1,8 +1,7 @@
 """Numba compiles sooner: the same code of the same kernels, in less time.
 
 Two thirds of compiling is Python that Numba runs, and much of that is spent in few places. Each change below does what
-it replaces did. `install()` makes them for this process; where Numba no longer has what one of them replaces, that one
-is left out.
+it replaces did. `install()` makes them for this process.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from numba.core.types import functions
 
 types: Any = numba_types
 BaseFunction: Any = functions.BaseFunction
+NUMBA = "0.68."
+"""The versions whose inside this was written for and tested with."""
 
 
 class _Paused:

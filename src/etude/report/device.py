@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from etude.machine import device_names, open_device, open_system
+from etude.machine import device_names, open_device, open_system, system_names
 from etude.machine.system import Device
 from etude.model.job import Job
 
@@ -12,10 +13,16 @@ from etude.model.job import Job
 def device_of(job: Job, named: str = "", system: str = "") -> Device | None:
     """The device that is named, that of the system it was simulated on, or the one that the trace says; else None."""
     if named:
-        return open_device(named)
+        return device_named(named)
     if system:
         return open_system(system).device
     return recognised(job.provenance.get("device", ""))
+
+
+def device_named(name: str) -> Device:
+    """The device of that name, or that of the system of that name or file."""
+    is_system = name not in device_names() and (name in system_names() or Path(name).is_file())
+    return open_system(name).device if is_system else open_device(name)
 
 
 def recognised(text: str) -> Device | None:

@@ -26,7 +26,7 @@ def cards(subject: Subject) -> list[Figure]:
 def section(subject: Subject) -> Section:
     found = _energy(subject)
     if found is None:
-        empty = "Nothing says what the devices of this run draw: --device h200, or a device file with `power`."
+        empty = "Nothing says what the devices of this run draw: --ran-on h200, or a device file with `power`."
         return Section(SECTION, "Energy", "", empty=empty)
     curve = found.curve.sampled(max(found.curve.span_ns // POINTS, 1))
     points: list[tuple[float, float]] = []

@@ -134,7 +134,7 @@ def _lead(subject: Subject, known: list[dict[str, Any]]) -> str:
         return f"{lead}{_open(subject)}"
     named = subject.run.job.provenance.get("device", "")
     what = f"No peak rates of {named} are known" if named else "Nothing says which device this is"
-    return f"{lead}{what}, so there is no roof; --device h100 draws that of an H100.{_open(subject)}"
+    return f"{lead}{what}, so there is no roof; --ran-on h100 draws that of an H100.{_open(subject)}"
 
 
 def _open(subject: Subject) -> str:

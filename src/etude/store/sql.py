@@ -8,7 +8,10 @@ write, attach, load or open any other file is refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any, Final
 
 import pyarrow as pa
@@ -40,13 +43,39 @@ _OWN_WAY: Final = {"source_id", "lane", "cpu", "group", "src", "dst", "tag", "io
 _MOD: Final = "18446744073709551616"
 
 
-def query(source: Job | str | Path, sql: str) -> pa.Table:
-    """The result of one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN). Sums are int64 where they fit."""
+def query(source: Job | str | Path, sql: str, *, seconds: float | None = None) -> pa.Table:
+    """The result of one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN). Sums are int64 where they fit. A query that
+    takes longer than `seconds` is ended."""
     import duckdb
 
     with duckdb.connect(":memory:") as connection:
         _prepare(connection, source)
-        return select(connection, sql)
+        with _ended_after(connection, seconds):
+            return select(connection, sql)
+
+
+@contextmanager
+def _ended_after(connection: Any, seconds: float | None) -> Iterator[None]:
+    if seconds is None:
+        yield
+        return
+    fired: list[float] = []
+
+    def end() -> None:
+        fired.append(seconds)
+        connection.interrupt()
+
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except UsageError:
+        if fired:  # an interrupt is one of DuckDB's errors
+            raise UsageError(f"takes longer than {seconds:g} s", where="SQL", hint="select fewer rows") from None
+        raise
+    finally:
+        timer.cancel()
 
 
 def query_tables(tables: dict[str, pa.Table], sql: str) -> pa.Table:

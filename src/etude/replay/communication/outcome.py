@@ -64,7 +64,7 @@ def _played(program: Program) -> tuple[I64, I64]:
 def communication_figures(
     programs: Sequence[Program], results: Sequence[ProcessResult], planned: Sequence[Program]
 ) -> dict[str, Any]:
-    """What `etude replay --only communication --json` prints. `planned`: the programs before ranks were left out."""
+    """What `etude replay communication JOB --json` prints. `planned`: the programs before ranks were left out."""
     steps = max((int(p.about.get("steps", 1)) for p in programs), default=1)
     slowest = np.max([r.wall_ns for r in results], axis=0) // steps
     unprofiled = [p.about["unprofiled_step_ns"] for p in programs if p.about.get("unprofiled_step_ns")]

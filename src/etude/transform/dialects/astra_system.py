@@ -187,7 +187,7 @@ AstraSim_Analytical_Congestion_Unaware \\
 The same in Etude:
 
 ```
-etude simulate . --astra-network {NETWORK} --astra-system {SYSTEM} --astra-remote-memory {MEMORY}
+etude simulate astra . --network {NETWORK} --system {SYSTEM} --remote-memory {MEMORY}
 ```
 
 The ns-3 backend takes `{TOPOLOGY}` as TOPOLOGY_FILE of its network configuration, and

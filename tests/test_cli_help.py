@@ -1,0 +1,96 @@
+"""`--help` of every command, at 80 columns."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from etude.cli import COMMANDS, main
+from etude.cli.app import app
+from etude.cli.help import FEW, options
+
+HOLDS_ALL = 3
+"""Options that may stay in the panel `Options` of a command that has others."""
+
+
+def inside(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from inside(f"{words} {name}", inner)
+
+
+def commands(name: str) -> list[tuple[str, Any]]:
+    root = typer.main.get_group(app)
+    _, command, _ = root.resolve_command(typer.Context(root), name.split())
+    return list(inside(name, command))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_names_are_whole_at_80_columns_and_many_options_have_panels(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for words, command in commands(name):
+        assert main([*words.split(), "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert not [line for line in lines if "…" in line]
+        shown = {word for line in lines for word in line.replace(",", " ").split()}
+        visible = options(command)
+        for option in visible:
+            if option.name != "help":
+                first = next(opt for opt in option.opts if opt.startswith("--"))
+                assert {first, *option.secondary_opts[:1]} <= shown, words
+        panels = [option.rich_help_panel for option in visible]
+        if len(visible) > FEW:
+            assert len(set(panels)) > 1, f"{words}: its options are in one panel"
+            assert panels.count("Options") + panels.count(None) <= HOLDS_ALL, f"{words}: see cli/panels.py"
+
+
+def test_an_old_spelling_works_and_is_not_shown() -> None:
+    command = typer.main.get_command(_two_names())
+    from etude.cli.help import named
+
+    assert [named(option) for option in command.params if option.name == "ran_on"] == ["--ran-on TEXT"]
+
+
+def _two_names() -> typer.Typer:
+    small = typer.Typer()
+
+    @small.command()
+    def go(ran_on: str = typer.Option("", "--ran-on", "--device")) -> None: ...
+
+    return small
+
+
+OLD: dict[str, list[tuple[str, str]]] = {
+    "report": [("--ran-on", "--device")],
+    "metrics": [("--ran-on", "--device")],
+    "compare": [("--ran-on", "--device")],
+    "roofline": [("--ran-on", "--device")],
+    "similarity": [("--ran-on", "--device")],
+    "energy": [("--ran-on", "--device")],
+    "archive add": [("--ran-on", "--device")],
+    "calibrate": [("--ran-on", "--system")],
+    "collect": [("--allocations", "--memory")],
+    "ops graph": [("--memory", "--room")],
+    "ops place": [("--memory", "--room")],
+}
+"""Options that were renamed, and the names that scripts may still say."""
+
+
+@pytest.mark.parametrize("words", OLD)
+def test_renamed_options_keep_their_old_names(words: str) -> None:
+    _, command = next(found for found in commands(words.split()[0]) if found[0] == words)
+    names = [option.opts for option in command.params]
+    for new, old in OLD[words]:
+        assert any(opts[0] == new and old in opts for opts in names), (new, old)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_system_is_where_something_is_simulated(name: str) -> None:
+    for words, command in commands(name):
+        for option in options(command):
+            if "--system" in option.opts[:1] and words != "simulate astra":
+                assert "imulate" in option.help, (words, option.help)
