@@ -12,13 +12,10 @@ sys.path.insert(0, str(DOCS))
 import drawing  # noqa: E402
 import pictures  # noqa: E402
 
-WITH_PICTURE = (
-    *(page.relative_to(DOCS).as_posix() for page in sorted((DOCS / "analyse").glob("*.md"))),
-    *(f"{name}.md" for name in (
-        "index tutorial costs network schedules energy serve fleet search edits tiers data stacks simulate generate link "
-        "studies contention models maps placement sections report timeline"
-    ).split()),
-)  # fmt: skip
+MECHANISMS = """index tutorial costs network schedules energy serve fleet search edits tiers data stacks simulate
+generate link studies contention models maps placement sections report timeline"""
+ANALYSES = [page.relative_to(DOCS).as_posix() for page in sorted((DOCS / "analyse").glob("*.md"))]
+WITH_PICTURE = ANALYSES + [f"{name}.md" for name in MECHANISMS.split()]
 QUICK = ("breakdown", "idle", "kernels", "roofline", "collective-bandwidth", "schedules", "maps", "placement")
 
 
