@@ -2,6 +2,7 @@
 #   make demo            see it work          make test            run the tests (both with PyTorch: TORCH=1)
 #   make check           lint, format, types  make bench           every number of docs/benchmarks.md
 #   make docs            the site, in site/   make clean           remove what was made
+#   make wheel           build and try it
 
 PYTHON ?= python3
 VENV   := .venv
@@ -21,10 +22,10 @@ DOCS_STAMP  := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test browser check format bench docs clean
+.PHONY: help demo install test browser check format bench docs wheel clean
 
 help:
-	@sed -n '2,4s/^#   //p' Makefile
+	@sed -n '2,5s/^#   //p' Makefile
 
 $(VENV_STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit("etude needs Python 3.11 or newer; try make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -91,10 +92,15 @@ bench: $(DEV_STAMP)
 # docs/generate.py, where there is one, writes the pages that are made from the code.
 docs: $(DOCS_STAMP)
 	@test ! -f docs/generate.py || $(BIN)/python docs/generate.py
+	@$(BIN)/python docs/notebook.py
 	@rm -rf site
 	$(BIN)/zensical build --clean --strict
 	@rm -f site/*.py
 	@$(BIN)/python docs/check_site.py site
+
+# Built in an environment of its own, and tried in an empty one of every Python that is found.
+wheel:
+	@$(PYTHON) benchmarks/try_wheel.py --out dist
 
 clean:
 	rm -rf $(VENV) site build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

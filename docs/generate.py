@@ -120,6 +120,7 @@ MACHINES_HEAD = """# Machines
 
 ## A file of your own
 
+<!-- file: my-cluster.yaml -->
 ```yaml
 name: my-cluster
 device: h100            # one of the devices below, or its keys
@@ -133,11 +134,11 @@ That is 64 nodes of 8 H100. A bandwidth is that of one device in one direction, 
 ## What you do with it
 
 ```
-etude systems check my-cluster.yaml                                      what it is, or what is wrong with it
-etude predict llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml      a training step
-etude simulate job/ --system my-cluster.yaml --network flow              a job that you have, on its links
-etude energy llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml       what it draws
-etude plan llama3-70b --gpus 512 --system my-cluster.yaml                how to cut a model for it
+etude systems check my-cluster.yaml                                  # what it is, or what is wrong with it
+etude predict llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml  # a training step
+etude simulate job/ --system my-cluster.yaml --network flow          # a job that you have, on its links
+etude energy llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml   # what it draws
+etude plan llama3-8b --gpus 16 --system my-cluster.yaml              # how to cut a model for it
 ```
 
 Every command with `--system` takes the path of such a file, or the name of a [cluster](#clusters) or [device](#devices) of the catalogue: `--system dgx-h100`, `--system rtx5090`. From Python `etude.open_system("my-cluster.yaml")` is the same, and `.resized(512)` is as many of its nodes as 512 devices take (of a torus the slice nearest to a cube; `wrap` says whether its dimensions still close: on TPU v6e a dimension of 16 does, on v5p those of whole 4x4x4 cubes). What the figures do is in [Costs](costs.md).
@@ -150,6 +151,7 @@ MACHINES_MORE = """## What else a file can say
 
 **A mix.** `devices` in the place of `device` says which devices are of which kind, by number or by units of a level; every device must have one. Kinds are those of the catalogue, or of your own under `kinds`. A rank takes the time, memory and power of its own device; `etude.open_system("rtx5090")` is one device of the catalogue by itself.
 
+<!-- file: prefill-and-decode.yaml -->
 ```yaml
 name: prefill-and-decode
 devices: {h100: nvlink 0, a100: 8-13, small: 14-15}
@@ -161,6 +163,7 @@ levels:
 
 **Regions.** A level whose units stand in different places names them, one for each unit: its messages and steps take, beside `latency`, half of the round trips of the two farthest. `round_trip` of a region is to a point that all meet at and back (a user, an exchange); regions of the catalogue do not say it, and a level that names one without it is refused.
 
+<!-- file: two-sites.yaml -->
 ```yaml
 name: two-sites
 device: h100
@@ -172,6 +175,7 @@ levels:
 
 **Memory below the devices, and data.** `tiers` are the host's memory, disks and stores ([tiers](tiers.md)); ranks have one in common by `per` and share its `links`. `data` is what feeds the machine ([data](data.md)).
 
+<!-- file: with-hosts.yaml -->
 ```yaml
 name: with-hosts
 device: h100
@@ -183,8 +187,15 @@ tiers:
 data: {store: 2GB/s, producers: 8, make: 1GB/s, commit: 5ms, queue: 4}
 ```
 
+```
+etude systems check prefill-and-decode.yaml
+etude systems check two-sites.yaml
+etude systems check with-hosts.yaml
+```
+
 **A graph.** An InfraGraph file is a system too, known by its content: `etude simulate job/ --system cluster.infragraph.yaml`. [Networks](network.md#infragraph) says what is read and what is refused. Its links are simulated (`--network flow` unless told); closed forms take its *levels*, which are worked out where the graph is regular: devices within so many hops of one another make a unit, and a level is where units of one size divide all devices. `etude systems check FILE` prints them. A graph without levels (a ring of devices, nodes of different size) is simulated with `flow` or `links` only. What an InfraGraph has no place for stands beside it:
 
+<!-- not run: the graph and its rates are files of your own -->
 ```yaml
 name: my-cluster
 device: h100                        # else what the annotations say: etude.flops.bf16, etude.memory, ...

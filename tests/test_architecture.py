@@ -12,7 +12,7 @@ from module_graph import circles, folders, inside, module_graph, module_name, so
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet", "pages", "rounds"}
+GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet", "pages", "rounds", "notebook"}
 BASE = GROUND | {"kernels", "machine", "model"}
 VERBS = {
     "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "qualify", "analyse",
@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "quiet": set(),
     "pages": set(),
     "rounds": set(),
+    "notebook": {"units"},
     "kernels": {"errors", "faces"},
     "machine": GROUND | {"kernels"},
     "model": GROUND | {"kernels", "machine"},

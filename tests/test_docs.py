@@ -9,26 +9,6 @@ import pytest
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
-def test_the_example_of_the_costs_page_runs() -> None:
-    blocks = (DOCS / "costs.md").read_text().split("```python\n")[1:]
-    assert blocks
-    for block in blocks:
-        exec(block.partition("```")[0], {})
-
-
-def test_the_commands_of_the_synthesis_page_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from etude.cli import main
-
-    monkeypatch.chdir(tmp_path)
-    block = (DOCS / "synthesis.md").read_text().partition("run by tests/test_docs.py -->\n```\n")[2].partition("```")[0]
-    for line in block.splitlines():
-        assert main(line.split()[1:]) == 0, line
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("simulated step, ns")]
-    assert abs(float(rows[0][-1].rstrip("%"))) < 2
-
-
 @pytest.mark.parametrize(
     ("name", "maker"),
     [

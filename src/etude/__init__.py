@@ -4,6 +4,7 @@
 promised; docs/api.md lists them. Everything else is private, except the faces of rooms that api.md names.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from etude.faces import face
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from etude.transform import anonymise as anonymise
     from etude.transform.edits import edit as edit
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "EtudeError",
@@ -125,6 +126,11 @@ __all__ = [
 ]
 
 __getattr__ = face(__name__)
+
+if "IPython" in sys.modules:  # in a notebook tables are shown with their units
+    from etude.notebook import register
+
+    register()
 
 
 def __dir__() -> list[str]:

@@ -235,15 +235,13 @@ def is_profile(path: Path) -> bool:
 
 def is_run(path: Path) -> bool:
     """A folder of what the ranks of a run recorded, the name of one run in it, or a list of files."""
-    from etude.ingest import recordings
+    from etude.ingest import runs
 
-    if recordings.is_list(path):
+    if runs.is_list(path):
         return True
     folder = path if path.is_dir() else path.parent
     if path.is_file() or not folder.is_dir() or not any(_ends(entry.name, ".json") for entry in os.scandir(folder)):
         return False
-    from etude.ingest import runs
-
     return bool(runs.runs_in(path))
 
 
@@ -274,27 +272,57 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     return causal.to_job(reading.stem(path), linked)
 
 
+def is_hosts(path: Path) -> bool:
+    """What PyTorch's ExecutionTraceObserver wrote, and no device trace beside it?"""
+    from etude.ingest import runs
+
+    return bool(runs.hosts_in(path))
+
+
+def _read_hosts(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import runs
+
+    if options["groups"] is not None:
+        raise UsageError("a host trace has its groups with it", where=str(path), hint="leave out --groups")
+    return runs.host_job(path, options["max_bytes"], options["advance"])
+
+
+def is_other_profile(path: Path) -> bool:
+    """A trace of JAX, Nsight Systems or rocprof, or a folder of one?"""
+    from etude.ingest import profiles
+
+    return profiles.is_profile(path)
+
+
+def _read_other_profile(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import profiles
+
+    return profiles.read_job(path, options)
+
+
 def is_dumps(path: Path) -> bool:
     """Dumps of PyTorch's Flight Recorder, and no trace beside them?"""
-    from etude.ingest import flight_dumps
+    from etude.ingest import profiles
 
-    return bool(flight_dumps.dumps_in(path))
+    return bool(profiles.dumps_in(path))
 
 
 def _read_dumps(path: Path, options: dict[str, Any]) -> Job:
-    from etude.ingest import flight_dumps
+    from etude.ingest import profiles
 
     if options["groups"] is not None:
         raise UsageError("the dumps have their groups with them", where=str(path), hint="leave out --groups")
-    return flight_dumps.read_job(path, max_bytes=options["max_bytes"], advance=options["advance"])
+    return profiles.read_dumps(path, max_bytes=options["max_bytes"], advance=options["advance"])
 
 
 TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
+    Format("a trace of JAX (`.xplane.pb`, a folder of `jax.profiler.trace`)", is_other_profile, _read_other_profile),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
     Format("a folder of such traces, one a rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run),
+    Format("what PyTorch's ExecutionTraceObserver wrote, without times (`name.rank0.et.json`)", is_hosts, _read_hosts),
     Format("dumps of PyTorch's Flight Recorder (JSON or pickle, one a rank)", is_dumps, _read_dumps),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )

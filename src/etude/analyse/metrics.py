@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from etude.analyse.breakdown import breakdown
 from etude.analyse.collectives import collectives, summarised
+from etude.analyse.engine import of_engine
 from etude.analyse.grouping import table
 from etude.analyse.peaks import peak_bus_bandwidth
 from etude.analyse.roofline import utilisation
@@ -62,6 +63,8 @@ def step_time_ns(run: Run) -> float | None:
 def _times(run: Run) -> Iterator[Row]:
     step, card = step_time_ns(run), run.card
     if not step or (card is not None and card.plan.workload == "serving"):
+        return
+    if any(of_engine(trace) for trace in run.job.traces):  # steps are passes, of which there are several kinds
         return
     yield "avg_step_time", step / 1e9, "s"
     if card is not None and card.plan.tokens_per_step:

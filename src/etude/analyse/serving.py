@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
+from etude.analyse.engine import engine_metrics, of_engine
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.use import uses
@@ -78,6 +79,9 @@ def served(run: Run) -> Iterator[tuple[str, float, str]]:
     how many tokens come out, tokens_per_second."""
     job, card, span = run.job, run.card, run.timing.span()
     if span is None:
+        return
+    if any(of_engine(trace) for trace in job.traces):  # a stream of requests: a batch is no request
+        yield from engine_metrics(run)
         return
     last_stage = job.world_size - job.world_size // (card.plan.pp if card else 1)  # tokens come out of it
     times, weight = [np.zeros((0, 2))], [np.zeros(0)]

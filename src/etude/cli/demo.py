@@ -49,6 +49,9 @@ def demo(
     torch: Annotated[
         bool, typer.Option("--torch", help="Record a small program here and play it again; needs PyTorch.")
     ] = False,
+    recording: Annotated[
+        bool, typer.Option("--recording", help="Only write the embedded recording, as PyTorch wrote it, into --out.")
+    ] = False,
 ) -> int:
     """The main path end to end on an embedded recording: no GPU, no server, no download"""
     import shutil
@@ -56,6 +59,11 @@ def demo(
 
     from etude.files import writing
 
+    if recording:
+        with writing(out) as folder, as_file(files("etude") / "sample") as sample:
+            shutil.copytree(sample, folder, dirs_exist_ok=True)
+        say(f"wrote {out}: two training steps of a small GPT, recorded on an NVIDIA H200")
+        return 0
     if torch:
         _need_torch()
     out.parent.mkdir(parents=True, exist_ok=True)

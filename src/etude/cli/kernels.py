@@ -16,11 +16,19 @@ def kernels(
     patterns: Annotated[
         bool, typer.Option("--patterns", help="Sequences of kernels that come again and again, instead.")
     ] = False,
+    counters: Annotated[
+        bool,
+        typer.Option(
+            "--counters",
+            help="Hardware counters that CUPTI recorded, summed by kernel instead; with --operators by operator.",
+        ),
+    ] = False,
     by: Annotated[
         str,
         typer.Option(
             "--by",
-            help="name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; with commas.",
+            help="name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; with commas. Of "
+            "--counters: kernel, operator, module, phase, step, rank.",
         ),
     ] = "",
     top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 0,
@@ -41,6 +49,7 @@ def kernels(
     etude kernels trace.json.gz --by stack:2
     etude kernels trace.json.gz --graphs
     etude kernels trace.json.gz --patterns --top 10
+    etude kernels counted.json.gz --counters --operators
     """
     from etude.analyse import operators as analyse
     from etude.analyse.counting import counting_of
@@ -49,9 +58,13 @@ def kernels(
     counting = counting_of(counted)
     keys = [name.strip() for name in by.split(",") if name.strip()]
     run = open_run(path, groups, workers, system, timing)
-    if graphs + operators + patterns > 1:
-        raise UsageError("only one of --operators, --graphs and --patterns can be had at a time")
-    if patterns:
+    if graphs + (operators or counters) + patterns > 1:
+        raise UsageError("only one of --operators, --graphs, --patterns and --counters can be had at a time")
+    if counters:
+        from etude.analyse.counters import counters as counted_by
+
+        found = counted_by(run.job, keys or ["operator" if operators else "kernel"])
+    elif patterns:
         from etude.analyse.patterns import patterns as repeated
 
         found = repeated(run, top=top or 50)

@@ -36,6 +36,7 @@ def metrics(
     from dataclasses import replace
 
     from etude.analyse import metrics as analyse
+    from etude.analyse.engine import of_engine
     from etude.machine import device_names, open_system
     from etude.report import device_of, recognised
     from etude.store import cards
@@ -56,5 +57,7 @@ def metrics(
     device = device or (recognised(card.hardware.device) if card is not None else None)
     found = analyse.metrics(run, device=device)
     emit(found if json or csv else analyse.shown(found), json=json, csv=csv, md=md)
+    if any(of_engine(trace) for trace in job.traces):
+        say("note: an engine's trace does not say when requests arrived, so that there is no ttft")
     if card is None:
         say(f"note: no card lies with this job, so nothing is known of its model; `etude card {path} --write`")

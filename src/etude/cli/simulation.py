@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 # The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
 Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
 Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
-Network = StrEnum("Network", {"ANALYTIC": "analytic", "LINKS": "links", "FLOW": "flow"})
+Network = StrEnum(
+    "Network",
+    {
+        "ANALYTIC": "analytic",
+        "LINKS": "links",
+        "FLOW": "flow",
+    },
+)
 Routing = StrEnum("Routing", {"STATIC": "static", "ADAPTIVE": "adaptive", "SPRAY": "spray"})
 
 Pairs = list[str]

@@ -21,8 +21,10 @@ from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
 from etude.ingest.context import Context, context
 from etude.ingest.copies import rate_cells
+from etude.ingest.counters import CountedRanges, counted_ranges
 from etude.ingest.coverage import coverage
 from etude.ingest.dropped import dropped
+from etude.ingest.engine_passes import engine_passes
 from etude.ingest.events import OPERATORS, device_events, host_events
 from etude.ingest.graph import (
     ACTIVITY,
@@ -42,7 +44,7 @@ from etude.ingest.work import node_work, operator_work
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
-from etude.model.job import MAX_WORLD, Part
+from etude.model.job import MAX_WORLD, Note, Part
 from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, STACK, UNKNOWN, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
@@ -93,10 +95,12 @@ def convert(
         flows = tensor_flows(host, rows, events, activities)
     table = communications(host, device, rank=rank, groups=groups, flight=flight)
     found = graph(device, events, activities, table, flows)
-    trace, peers = _trace(device, host, found, rows)
+    counted = counted_ranges(device, found)
+    trace, peers = _trace(device, host, found, rows, counted)
+    notes = (*dropped(device, rank), *(Note(rank, what) for what in counted.notes))
     world = device.distributed.get("world_size")
     return Linked(
-        part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=tuple(dropped(device, rank))),
+        part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=notes),
         start_ns=found.start_ns + device.base_ns,
         end_ns=found.end_ns + device.base_ns,
         report=coverage(host, found, rows),
@@ -114,7 +118,9 @@ def _device_name(device: DeviceTrace) -> str:
 # -- the trace ---------------------------------------------------------------------------------------------------------
 
 
-def _trace(device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64) -> tuple[Trace, I64]:
+def _trace(
+    device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64, counted: CountedRanges
+) -> tuple[Trace, I64]:
     """(The trace, the rank behind each of its peer slots.)"""
     n = len(found)
     on_device = found.what >= ACTIVITY
@@ -146,7 +152,7 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host
     column["flops"], column["tensor_bytes"] = _work(device, host, found, host_row, row, column["kind"])
     column["lane"], lane_kind, lane_id = lanes(column["kind"], column["cpu"], column["thread"], column["stream"])
     stack = _stacks(texts, found, around, row, column["parent"])
-    layouts, column["layout"], cells = _attributes(texts, device, host, found, host_row, stack)
+    layouts, column["layout"], cells = _attributes(texts, device, host, found, host_row, stack, counted)
     column["io"] = ((column["in_values"] >= 0) | (column["in_shapes"] >= 0)).astype(np.uint8)
     column["io"] |= ((column["out_values"] >= 0) | (column["out_shapes"] >= 0)).astype(np.uint8) << 1
     trace = Trace(
@@ -214,19 +220,37 @@ def _work(
 
 
 def _steps(device: DeviceTrace, found: CausalGraph) -> I64:
-    """Number of the ProfilerStep in which a node began, or its launch did."""
-    number = np.array([_step(name) for name in device.names] + [-1], np.int64)
-    rows = np.flatnonzero((number[device.name] >= 0) & device.is_category("user_annotation") & device.is_phase("X"))
-    rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
+    """Number of the ProfilerStep in which a node began, or its launch did; without these, of the engine's pass."""
+    rows, number = _step_marks(device)
     when = found.start_ns.copy()
     launched = found.what >= ACTIVITY
     call = found.device.call[found.index[launched]]
     when[launched] = np.where(call >= 0, np.append(found.host.start_ns, 0)[call], when[launched])
-    at = np.searchsorted(device.start_ns[rows], when, "right") - 1
+    of_device = device.tid[rows] == UNKNOWN  # steps that the device itself counts, of what no call is known of
+    alone = np.zeros(len(found), np.bool_)
+    alone[launched] = call < 0
+    steps = _steps_at(device, rows[~of_device], number, when)
+    return np.where(alone & of_device.any(), _steps_at(device, rows[of_device], number, when), steps)
+
+
+def _steps_at(device: DeviceTrace, rows: I64, number: I64, when: I64) -> I64:
+    """Number of that step among `rows` in which each moment lies."""
     if not len(rows):
-        return np.full(len(found), UNKNOWN, np.int64)
+        return np.full(len(when), UNKNOWN, np.int64)
+    at = np.searchsorted(device.start_ns[rows], when, "right") - 1
     inside = (at >= 0) & (when < device.start_ns[rows[at]] + device.duration_ns[rows[at]])
-    return np.where(inside, number[device.name[rows[at]]], UNKNOWN)
+    return np.where(inside, number[at], UNKNOWN)
+
+
+def _step_marks(device: DeviceTrace) -> tuple[I64, I64]:
+    """(Rows of the annotations around steps by start, the number of each.)"""
+    number = np.array([_step(name) for name in device.names] + [-1], np.int64)
+    rows = np.flatnonzero((number[device.name] >= 0) & device.is_category("user_annotation") & device.is_phase("X"))
+    if not len(rows):
+        rows = engine_passes(device).row
+        return rows, np.arange(len(rows))
+    rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
+    return rows, number[device.name[rows]]
 
 
 def _step(name: str) -> int:
@@ -291,7 +315,13 @@ def _stacks(texts: PythonTexts, found: CausalGraph, around: Context, row: I64, p
 
 
 def _attributes(
-    texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64, stack: I64
+    texts: PythonTexts,
+    device: DeviceTrace,
+    host: HostTrace | None,
+    found: CausalGraph,
+    host_row: I64,
+    stack: I64,
+    counted: CountedRanges,
 ) -> tuple[tuple[Layout, ...], NDArray[np.int32], I64]:
     """What no column holds: of host operators their sequence numbers, scopes and schemas; of communications their
     root, data type and shares."""
@@ -329,6 +359,10 @@ def _attributes(
     added |= comm_cells(texts, found.comms.table, found.row_of_comm)
     if host is not None:
         added |= _kernel_cells(texts, host, rows, source[rows])
+    more_cells = counted.cells(texts) | engine_passes(device).cells(device, found)
+    for row, (attrs, more) in more_cells.items():
+        before = added.get(row, ((), []))
+        added[row] = (*before[0], *attrs), [*before[1], *more]
     entries = list(layouts)
     for row, (attrs, _) in added.items():
         layout[row] = layouts.setdefault((*entries[layout[row]], *attrs), len(layouts))

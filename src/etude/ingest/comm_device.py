@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from etude.ingest.comm_calls import LARGEST, Call, Sizes, dtype_of, numbers, small, type_of
 from etude.ingest.comm_host import RECORD, strided
 from etude.link.device import DeviceTrace
+from etude.link.recording import PERMUTE
 from etude.model.schema import UNKNOWN, Collective, Kind
 
 I64 = NDArray[np.int64]
 
+_NONE: Final = (np.empty(0, np.int64), np.empty(0, np.int64))
 _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER)
 _CALLS: Final = ("cpu_op", "user_annotation")
 
@@ -31,7 +33,7 @@ class _Args:
         self._text: dict[str, tuple[I64, Any, tuple[str, ...]]] = {}
 
     def number(self, column: str, row: int) -> int:
-        rows, values = self._device.rare[column]
+        rows, values = self._device.rare.get(column, _NONE)
         at = int(np.searchsorted(rows, row))
         found = at < len(rows) and rows[at] == row and abs(int(values[at])) < LARGEST
         return int(values[at]) if found else UNKNOWN
@@ -146,8 +148,9 @@ def describe(call: Call, args: _Args, row: int) -> None:
     call.dtype, width = dtype_of(args.text("dtype", row))
     for side in ("in", "out"):
         elements = args.number(f"{side}_msg_nelems", row)
-        if width and elements >= 0:
-            setattr(call, f"{side}puts", [elements * width])
+        size = args.number(f"{side}_bytes", row)  # other recordings than Kineto's
+        if size >= 0 or (width and elements >= 0):
+            setattr(call, f"{side}puts", [size if size >= 0 else elements * width])
         setattr(call, f"{side}_split", args.numbers(f"{side}_split_size", row))
     call.group = args.text("group_name", row) or None
     call.size = max(args.small("group_size", row), 0)
@@ -281,6 +284,8 @@ def _bind_kernels(device: DeviceTrace, calls: list[Call], args: _Args) -> None:
             call.work.append(row)
         if owners and (len(owners) > 1 or owners[0].recorded):
             continue
+        if not owners:
+            alone += _permuted(device, row, args)
         own = _from_kernel(device, row, args)
         if own and not owners:
             alone.append(own)
@@ -351,6 +356,18 @@ class _Launches:
     def _launch_time(self, kernel: int) -> int:
         at = int(np.searchsorted(self._correlations, self._device.correlation[kernel]))
         return int(self._device.start_ns[self._launches[at]])
+
+
+def _permuted(device: DeviceTrace, row: int, args: _Args) -> list[Call]:
+    """What a rank sends and what it receives in a permutation, in which both go on at one time."""
+    if args.text("collective_name", row) != PERMUTE:
+        return []
+    calls = []
+    for kind in (Kind.SEND, Kind.RECV):
+        call = Call(PERMUTE, kind, Collective.NONE, int(device.start_ns[row]), int(device.tid[row]), work=[row])
+        describe(call, args, row)
+        calls += [call] if (call.dst if kind == Kind.SEND else call.src) >= 0 else []
+    return calls
 
 
 def _from_kernel(device: DeviceTrace, row: int, args: _Args) -> Call | None:

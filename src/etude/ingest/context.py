@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.ingest.engine_passes import engine_passes
 from etude.link import tree_kernels as k
 from etude.link.device import DeviceTrace
 from etude.link.tree import Tree, call_tree, innermost
@@ -18,7 +19,7 @@ from etude.model.schema import UNKNOWN
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
-PHASES: Final = ("forward", "backward", "optimizer")
+PHASES: Final = ("forward", "backward", "optimizer", "prefill", "decode", "mixed", "draft", "verify")
 _FORWARD, _BACKWARD, _OPTIMIZER = range(3)
 _MODULE: Final = "nn.Module: "
 _ENGINE: Final = "autograd::engine::evaluate_function"
@@ -46,9 +47,9 @@ class Context:
 def context(device: DeviceTrace) -> Context:
     """Phase and module of every operator.
 
-    Phase: inside `Optimizer.step#`; on autograd's behalf; forward is what autograd later goes back over, and what runs
-    inside a module. Module: the `nn.Module` frames around it (recorded with stacks), FSDP's annotations, and of the
-    backward pass the module of its forward operator.
+    Phase: that of an engine's pass around it; inside `Optimizer.step#`; on autograd's behalf; forward is
+    what autograd later goes back over, and what runs inside a module. Module: the `nn.Module` frames around it, which
+    are recorded with stacks, FSDP's annotations, and of the backward pass the module of its forward operator.
     """
     tree = call_tree(device, device.is_category("cpu_op", "user_annotation"))
     names, words = _module_names(device, tree)
@@ -165,4 +166,15 @@ def _phases(device: DeviceTrace, tree: Tree, forward_of: I64, module: I64) -> I6
     # an operator that is made of others is no node of autograd's; they are
     k.lend(order, tree.parent, phase, _FORWARD, device.is_category("cpu_op")[tree.row])
     k.inherit(order, tree.parent, phase)
-    return phase
+    served = _of_engine(device, tree)
+    return np.where(served >= 0, served, phase)
+
+
+def _of_engine(device: DeviceTrace, tree: Tree) -> I64:
+    """Phase of what runs inside a pass of an inference engine; -1 elsewhere."""
+    passes = engine_passes(device)
+    code = np.full(len(device), -1, np.int64)
+    code[passes.row] = [PHASES.index(one.phase) if one.phase else -1 for one in passes.what]
+    inside = code[tree.row]
+    k.inherit(np.arange(len(inside)), tree.parent, inside)
+    return inside

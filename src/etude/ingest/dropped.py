@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from etude.ingest.events import DEVICE, OPERATORS, is_call_category
 from etude.link.device import DeviceTrace
+from etude.link.recording import TOLD
 from etude.model.job import Note
 from etude.model.schema import UNKNOWN
 
@@ -49,6 +50,8 @@ def dropped(device: DeviceTrace, rank: int) -> Iterator[Note]:
             yield Note(rank, what, at_edge)
     for what in _bad_times(device):
         yield Note(rank, what)
+    for told in device.members.get(TOLD, ()):
+        yield Note(rank, told)
     for key in ("ERROR", "WARNING"):
         said = device.members.get(key)
         for text in said if isinstance(said, list) else [said]:

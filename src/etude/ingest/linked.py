@@ -35,6 +35,8 @@ class Linked:
     """A step without the profiler, where it was measured."""
     threads: int = 0
     """Of an operator on the CPU, where that is known."""
+    source: str = "pytorch profiler"
+    """What wrote it."""
 
 
 def cut(one: Linked, keep: NDArray[np.bool_], what: str) -> Linked:
@@ -111,7 +113,7 @@ def _one_beginning(ranks: list[Linked]) -> list[Linked]:
 
 
 def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:
-    found = {"source_format": "pytorch profiler"}
+    found = {"source_format": ranks[0].source if ranks else ""}
     devices = list(dict.fromkeys(one.device for one in ranks if one.device))
     unprofiled = max((one.unprofiled_step_ns for one in ranks), default=0)
     if unprofiled:  # a step takes as long as on its slowest rank

@@ -26,7 +26,8 @@ def load_device(path: str | Path, max_bytes: int | None = None) -> DeviceTrace:
     """A device trace: the same endings."""
     heap, size = compressed.load(path, max_bytes)
     if b'"nodes"' in _head(heap) and b'"traceEvents"' not in _head(heap):
-        raise FormatError("a host trace, where a device trace is needed", path=path, hint="etude link HOST DEVICE")
+        hint = "etude link HOST DEVICE; a host trace alone is a job without times: etude convert HOST OUT"
+        raise FormatError("a host trace, where a device trace is needed", path=path, hint=hint)
     return read_device(heap, size, str(path))
 
 
@@ -42,6 +43,6 @@ def packed(decoded: chakra.Decoded, path: Path) -> Iterator[bytes | memoryview]:
 def stem(path: Path) -> str:
     """A name for the job of a file: without the endings that say what it is."""
     name = path.name
-    for ending in (".gz", ".zst", ".json", ".et", ".kineto", "_kineto"):
+    for ending in (".gz", ".zst", ".json", ".et", ".kineto", "_kineto", "_et"):
         name = name.removesuffix(ending)
     return name or "job"

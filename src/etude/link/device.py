@@ -101,6 +101,11 @@ _SCANNER = Scanner(
 )
 
 
+RANGE: Final = "cuda_profiler_range"
+"""Category of ranges in which CUPTI counted; their arguments are the counters, under names of the user's choice."""
+_RANGES = Scanner((JsonField("cat", WORD), JsonField("args", TEXT)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTrace:
     """One rank's events; row i is the i-th event of the file. UNKNOWN where a number was not recorded."""
@@ -134,6 +139,8 @@ class DeviceTrace:
     """input_dims, input_strides, input_types, concrete_inputs: where in `json` the text lies; -1: nowhere."""
     rare: dict[str, tuple[I64, Ints]]
     """Other arguments, as RARE_INT and RARE_TEXT name them: (rows ascending, numbers or places of text)."""
+    counters: tuple[tuple[int, dict[str, float]], ...] = ()
+    """(row, counter -> value) of each range that CUPTI counted in, rows ascending."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -180,6 +187,7 @@ def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
     (phase, phases), (category, categories), (name, names) = (
         (codes, whole.texts(first)) for codes, first in (rows.words[key] for key in ("ph", "cat", "name"))
     )
+    counters = _counters(whole) if RANGE in categories else ()
     json, places = _kept_texts(whole, rows)
     column = rows.dense
     return DeviceTrace(
@@ -202,7 +210,26 @@ def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
         places={key: places[key] for key in _PLACES.values()},
         rare={key: rows.rare[key] for key in RARE_INT.values()}
         | {key: (rows.rare[key][0], places[key]) for key in RARE_TEXT.values()},
+        counters=counters,
     )
+
+
+def _counters(json: Json) -> tuple[tuple[int, dict[str, float]], ...]:
+    """Numbers among the arguments of ranges. Their names are not known beforehand, so the file is read again."""
+    _, rows = json.top("traceEvents", _RANGES)
+    code, first = rows.words["cat"]
+    wanted = [number for number, word in enumerate(json.texts(first)) if word == RANGE]
+    found = []
+    for row in np.flatnonzero(np.isin(code, wanted)).tolist():
+        place = int(rows.dense["args"][row])
+        args = json.value(place) if place >= 0 else None
+        numbers = {key: value for key, value in args.items() if _is_number(value)} if isinstance(args, dict) else {}
+        found.append((row, numbers))
+    return tuple(found)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
 
 
 def _kept_texts(json: Json, rows: Rows) -> tuple[Json, dict[str, Ints]]:

@@ -389,6 +389,11 @@ class System:
             )
         return np.array(self.placement, np.int64)[wanted] if self.placement else wanted
 
+    def _repr_html_(self) -> str:
+        from etude.machine.shown import system_html
+
+        return system_html(self)
+
     def replace(self, **changes: Any) -> System:
         return replace(self, **changes)
 

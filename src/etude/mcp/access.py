@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_ENTRIES: Final = 1_000_000
 """Entries of a folder that are looked at before it is refused."""
+_LISTS: Final = frozenset(",*?[")
+"""What makes a path stand for several files, wherever these lie."""
 _NAMES_A_FILE: Final = re.compile(r"[/\\@]|\.[A-Za-z]")
 
 
@@ -37,6 +39,8 @@ class Access:
         if not path or "\0" in path:
             raise UsageError("no path is given", hint="a path below the root of this server")
         place = _resolved(self.root / path)
+        if set(str(place)) & _LISTS:
+            raise UsageError("lists of files and patterns are not opened", where=path, hint="name one job")
         if not self._inside(place):
             raise UsageError("lies outside the root of this server", where=path, hint="give a path below the root")
         self._check_links(place, path)

@@ -129,6 +129,11 @@ class Job:
         whole = "" if len(self.ranks) == self.world_size else f" of {self.world_size}"
         return f"Job(`{self.name}`: {len(self.ranks)}{whole} ranks, {len(self.traces)} traces, {self.nodes} nodes)"
 
+    def _repr_html_(self) -> str:
+        from etude.model.shown import job_html
+
+        return job_html(self)
+
     def replace(self, **changes: Any) -> Job:
         return replace(self, **changes)
 

@@ -65,6 +65,11 @@ class Run:
                 f"times of {times[first]} nodes for a trace of {nodes[first]}", where=f"rank {job.ranks[first]}"
             )
 
+    def _repr_html_(self) -> str:
+        from etude.model.shown import run_html
+
+        return run_html(self)
+
     def part(self, index: int) -> RunPart:
         """The trace and the times of the index-th rank that is present."""
         start, end = self.timing.block(index)

@@ -241,6 +241,13 @@ START_NS: Final = _int("start_ns", "ns", "recorded start", "start_ns")
 
 STACK: Final = "stack"
 """Attribute of operators that Python called: its frames, the outermost first, with `;` between them."""
+COUNTER: Final = "counter:"
+"""What attributes of hardware counters begin with; the counter's own name follows."""
+COUNTED_KERNEL: Final = "counted_kernel"
+"""Attribute of a node with counters: the kernel that they are of, where the profiler knew its name."""
+PASS: Final = "pass_"
+"""What attributes (int64) of an annotation around a pass of an inference engine begin with: `pass_context_requests`,
+`pass_context_tokens`, `pass_context_keys`, the same of `generation`, `pass_new_requests`."""
 RECORDED_NS: Final = "recorded_ns"
 """An attribute (int64): from the recorded start of a node to its recorded end. Only on nodes whose own time, which is
 `duration_ns`, is another: those that waited, and those that are made of others."""

@@ -50,6 +50,11 @@ class Timing:
         if len(self.block_of) and not 0 <= self.block_of.min() <= self.block_of.max() < len(self.start_ns):
             raise TraceError(f"timing names a block outside its {len(self.start_ns)}")
 
+    def _repr_html_(self) -> str:
+        from etude.model.shown import timing_html
+
+        return timing_html(self)
+
     def block(self, index: int) -> tuple[I64, I64]:
         """(start_ns, end_ns) of the index-th rank that is present."""
         b = int(self.block_of[index])

@@ -15,6 +15,7 @@ from etude.study import functions
 from etude.study.functions import Call, Function, RunCalls
 from etude.study.results import Results, kept_in, settle
 from etude.study.sweep import carry_out
+from etude.study.team import Family
 
 
 class Crew:
@@ -43,8 +44,8 @@ class Crew:
 
 
 @contextmanager
-def crew(function: Function, shared: Mapping[str, Any], asked: Asked) -> Iterator[Crew]:
-    """Workers as the caller asks for them, until the search is done."""
+def crew(function: Function, shared: Mapping[str, Any], asked: Asked, family: Family | None = None) -> Iterator[Crew]:
+    """Workers as the caller asks for them, until the search is done; points of one `family` go to one process."""
     folder = asked.out
     if folder is not None:
         if folder.exists() and not folder.is_dir():
@@ -53,11 +54,12 @@ def crew(function: Function, shared: Mapping[str, Any], asked: Asked) -> Iterato
     count = asked.workers or os.cpu_count() or 1
     with kept_in(folder) as results:
         if asked.ray:
-            yield Crew(function, shared, functions.on_ray(function, shared, asked.ray, asked.workers), results)
+            with functions.staying_on_ray(function, shared, asked.ray, asked.workers) as run:
+                yield Crew(function, shared, run, results)
         elif count == 1:
             yield Crew(function, shared, functions.here(function, shared), results)
         else:
-            with functions.staying(function, shared, count) as run:
+            with functions.staying(function, shared, count, family) as run:
                 yield Crew(function, shared, run, results)
         if folder is not None:
             settle(folder, results)

@@ -32,6 +32,11 @@ class Found:
     more: Mapping[str, Any] = field(default_factory=dict)
     """What else this kind of search tells, beside the rest in the record."""
 
+    def _repr_html_(self) -> str:
+        from etude.search.shown import found_html
+
+        return found_html(self)
+
     def record(self) -> dict[str, Any]:
         return {
             "best": self.best, "frontier": self.frontier, "tried": self.tried, "pruned": sum(self.pruned.values()),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from etude.files import writing
-from etude.search.found import Found, Row
 from etude.units import format_bytes, format_time
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Figure, Page, Section, render
 from etude.view.plots import Mark, fitted, plot
+
+if TYPE_CHECKING:
+    from etude.search.found import Found, Row
 
 PAGE: Final = "index.html"
 RECORD: Final = "found.json"
@@ -33,24 +36,31 @@ def write(found: Found, folder: Path, title: str) -> None:
 
 
 def page(found: Found, title: str) -> str:
-    scores = [name for name in found.more.get("scores", []) if name in found.best] or _numbers(found.best)[:1]
-    told = {name: _value(name, found.best[name]) for name in scores}
+    scores = scores_of(found)
+    told = {name: shown_value(name, found.best[name]) for name in scores}
     return render(
         Page(
             title=title,
             subtitle="etude search",
-            verdict=f"The best: {_name(found, found.best)}.",
+            verdict=f"The best: {best_name(found, found.best)}.",
             cards=(
                 *(Figure(_head(name), value, "of the best") for name, value in told.items()),
                 Figure("Candidates", f"{found.space:,}", "in the space"),
                 Figure("Tried", f"{found.tried:,}", "simulated or computed"),
                 Figure("Pruned", f"{sum(found.pruned.values()):,}", "see below why"),
             ),
-            sections=tuple(filter(None, (_frontier(found, scores), _breakdown(found), _table(found), _pruned(found)))),
+            sections=tuple(
+                filter(None, (frontier_plot(found, scores), _breakdown(found), _table(found), _pruned(found)))
+            ),
             facts=tuple((k, ", ".join(map(str, v))) for k, v in found.more.get("axes", {}).items()),
             notes=found.notes,
         )
     )
+
+
+def scores_of(found: Found) -> list[str]:
+    """The scores by which candidates were judged; the first number of the best where none are named."""
+    return [name for name in found.more.get("scores", []) if name in found.best] or _numbers(found.best)[:1]
 
 
 def _numbers(row: Mapping[str, Any]) -> list[str]:
@@ -62,7 +72,7 @@ def _head(name: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _value(name: str, value: Any) -> str:
+def shown_value(name: str, value: Any) -> str:
     if name.endswith("_ns"):
         return format_time(round(value))
     if name.endswith("_bytes"):
@@ -70,7 +80,7 @@ def _value(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
-def _name(found: Found, row: Row) -> str:
+def best_name(found: Found, row: Row) -> str:
     """A candidate by what distinguishes it: axes that vary among those tried."""
     axes = found.more.get("axes") or dict.fromkeys(row)
     rows = found.rows or found.frontier
@@ -78,7 +88,7 @@ def _name(found: Found, row: Row) -> str:
     return ", ".join(f"{k.replace('_', ' ')} {row[k]}" for k in varied) or "the only one"
 
 
-def _frontier(found: Found, scores: Sequence[str]) -> Section | None:
+def frontier_plot(found: Found, scores: Sequence[str]) -> Section | None:
     if len(scores) < 2 or len(found.rows) < 2:
         return None
     x, y = scores[1], scores[0]
@@ -86,10 +96,10 @@ def _frontier(found: Found, scores: Sequence[str]) -> Section | None:
     marks = []
     for row in found.rows:
         on = json.dumps(row, sort_keys=True, default=str) in best
-        tip = f"{_name(found, row)}\n{_value(y, row[y])}, {_value(x, row[x])}"
+        tip = f"{best_name(found, row)}\n{shown_value(y, row[y])}, {shown_value(x, row[x])}"
         marks.append(Mark(float(row[x]), float(row[y]), "compute" if on else "idle", tip, 0.3 if on else 0.1))
     line = sorted((float(row[x]), float(row[y])) for row in found.frontier)
-    axes = [fitted(_head(n), lambda v, n=n: _value(n, v), [float(r[n]) for r in found.rows], log=False) for n in (x, y)]  # type: ignore[misc]
+    axes = [fitted(_head(n), partial(shown_value, n), [float(r[n]) for r in found.rows], log=False) for n in (x, y)]
     body = legend([("compute", "on the frontier"), ("idle", "others that were tried")])
     body += plot(f"{_head(y)} over {_head(x)}", axes[0], axes[1], marks, [("roof", "frontier", line)])
     lead = "Candidates that no other beats in every score, and the others that were tried."
@@ -110,7 +120,7 @@ def _table(found: Found) -> Section:
     rows = found.rows or found.frontier
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [
-        Heading(n, _head(n), lambda v, n=n: _value(n, v), number=n in _numbers(rows[0]), code=n == "flags")  # type: ignore[misc]
+        Heading(n, _head(n), lambda v, n=n: shown_value(n, v), number=n in _numbers(rows[0]), code=n == "flags")  # type: ignore[misc]
         for n in names
     ]
     return Section("rows", "Tried", "What was tried, the best first.", table("t-rows", rows, columns, first=20))

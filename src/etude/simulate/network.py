@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,6 +30,17 @@ from etude.simulate.state import with_room
 _MODELS: Final[dict[Network, tuple[Model, int]]] = {Network.LINKS: ("links", 4), Network.FLOW: ("flow", 2)}
 """Networks with links: the model, and how many chunks of one transfer may be under way. Links take them one by one;
 where flows share a link, more than two only make each other late."""
+
+
+def closed_forms(ops: Operations) -> I64:
+    """How long each operation lasts once its members are there, by the closed forms of `etude.cost`."""
+    return ops.time_ns
+
+
+TIMES: Final[dict[Network, Callable[[Operations], I64]]] = {
+    Network.ANALYTIC: closed_forms,
+}
+"""What operations last that no link carries."""
 
 
 class CarriedBytes(NamedTuple):
@@ -172,4 +184,5 @@ def _operations(lowered: Lowered, ops: Operations) -> Table:
 def _durations(lowered: Lowered, ops: Operations) -> I64:
     jitter = lowered.options.jitter
     spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
-    return with_noise(ops.time_ns, spread, call_draws(lowered, ops)) if spread.any() else ops.time_ns
+    time_ns = TIMES.get(lowered.options.network or Network.ANALYTIC, closed_forms)(ops)
+    return with_noise(time_ns, spread, call_draws(lowered, ops)) if spread.any() else time_ns

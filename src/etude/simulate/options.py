@@ -69,7 +69,7 @@ class Network(StrEnum):
 
     @property
     def has_links(self) -> bool:
-        return self is not Network.ANALYTIC
+        return self in (Network.LINKS, Network.FLOW)
 
 
 class Routing(StrEnum):

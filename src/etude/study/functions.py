@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from etude.errors import EtudeError, UsageError
 from etude.study.points import code_fingerprint
 from etude.study.tasks import Answer
+from etude.study.team import Do, Family, Team, forks
 from etude.study.workers import TRIES
 
 Function: TypeAlias = Callable[..., Any]
@@ -115,13 +116,15 @@ def _begin(packed: bytes) -> None:
     _given = pickle.loads(packed)
 
 
-def _there() -> None:
-    """What a process does that only starts."""
-
-
 def _in_process(at: Mapping[str, Any]) -> Answer:
     assert _given is not None
     return called(_given[0], at, _given[1])
+
+
+def _opened(packed: bytes) -> Do:
+    """What answers at a point, in a process that stays."""
+    function, shared = pickle.loads(packed)
+    return lambda at: called(function, at, shared)
 
 
 def in_processes(function: Function, shared: Mapping[str, Any], count: int) -> RunCalls:
@@ -144,30 +147,28 @@ def in_processes(function: Function, shared: Mapping[str, Any], count: int) -> R
 
 
 @contextmanager
-def staying(function: Function, shared: Mapping[str, Any], count: int) -> Iterator[RunCalls]:
-    """A pool of processes that stays from one run to the next; what it loses is run again by `in_processes`."""
+def staying(
+    function: Function, shared: Mapping[str, Any], count: int, family: Family | None = None
+) -> Iterator[RunCalls]:
+    """Processes that stay from one run to the next; what is lost with one of them is run again by `in_processes`.
+    Calls of one `family` go to one process."""
     packed = _pickled((function, dict(shared)), "the function")
-    again = in_processes(function, shared, count)
-    pool = _pool(count, packed)
-    for _ in range(count):
-        pool.submit(_there)  # processes start, and load the function, before they are needed
+    team = Team(_opened, packed, count, family)
 
     def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
-        broken: list[Call] = []
-        try:
-            yield from _answers(pool, some, broken)
-        except BrokenProcessPool:  # when it is asked for more
-            broken = list(some)
-        yield from again(broken)
+        lost: list[int] = []
+        for number, answer in team.run([call.at for call in some], lost):
+            yield some[number], answer
+        yield from in_processes(function, shared, count)([some[number] for number in lost])
 
     try:
         yield run
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        team.close()
 
 
 def _pool(count: int, packed: bytes) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin, (packed,))
+    return ProcessPoolExecutor(count, multiprocessing.get_context("fork" if forks() else "spawn"), _begin, (packed,))
 
 
 def _pooled(some: Sequence[Call], packed: bytes, count: int, broken: list[Call]) -> Iterator[tuple[Call, Answer]]:
@@ -192,19 +193,30 @@ def _answers(pool: ProcessPoolExecutor, some: Sequence[Call], broken: list[Call]
 
 
 def on_ray(function: Function, shared: Mapping[str, Any], address: str, workers: int) -> RunCalls:
-    """A task of Ray for each point. The function and what points share go through its object store, once; a task whose
-    machine is lost is tried again."""
-    from etude.study.on_ray import as_done, connected
+    """The same as `staying_on_ray`, for one run."""
 
     def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
-        if not some:
-            return
-        with connected(address, workers) as ray:
-            given = ray.put((function, dict(shared)))
+        if some:
+            with staying_on_ray(function, shared, address, workers) as there:
+                yield from there(some)
+
+    return run
+
+
+@contextmanager
+def staying_on_ray(function: Function, shared: Mapping[str, Any], address: str, workers: int) -> Iterator[RunCalls]:
+    """A task of Ray for each point. The function and what points share go through its object store, once; the cluster
+    stays connected from one run to the next; a task whose machine is lost is tried again."""
+    from etude.study.on_ray import as_done, connected
+
+    with connected(address, workers) as ray:
+        given = ray.put((function, dict(shared)))
+
+        def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
             for number, reference in as_done(ray, _on_ray, [(given, dict(call.at)) for call in some], workers):
                 yield some[number], _answer(ray, reference)
 
-    return run
+        yield run
 
 
 def _on_ray(given: tuple[Function, Mapping[str, Any]], at: Mapping[str, Any]) -> Answer:

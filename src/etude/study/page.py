@@ -25,7 +25,7 @@ def page(found: "Outcome") -> str:
         Page(
             title=str(facts.get("title") or spec.name),
             subtitle=" · ".join(filter(None, (str(facts.get("paper", "")), str(facts.get("group", "")), spec.name))),
-            verdict=_verdict(found),
+            verdict=verdict(found),
             cards=(
                 Figure("Points", f"{len(found.points):,}", f"{failed} failed" if failed else "none failed"),
                 Figure("Variants", f"{len(spec.variants) - 1}", f"against {spec.baseline}"),
@@ -41,10 +41,12 @@ def page(found: "Outcome") -> str:
     )
 
 
-def _verdict(found: "Outcome") -> str:
+def verdict(found: "Outcome") -> str:
     bad = [check["name"] for check in found.checks if not check["ok"]]
     if bad:
         return f"{len(bad)} of {len(found.checks)} checks do not hold: {', '.join(bad)}."
+    if len(found.checks) == 1:
+        return "The check holds."
     return f"All {len(found.checks)} checks hold." if found.checks else f"{len(found.points):,} points."
 
 
@@ -57,7 +59,7 @@ def _text(value: Any) -> str:
 
 
 def _sections(found: "Outcome") -> list[Section]:
-    made = [s for metric in found.spec.metrics if (s := _drawn(found, metric))]
+    made = [s for metric in found.spec.metrics if (s := drawn(found, metric))]
     if len(found.spec.variants) > 1:
         made.append(Section("rows", "Against the baseline", _LEAD, _table("t-rows", found.rows)))
     shown = [{k: v for k, v in row.items() if k != "commands"} for row in found.points]
@@ -87,7 +89,7 @@ def _figure(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def _drawn(found: "Outcome", metric: Metric) -> Section | None:
+def drawn(found: "Outcome", metric: Metric) -> Section | None:
     """A metric over the first axis of the sweep that has numbers; without one, a bar for each variant and place."""
     spec = found.spec
     rows = [row for row in found.points if isinstance(row[metric.name], int | float) and not row["error"]]

@@ -48,6 +48,11 @@ class Outcome:
         """Every check holds, and some point has an answer."""
         return all(check["ok"] for check in self.checks) and any(not row["error"] for row in self.points)
 
+    def _repr_html_(self) -> str:
+        from etude.study.shown import outcome_html
+
+        return outcome_html(self)
+
     def record(self) -> dict[str, Any]:
         return {
             "name": self.spec.name, **self.spec.facts, "rows": self.rows, "checks": self.checks, "notes": self.notes,
@@ -63,6 +68,11 @@ class Study:
     """A study that can be run: `etude.study("my.yaml").run(workers=8)`."""
 
     spec: Spec
+
+    def _repr_html_(self) -> str:
+        from etude.study.shown import study_html
+
+        return study_html(self)
 
     def run(self, **options: Any) -> "pa.Table":
         """Variants against the baseline as a table; without variants, its points. Takes what `outcome` takes."""

@@ -28,7 +28,7 @@ def blocks_of(model: Model, local: Shard) -> list[Block]:
     return list(_made(model, local))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def _made(model: Model, local: Shard) -> tuple[Block, ...]:
     """Plans of a search often differ in what their shards do not see."""
     found = BLOCKS[model.family](model, local)

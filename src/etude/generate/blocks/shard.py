@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from etude.cost import ops as work
 from etude.cost.ops import OpClass, Work
@@ -87,9 +88,9 @@ class Shard:
         return count // self.tp
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
-    """A piece of a model that is never split between pipeline stages."""
+    """A piece of a model that is never split between pipeline stages. Its sums are worked out once."""
 
     name: str
     """Module path: `layers.7`."""
@@ -105,9 +106,18 @@ class Block:
 
     def local_params(self, *, expert: bool, trained: bool = False) -> int:
         """Parameters of one rank; `trained`: those alone that get gradients."""
-        return sum(op.local_params for op in self.ops if op.expert == expert and not (trained and op.frozen))
+        return self._sums[expert, trained]
 
-    @property
+    @cached_property
+    def _sums(self) -> dict[tuple[bool, bool], int]:
+        """(Expert, trained) -> parameters."""
+        found = {(expert, trained): 0 for expert in (False, True) for trained in (False, True)}
+        for op in self.ops:
+            found[op.expert, False] += op.local_params
+            found[op.expert, True] += 0 if op.frozen else op.local_params
+        return found
+
+    @cached_property
     def goes_back(self) -> bool:
         """Is there anything to do for it in a backward pass?"""
         return any(op.backward for op in self.ops)

@@ -190,7 +190,7 @@ def schedule(text: str, *, ranks: int, micro_batches: int, steps: int = 1) -> Pi
     return _kept(text, ranks, micro_batches, steps)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _kept(text: str, ranks: int, micro_batches: int, steps: int) -> PipelineSchedule:
     """Schedules are frozen, and plans of a search share them."""
     return _made(text, ranks, micro_batches, steps)

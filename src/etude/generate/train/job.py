@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.cost.ops import width
 from etude.errors import UsageError
@@ -24,7 +27,7 @@ from etude.generate.nodes import Book
 from etude.generate.plan import Attention, ContextKind, ContextMap, Dispatch, Plan
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
-from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
+from etude.generate.schedules.pipeline import PipelineSchedule, in_flight, staleness, times, under_way
 from etude.generate.schedules.round_robin import Rounds
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.mapped import Mapped, map_of, with_domain, with_map
@@ -163,7 +166,8 @@ def split(count: int, stages: int) -> list[int]:
 def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
-    layers = sum(map(_counted, blocks))
+    counted = np.array([_counted(block) for block in blocks])
+    layers = int(counted.sum())
     if plan.directives:
         plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
@@ -173,39 +177,44 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
         )
     if not plan.stages and layers < made.stages and made.stages > 1:
         raise UsageError(f"{layers} layers cannot fill {made.stages} pipeline stages", hint="fewer stages or chunks")
-    sizes = list(plan.stages) or split(layers, made.stages)
     stages, at = [], 0
-    for number, size in enumerate(sizes):
-        taken: list[Block] = []
-        while at < len(blocks) and (
-            sum(map(_counted, taken)) < size or not _counted(blocks[at]) or number + 1 == len(sizes)
-        ):
-            if _counted(blocks[at]) and sum(map(_counted, taken)) == size:
-                break
-            if not _counted(blocks[at]) and number + 1 < len(sizes) and not _leading(blocks, at):
-                break
-            taken.append(blocks[at])
-            at += 1
-        if not taken:
+    for number, end in enumerate(_ends(counted, list(plan.stages) or split(layers, made.stages))):
+        if end == at:
             raise UsageError(f"stages {list(plan.stages)}: stage {number} has nothing to do", hint="a layer for it")
-        stages.append(tuple(taken))
-    home: dict[tuple[int, int], int] = {}
-    for rank in range(made.ranks):
-        rows = made.rows(rank)
-        works = made.works[rows]
-        for s, m in zip(made.stage[rows][works].tolist(), made.micro_batch[rows][works].tolist(), strict=True):
-            home[s, m] = rank
+        stages.append(tuple(blocks[at:end]))
+        at = end
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
     if plan.directives and made.window:
         raise UsageError(
             f"directives rewrite a step and its update, and in `{made.name}` passes of several windows overlap",
             hint="--schedule 1f1b, or async with `flush`",
         )
-    return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
+    return Layout(made.back_to(back), _homes(made), *tied_copies(stages, made.held), goes_back=back)
 
 
-def _leading(blocks: list[Block], at: int) -> bool:
-    return not any(map(_counted, blocks[:at]))
+def _ends(counted: NDArray[np.bool_], sizes: Sequence[int]) -> list[int]:
+    """Block behind the last one of each stage. What is no layer goes with what follows it at the start, and with the
+    last stage at the end."""
+    before = np.append(0, np.cumsum(counted))
+    found, at = [], 0
+    for number, size in enumerate(sizes):
+        most, last = before[at] + size, number + 1 == len(sizes)
+        while at < len(counted) and (before[at + 1] <= most if counted[at] else last or before[at] == 0):
+            at += 1
+        found.append(at)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _homes(made: PipelineSchedule) -> dict[tuple[int, int], int]:
+    """(Stage, micro-batch) -> pipeline rank that works on it."""
+    found: dict[tuple[int, int], int] = {}
+    for rank in range(made.ranks):
+        rows = made.rows(rank)
+        works = made.works[rows]
+        for s, m in zip(made.stage[rows][works].tolist(), made.micro_batch[rows][works].tolist(), strict=True):
+            found[s, m] = rank
+    return found
 
 
 def _counted(block: Block) -> bool:

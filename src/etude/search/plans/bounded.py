@@ -20,7 +20,7 @@ from etude.search.found import Row
 from etude.search.plans.candidates import NOT_A_PLAN, Candidate
 from etude.search.plans.scores import SCORES, AtBest, breaks, dominated
 from etude.search.plans.space import PlanSpace
-from etude.search.plans.tasks import REFUSED
+from etude.search.plans.tasks import ALONE, CLOSER, LOOK, REFUSED, SCORE
 
 TOO_LARGE: Final = "does not fit"
 BOUND: Final = "bound is no better"
@@ -36,8 +36,18 @@ ONCE: Final = {"recompute": "none"}
 """What plans are made that differ in recomputation alone."""
 ANY_SHARDING: Final = {"recompute": "none", "zero": 2, "dp_shard": 0}
 """And those that differ in sharding too: with ZeRO 2 gradients move the fewest bytes."""
-STATIC: Final = {"recompute": "none", "micro_batch": 1}
-"""And those that hold the same weights and optimizer."""
+
+
+Answer = dict[str, Any]
+"""What a worker says of a plan."""
+
+
+class Wanted(NamedTuple):
+    """What is asked of candidates."""
+
+    what: str
+    some: Sequence[Candidate]
+    changed: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -57,14 +67,18 @@ class Tree:
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
-    def ask(
-        self, what: str, some: Sequence[Candidate], changed: Mapping[str, Any] | None = None
-    ) -> list[dict[str, Any]]:  # fmt: skip
-        """Answers for candidates with some fields changed; those that are alike then share one."""
-        points = [{"what": what, "system": c.system, "plan": c.text(changed)} for c in some]
-        alike = {(p["system"], p["plan"]): p for p in points}
+    def ask(self, *wanted: Wanted) -> list[list[Answer]]:
+        """Answers for candidates with some fields changed, all of them at once; those that are alike then share one."""
+        points = [[self._point(w, c) for c in w.some] for w in wanted]
+        alike = {_key(p): p for some in points for p in some}
         answers = dict(zip(alike, self.crew.ask(list(alike.values())), strict=True))
-        return [answers[p["system"], p["plan"]] for p in points]
+        return [[answers[_key(p)] for p in some] for some in points]
+
+    def _point(self, wanted: Wanted, c: Candidate) -> dict[str, Any]:
+        point: dict[str, Any] = {"what": wanted.what, "system": c.system, "plan": c.text(wanted.changed)}
+        if wanted.what in (LOOK, CLOSER):
+            point["most"] = self.space.memory_limit(c.system)
+        return point
 
     def prune(self, why: str, count: int = 1) -> None:
         self.pruned[why] += count
@@ -92,56 +106,39 @@ class Tree:
 
     # -- stages ------------------------------------------------------------------------------------------------------
 
-    def without_large(self, some: Sequence[Candidate]) -> list[Candidate]:
-        """Without those whose weights and optimizer alone do not fit."""
-        if not any(self.space.memory_limit(name) for name in self.space.systems):
-            return list(some)
-        kept = []
-        for c, found in zip(some, self.ask("static", some, STATIC), strict=True):
-            limit = self.space.memory_limit(c.system)
-            if limit and found.get("bytes", 0) > limit:
-                self.prune(TOO_LARGE)
-            else:
-                kept.append(c)
-        return kept
-
-    def bounds(
-        self, some: Sequence[Candidate], what: str = "bound", changed: Mapping[str, Any] | None = None
-    ) -> list[tuple[float, Candidate]]:  # fmt: skip
-        """(least ns of a step, candidate) of those that are plans; of a changed one that is none nothing is known."""
+    def looked(self, some: Sequence[Candidate], answers: Sequence[Answer]) -> list[tuple[float, Candidate]]:
+        """(Least ns of a step without recomputation, candidate) of those whose weights and optimizer fit. Of a changed
+        plan that is none nothing is known."""
         found = []
-        for c, answer in zip(some, self.ask(what, some, changed), strict=True):
-            if REFUSED in answer and changed is None:
-                self.refuse(answer[REFUSED])
+        for c, answer in zip(some, answers, strict=True):
+            if self._large(c, answer):
+                self.prune(TOO_LARGE)
             else:
                 found.append((float(answer.get("ns", 0.0)), c))
         return found
+
+    def fitting(self, some: Sequence[Candidate], answers: Sequence[Answer]) -> list[tuple[Candidate, Answer]]:
+        """Those that are plans and fit."""
+        found = []
+        for c, answer in zip(some, answers, strict=True):
+            if REFUSED in answer:
+                self.refuse(answer[REFUSED])
+            elif self._large(c, answer):
+                self.prune(TOO_LARGE)
+            else:
+                found.append((c, answer))
+        return found
+
+    def _large(self, c: Candidate, answer: Answer) -> bool:
+        limit = self.space.memory_limit(c.system)
+        return bool(limit) and answer.get("bytes", 0) > limit
 
     def refuse(self, why: str) -> None:
         self.refusal = self.refusal or why
         self.prune(NOT_A_PLAN)
 
-    def looked(self, some: Sequence[Candidate]) -> list[tuple[float, int, Candidate]]:
-        """(own bound, memory, candidate) of those that are plans and fit."""
-        fits = self.fitting(some)
-        memory = {c.number: size for size, c in fits}
-        return [(ns, memory[c.number], c) for ns, c in self.bounds([c for _, c in fits])]
-
-    def fitting(self, some: Sequence[Candidate]) -> list[tuple[int, Candidate]]:
-        """(memory, candidate) of those that are plans and fit."""
-        fits: list[tuple[int, Candidate]] = []
-        for c, answer in zip(some, self.ask("memory", some), strict=True):
-            limit = self.space.memory_limit(c.system)
-            if REFUSED in answer:
-                self.refuse(answer[REFUSED])
-            elif limit and answer["bytes"] > limit:
-                self.prune(TOO_LARGE)
-            else:
-                fits.append((answer["bytes"], c))
-        return fits
-
-    def scored(self, some: Sequence[Candidate]) -> None:
-        for c, answer in zip(some, self.ask("score", some), strict=True):
+    def scored(self, some: Sequence[Candidate], answers: Sequence[Answer]) -> None:
+        for c, answer in zip(some, answers, strict=True):
             if REFUSED in answer:
                 self.refuse(answer[REFUSED])
                 continue
@@ -152,6 +149,10 @@ class Tree:
             self.rows.append(row)
             self.row_of[c.number] = row
             self.advance(1)
+
+
+def _key(point: Mapping[str, Any]) -> tuple[str, str, str]:
+    return point["what"], point["system"], point["plan"]
 
 
 def told_of(space: PlanSpace, c: Candidate, scored: Mapping[str, Any]) -> Row:
@@ -204,7 +205,8 @@ def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
 
     # With gradients in 16 bits ZeRO 2 may move more bytes than none: then each sharding has its own bound.
     alike = ONCE if "grad_dtype" in {*tree.space.axes, *tree.space.fixed} else ANY_SHARDING
-    heap = [entry(0, ns, c) for ns, c in tree.bounds(some, "alone", alike)]
+    answers = tree.ask(Wanted(ALONE, some, alike))[0]
+    heap = [entry(0, float(found.get("ns", 0.0)), c) for c, found in zip(some, answers, strict=True)]
     heapq.heapify(heap)
     while heap:
         levels: tuple[list[Candidate], ...] = ([], [], [])
@@ -214,21 +216,28 @@ def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
                 tree.prune(why)
             else:
                 levels[one.level].append(one.candidate)
-        for ns, c in tree.bounds(tree.without_large(levels[0]), changed=ONCE):
+        first_look, second_look, last = levels
+        # Simulations take longest: they are the first to be sent.
+        scores, closer, looks = tree.ask(
+            Wanted(SCORE, last), Wanted(CLOSER, second_look), Wanted(LOOK, first_look, ONCE)
+        )
+        for ns, c in tree.looked(first_look, looks):
             heapq.heappush(heap, entry(1, ns, c))
-        for ns, memory, c in tree.looked(levels[1]):
-            heapq.heappush(heap, entry(2, ns, c, memory))
-        tree.scored(levels[2])
+        for c, found in tree.fitting(second_look, closer):
+            heapq.heappush(heap, entry(2, float(found["ns"]), c, found["bytes"]))
+        tree.scored(last, scores)
 
 
 def first_few(tree: Tree, some: Sequence[Candidate], count: int) -> None:
     """Simulates the so many that fit and have the least bounds; of a family the one that recomputes least."""
-    order = sorted((ns, c.number, c) for ns, c in tree.bounds(tree.without_large(some), changed=ONCE))
+    looks = tree.ask(Wanted(LOOK, some, ONCE))[0]
+    order = sorted((ns, c.number, c) for ns, c in tree.looked(some, looks))
     chosen: list[Candidate] = []
     families: set[tuple[str, str]] = set()
     for at in range(0, len(order), LOOKED):
         some = [c for _, _, c in order[at : at + LOOKED]]
-        for _, _, c in sorted((n, c.number, c) for n, _, c in tree.looked(some)):
+        fits = tree.fitting(some, tree.ask(Wanted(CLOSER, some))[0])
+        for _, _, c in sorted((found["ns"], c.number, c) for c, found in fits):
             family = c.system, c.text(ONCE)
             if family in families or len(chosen) >= count:
                 tree.prune(UNPROMISING)
@@ -238,4 +247,4 @@ def first_few(tree: Tree, some: Sequence[Candidate], count: int) -> None:
         if len(chosen) >= count:
             tree.prune(UNPROMISING, len(order) - at - len(some))
             break
-    tree.scored(chosen)
+    tree.scored(chosen, tree.ask(Wanted(SCORE, chosen))[0])

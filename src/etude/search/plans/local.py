@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from etude.search.methods import METHODS, Point
-from etude.search.plans.bounded import Tree
-from etude.search.plans.candidates import Candidate, Candidates
+from etude.search.plans.bounded import Tree, Wanted
+from etude.search.plans.candidates import Candidates
 from etude.search.plans.scores import SCORES
+from etude.search.plans.tasks import MEMORY, SCORE
 
 NOT_TRIED: Final = "not tried"
 
@@ -29,13 +30,10 @@ def local(tree: Tree, every: Candidates, method: str, seed: int) -> None:
         homes = [every.same.get(number, number) for number in numbers]
         new = [by_number[n] for n in dict.fromkeys(homes) if n in by_number and n not in met]
         met.update(c.number for c in new)
-        tree.scored(_fitting(tree, new))
+        fits = [c for c, _ in tree.fitting(new, tree.ask(Wanted(MEMORY, new))[0])]
+        tree.scored(fits, tree.ask(Wanted(SCORE, fits))[0])
         rows = [tree.row_of.get(n) for n in homes]
         return [math.inf if row is None else float(first.sign * row[first.column]) for row in rows]
 
     METHODS[method](axes, score, seed=seed)
     tree.prune(NOT_TRIED, len(every.found) - len(met))
-
-
-def _fitting(tree: Tree, some: Sequence[Candidate]) -> list[Candidate]:
-    return [c for _, c in tree.fitting(some)]

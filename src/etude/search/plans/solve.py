@@ -15,7 +15,7 @@ from etude.search.plans.candidates import Candidates, candidates
 from etude.search.plans.local import local
 from etude.search.plans.scores import SCORES
 from etude.search.plans.space import PlanSpace, read_plans
-from etude.search.plans.tasks import task
+from etude.search.plans.tasks import family, task
 from etude.search.plans.why import SHOWN, side_by_side
 
 
@@ -26,8 +26,8 @@ def solve(given: Given, asked: Asked) -> Found:
 def solved(space: PlanSpace, asked: Asked) -> Found:
     method = asked.one_of("all", *METHODS)
     asked.once("plans")
-    with crew(task, shared_of(space), asked) as workers:
-        every = candidates(space.opened, space.axes, space.fixed, space.system)  # while processes start
+    every = candidates(space.opened, space.axes, space.fixed, space.system)
+    with crew(task, shared_of(space), asked, family) as workers:
         found, tree = searched(space, asked, method, workers, every)
     if asked.out is None:
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from etude.predict import Prediction
 
 REFUSED: Final = "refused"
+ALONE, LOOK, CLOSER, MEMORY, SCORE = "alone", "look", "closer", "memory", "score"
+STATIC: Final = {"recompute": "none", "micro_batch": 1}
+"""What plans are made that hold the same weights and optimizer."""
+OF_SHARDS: Final = ("gpus", "tp", "cp", "ep", "etp", "seq", "micro_batch", "tp_chunks", "sp", "cp_kind", "precision")
+"""Fields that ops depend on."""
 AS_GIVEN: Final = ("", "none")
 """Stacks whose recipe does not complete a plan, as in `etude predict`."""
 
@@ -48,26 +53,55 @@ def predicted(
     return predict(found, plan, machine, stack=software, check=False, **options)
 
 
+def family(at: Mapping[str, Any]) -> Hashable:
+    """What plans share that are made of the same ops. A simulation is long, and belongs to none."""
+    if at["what"] == SCORE:
+        return None
+    given = json.loads(at["plan"])
+    return at["system"], *(repr(given.get(name)) for name in OF_SHARDS)
+
+
 def task(
-    *, what: str, system: str, plan: str, model: str, stack: str, recipe: bool, network: str, energy: bool, seal: str
-) -> dict[str, Any]:
-    """`bound`: ns of a step at least, `alone` without what copies exchange; `static`: bytes that a GPU holds all the
-    time, `memory` at most; `score`: the simulated step. `plan`: fields as JSON."""
+    *, what: str, system: str, plan: str, model: str, stack: str, recipe: bool, network: str, energy: bool, seal: str,
+    most: float = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """What is known of a plan, whose fields are JSON. `alone`: ns of a step at least, without what copies exchange.
+    `look`: bytes that a GPU holds all the time, and ns at least where these are not above `most` (0: no limit).
+    `memory`: bytes at most; `closer`: and ns at least where these fit. `score`: the simulated step."""
     del seal  # what was opened by name is part of the key
     given = json.loads(plan)
     try:
-        if what == "score":
+        if what == SCORE:
             return _scored(predicted(model, system, stack, network, given, recipe=recipe), energy=energy)
+        found: dict[str, Any] = {}
+        if what == LOOK and most:
+            found["bytes"] = _static_bytes(model, system, stack, plan, recipe=recipe)
         opened, machine, software = _opened(model, system, stack)
         wanted = planned(model, system, stack, given, recipe=recipe)
-        if what in ("bound", "alone"):
-            alone = what == "alone"
-            return {"ns": least_step_time_ns(opened, wanted, machine, stack=software, network=network, alone=alone)}
-        memory = plan_memory(opened, wanted)
-        bytes_of = max(m.static_bytes if what == "static" else m.peak_bytes for m in memory)
+        if what in (CLOSER, MEMORY):
+            found["bytes"] = max(m.peak_bytes for m in plan_memory(opened, wanted))
+        if what != MEMORY and not (most and found.get("bytes", 0) > most):
+            alone = what == ALONE
+            found["ns"] = least_step_time_ns(opened, wanted, machine, stack=software, network=network, alone=alone)
     except EtudeError as problem:
         return {REFUSED: str(problem).splitlines()[0]}
-    return {"bytes": bytes_of}
+    return found
+
+
+def _static_bytes(model: str, system: str, stack: str, plan: str, *, recipe: bool) -> int:
+    """Of the fullest GPU, with one sample in a micro-batch; 0 where that is no plan."""
+    given = json.loads(plan)
+    text = json.dumps({k: STATIC.get(k, v) for k, v in given.items()}, sort_keys=True)
+    return _kept_static(model, system, stack, text, recipe)
+
+
+@lru_cache(maxsize=4096)
+def _kept_static(model: str, system: str, stack: str, plan: str, recipe: bool) -> int:
+    try:
+        wanted = planned(model, system, stack, json.loads(plan), recipe=recipe)
+        return max(m.static_bytes for m in plan_memory(_opened(model, system, stack)[0], wanted))
+    except EtudeError:
+        return 0
 
 
 def _scored(found: Prediction, *, energy: bool) -> dict[str, Any]:

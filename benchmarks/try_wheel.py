@@ -1,0 +1,142 @@
+"""Builds the wheel and the sdist, and tries the wheel in an empty environment of every Python that is found.
+
+    python benchmarks/try_wheel.py [--out DIR] [--python PATH ...] [--root FOLDER ...]
+
+`--python` names one more interpreter, `--root` a folder with a whole system in it (of debootstrap, say) in which
+interpreters are looked for and run with chroot. A row for each: seconds of pip and of `etude demo`, the first time
+(kernels are compiled) and the second. Exit code 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+NEEDED = (
+    "tests/test_cli.py", "docs/index.md", "benchmarks/try_wheel.py", "examples/study.yaml", "zensical.toml", ".ci/run",
+    "CONTRIBUTING.md", "Makefile", "CITATION.cff", "src/etude/sample/README.md", ".github/workflows/ci.yml",
+)  # fmt: skip
+"""Files that the sdist must have, one of each kind."""
+DATA = ("etude/py.typed", "etude/sample/gpt.rank0.kineto.json.gz", "etude/machine/catalogue/dgx-h100.yaml")
+"""... and the wheel."""
+
+
+def run(command: list[str], **options: object) -> tuple[bool, str, float]:
+    """(done, the end of what it said, seconds)."""
+    before = time.perf_counter()
+    found = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+    told = (found.stdout + found.stderr).strip()
+    return found.returncode == 0, told[-2000:], time.perf_counter() - before
+
+
+def build(out: Path) -> tuple[Path, Path]:
+    """(wheel, sdist), built from the tree in an environment of its own; the wheel from the sdist, as pip would."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = environment([sys.executable], Path(folder) / "venv")
+        for command in (
+            [python, "-m", "pip", "install", "-q", "build"],
+            [python, "-m", "build", "-o", str(out), str(HERE)],
+        ):
+            done, told, _ = run(command)
+            if not done:
+                sys.exit(told)
+    return max(out.glob("*.whl"), key=os.path.getmtime), max(out.glob("*.tar.gz"), key=os.path.getmtime)
+
+
+def environment(python: list[str], folder: Path) -> str:
+    done, told, _ = run([*python, "-m", "venv", str(folder)])
+    if not done:
+        raise RuntimeError(told)
+    return str(folder / "bin" / "python")
+
+
+def missing(wheel: Path, sdist: Path) -> list[str]:
+    """What should be in the two and is not."""
+    with tarfile.open(sdist) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    with zipfile.ZipFile(wheel) as zipped:
+        inside = set(zipped.namelist())
+    return [name for name in NEEDED if name not in names] + [name for name in DATA if name not in inside]
+
+
+def interpreters(more: list[str]) -> list[str]:
+    """Python 3.11 and newer on the path, each version once."""
+    found: dict[str, str] = {}
+    for name in [*more, *(f"python3.{minor}" for minor in range(11, 20)), sys.executable]:
+        path = shutil.which(name)
+        done, told, _ = (
+            run([path, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]) if path else (False, "", 0)
+        )
+        if done and path:
+            found.setdefault(told.split()[-1], path)
+    return [found[version] for version in sorted(found, key=lambda text: [int(part) for part in text.split(".")])]
+
+
+def tried(python: list[str], wheel: str, folder: str) -> dict[str, str]:
+    """One row: an empty environment, pip install, `etude demo` twice."""
+    said = run([*python, "-c", "import sys; print(sys.version.split()[0])"])[1]
+    row = {"python": said, "install": "", "numba": "", "demo": "", "again": "", "said": ""}
+    done, told, _ = run([*python, "-m", "venv", folder])
+    at = [*python[:-1], f"{folder}/bin/python"]
+    if done:
+        done, told, seconds = run([*at, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel])
+        row["install"] = f"{seconds:.0f} s" if done else "failed"
+    if done:
+        row["numba"] = run([*at, "-c", "import numba; print(numba.__version__)"])[1]
+        for column in ("demo", "again"):
+            done, told, seconds = run([*at, "-m", "etude", "demo", "-o", f"{folder}/{column}"])
+            row[column] = f"{seconds:.0f} s" if done else "failed"
+    row["said"] = "ok" if done else (told.strip().splitlines() or ["no answer"])[-1][:120]
+    return row
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--out", type=Path, default=None, help="keep wheel and sdist here")
+    options.add_argument("--python", action="append", default=[], help="one more interpreter")
+    options.add_argument("--root", type=Path, action="append", default=[], help="a folder with a system, for chroot")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        out = (given.out or Path(scratch) / "dist").resolve()
+        wheel, sdist = build(out)
+        left = missing(wheel, sdist)
+        rows = [tried([p], str(wheel), f"{scratch}/{i}") for i, p in enumerate(interpreters(given.python))]
+        for root in given.root:
+            rows += in_root(root, wheel)
+    print(f"{wheel.name}, {wheel.stat().st_size / 1e6 if wheel.exists() else 0:.1f} MB" if given.out else wheel.name)
+    print("missing: " + (", ".join(left) or "nothing"))
+    names = list(rows[0])
+    for line in [names, *([row[name] for name in names] for row in rows)]:
+        print("  ".join(f"{text:<10}" for text in line).rstrip())
+    return 1 if left or any(row["said"] != "ok" for row in rows) else 0
+
+
+def in_root(root: Path, wheel: Path) -> list[dict[str, str]]:
+    """The same for the interpreters of a system in a folder."""
+    rows = []
+    for path in sorted((root / "usr/bin").glob("python3.*")):
+        if re.fullmatch(r"python3\.\d+", path.name):
+            place = Path("tmp") / f"try-{path.name}"
+            shutil.rmtree(root / place, ignore_errors=True)
+            (root / place).mkdir(parents=True)
+            shutil.copy(wheel, root / place)
+            shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+            rows.append(
+                tried(["chroot", str(root), f"/usr/bin/{path.name}"], f"/{place}/{wheel.name}", f"/{place}/venv")
+            )
+            shutil.rmtree(root / place, ignore_errors=True)
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""What a communication library's kernels and an XLA instruction's names say of the collective that they carry out."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from etude.link.recording import PERMUTE, Talk
+
+_KERNEL: Final = re.compile(
+    r"(?:nccl|rccl|msccl)\w*?[Kk]ernel\w*?_(?P<what>AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|Send|Recv)"
+    r"(?:_(?P<rest>\w+))?"
+)
+_COLLECTIVES: Final = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+}
+_DTYPES: Final = {
+    "f16": "Half",
+    "half": "Half",
+    "bf16": "BFloat16",
+    "f32": "Float",
+    "float": "Float",
+    "f64": "Double",
+    "double": "Double",
+    "i8": "Char",
+    "u8": "Byte",
+    "i32": "Int",
+    "u32": "UInt32",
+    "i64": "Long",
+    "u64": "UInt64",
+    "f8e4m3": "Float8_e4m3fn",
+    "f8e5m2": "Float8_e5m2",
+}
+_XLA: Final = re.compile(
+    r"%?(?P<what>all-reduce|all-gather|reduce-scatter|ragged-all-to-all|all-to-all|collective-permute"
+    r"|collective-broadcast)(?:-(?P<half>start|done))?(?:[.\d]*)(?:\s.*)?",
+    re.DOTALL,
+)
+_XLA_COLLECTIVES: Final = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "ragged-all-to-all": "all_to_all",
+    "collective-permute": PERMUTE,
+    "collective-broadcast": "broadcast",
+}
+
+
+def talk_of_kernel(name: str) -> Talk | None:
+    """What `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)` does. None of a kernel that is no collective, and of sends
+    and receives, which NCCL also makes all-to-all of: the name does not tell which."""
+    found = _KERNEL.search(name)
+    if found is None or found["what"] not in _COLLECTIVES:
+        return None
+    words = (found["rest"] or "").lower().split("_")
+    dtype = next((_DTYPES[word] for word in words if word in _DTYPES), "")
+    return Talk(collective=_COLLECTIVES[found["what"]], dtype=dtype)
+
+
+def xla_collective(name: str) -> tuple[str, str]:
+    """(collective as PyTorch calls it, `start`, `done` or nothing) of an XLA opcode or instruction name, as
+    `all-reduce-start.3`; nothing where it is none."""
+    found = _XLA.fullmatch(name)
+    return (_XLA_COLLECTIVES[found["what"]], found["half"] or "") if found else ("", "")
