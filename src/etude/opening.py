@@ -52,6 +52,8 @@ def open(
 
     Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
     analyses take it. Of a profiler's trace they are those of every operator, call and device activity.
+
+    job = etude.open("job/")
     """
     place = remote.local(path)
     if is_text(place):
@@ -71,7 +73,10 @@ def open(
 
 def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
     """The run at `path`: its job, the times that were recorded, and the card that lies with it. Options are those of
-    `open`. A job without times is refused: `etude.simulate` makes a run of it."""
+    `open`. A job without times is refused: `etude.simulate` makes a run of it.
+
+    run = etude.open_run("trace.json.gz")
+    """
     from etude.model import run
     from etude.store import cards
 
