@@ -1,4 +1,4 @@
-"""Runs the code blocks of the pages that take too long for a test (`<!-- slow: WHY -->`), and prints their CPU seconds."""
+"""Runs the code blocks of the pages that take too long for a test (`<!-- slow: WHY -->`), with their CPU seconds."""
 
 import subprocess
 import sys
