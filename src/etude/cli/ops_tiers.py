@@ -113,7 +113,7 @@ def place(
         str, typer.Option("--memory", "--room", help="Memory of the device that may be used: `2GiB,4GiB,8GiB`.")
     ],
     context: Annotated[int, typer.Option(min=1, help="Tokens whose keys and values are read.")] = 4096,
-    bits: Annotated[float, typer.Option(help="Of a weight; keys and values have 16.")] = 16.0,
+    bits: Annotated[float, typer.Option(help="Bits of a weight; keys and values have 16.")] = 16.0,
     buffers: Annotated[str, typer.Option(help="Part of it that is taken in any case.")] = "0.5GB",
     device: Annotated[
         str, typer.Option("--device", "-d", help="Device: a name in the catalogue, or your own.")
