@@ -70,16 +70,16 @@ def missing(wheel: Path, sdist: Path) -> list[str]:
 
 
 def interpreters(more: list[str]) -> list[str]:
-    """Python 3.11 and newer on the path, each version once."""
-    found: dict[str, str] = {}
-    for name in [*more, *(f"python3.{minor}" for minor in range(11, 20)), sys.executable]:
-        path = shutil.which(name)
-        done, told, _ = (
-            run([path, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]) if path else (False, "", 0)
-        )
-        if done and path:
-            found.setdefault(told.split()[-1], path)
-    return [found[version] for version in sorted(found, key=lambda text: [int(part) for part in text.split(".")])]
+    """Python 3.11 and newer, on the path and of pyenv, each minor version once."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    names = [*more, *(f"python3.{minor}" for minor in range(11, 20)), *map(str, pyenv.glob("versions/3.*/bin/python"))]
+    found: dict[tuple[int, ...], str] = {}
+    for path in filter(None, map(shutil.which, [*names, sys.executable])):
+        done, told, _ = run([path, "-c", "import sys, venv; print(*sys.version_info[:2])"])
+        version = tuple(map(int, told.split())) if done else (0,)
+        if version >= (3, 11):
+            found.setdefault(version, path)
+    return [found[version] for version in sorted(found)]
 
 
 def tried(python: list[str], wheel: str, folder: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 import etude
-from recorded import device_json, host_json, kernel, launch, node, op
+from recorded import device_json, event, host_json, kernel, launch, node, op
 
 INFRAGRAPH = """
 name: two hosts
@@ -106,6 +106,12 @@ def readers(folder: Path) -> list[Reader]:
     ))  # fmt: skip
     host = _json(host_json(node(3, "aten::mm", 2, 1, inputs=([[1, 2, 0, 16, 4, "cpu"]], [[4, 4]], ["Tensor(float)"])),
                            node(4, "aten::add", 2, 2)))  # fmt: skip
+    engine = _json(device_json(
+        op("execute_context_1(9)_generation_2(2)", 0, 40, 1, cat="user_annotation"), op("aten::mm", 5, 30, 2),
+        launch(10, 3), event("cuda_profiler_range", "gemm", 50, 9, 0, insts=3, rate=0.5),
+        op("step[DECODE bs=2]", 60, 40, 4, cat="user_annotation"), launch(70, 5),
+        event("cuda_profiler_range", "add", 60, 9, 0, insts=4, rate=1.5),
+    ))  # fmt: skip
     (folder / "host.json").write_bytes(host)
     (folder / "device.json").write_bytes(device)
 
@@ -124,6 +130,8 @@ def readers(folder: Path) -> list[Reader]:
         Reader("kineto.gz", "trace.json.gz", gzip.compress(device, mtime=0), etude.open),
         Reader("host", "host.json", host, lambda path: linked(path, folder / "device.json")),
         Reader("device", "device.json", device, lambda path: linked(folder / "host.json", path)),
+        Reader("host alone", "alone.json", host, etude.open),
+        Reader("engine", "engine.json", engine, etude.open),
         Reader("dump", "fr_0", pickle.dumps(DUMP), etude.open),
         Reader("dump.json", "fr_0.json", _json(DUMP), etude.open),
         Reader("parquet", "nodes.parquet", (made["parquet"] / "nodes.parquet").read_bytes(), _within(made["parquet"])),

@@ -63,7 +63,7 @@ def files(blocks: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 def changed(text: str, hunk: list[str], where: str) -> str:
     """`text` with a hunk applied: its lines that are there already stand in the text once, one after another."""
     before = "".join(line[1:] + "\n" for line in hunk if not line.startswith("+"))
-    after = "".join(line[1:] + "\n" for line in hunk)
+    after = "".join(line[1:] + "\n" for line in hunk if not line.startswith("-"))
     assert text.count(before) == 1, f"{where}: {text.count(before)} places are\n{before}"
     return text.replace(before, after)
 

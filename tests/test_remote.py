@@ -105,10 +105,18 @@ def test_commands_read_addresses_and_write_none(memory: Any, run: Path, tmp_path
         ["convert", "memory://store/run", "memory://store/out"],
         ["convert", str(run), "-o", "memory://store/out"],
         ["convert", str(run), "--out=memory://store/out"],
+        ["collect", "-o", "memory://store/out", "--", "python", "-c", "''"],
         ["simulate", str(run), "--system", "dgx-h100", "--timing", "memory://store/times.csv"],
     ):
         assert main(args) == 2
         assert "output is written to this machine only" in capsys.readouterr().err
+
+
+def test_arguments_of_a_program_that_is_recorded_are_left_alone() -> None:
+    from etude.cli.arguments import rewritten
+
+    args = ["--steps", "3", "--", "python", "train.py", "--data", "memory://store/none"]
+    assert rewritten("collect", [], args) == args
 
 
 def test_what_is_not_there_is_said(memory: Any, capsys) -> None:

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,8 +78,10 @@ def fetch(url: str, advance: Advance = lambda amount, note="": None) -> Path:
     """The copy of a file, a folder or a prefix, made or renewed."""
     with _told(url):
         files, target, entries = _listing(url)
-        place = cache_folder() / hashlib.sha256(url.encode()).hexdigest()[:16]
-        place.mkdir(parents=True, exist_ok=True)
+        base = cache_folder()
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)  # what may be read there may not be for all who are here
+        place = base / hashlib.sha256(url.encode()).hexdigest()[:16]
+        place.mkdir(exist_ok=True)
         index = _index(place)
         for gone in set(index) - {entry.name for entry in entries}:
             (place / gone).unlink(missing_ok=True)
@@ -111,7 +114,13 @@ def cache_folder() -> Path:
         with tempfile.TemporaryFile(dir=base):
             return base / "remote"
     except OSError:
-        return Path(tempfile.gettempdir()) / f"etude-{os.getuid() if hasattr(os, 'getuid') else 'user'}" / "remote"
+        return _temporary() / "remote"
+
+
+@cache
+def _temporary() -> Path:
+    """A folder that only this user can read, for as long as the machine keeps it."""
+    return Path(tempfile.mkdtemp(prefix="etude-"))
 
 
 # -- what lies there ---------------------------------------------------------------------------------------------------

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 import etude
+from collected import PROGRAMS, ranks
 from etude.cli import main
 from etude.errors import UsageError
 from etude.ingest import recordings, runs
+from etude.model.check.whole import check
+from etude.model.schema import Kind
 from recorded import device_json, put, rank_json
 
 STAMPS = (1794865958123547637, 1794865958205520491)
@@ -33,6 +36,21 @@ def test_ranks_of_a_handler_are_one_job(handler: Path) -> None:
     assert name == "log"
     assert [(f.rank, f.device.name) for f in found] == [(r, handler_name(r, STAMPS[0])) for r in (0, 1)]
     assert etude.open(handler).ranks.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1794865958.12-TP-{}.trace.json.gz",
+        "1794865958.12-TP-{}-DECODE.trace.json.gz",
+        "rank{}.1794865958123547637.pt.trace.json.gz",
+        "dp0_pp0_tp{0}_dcp0_ep0_rank{0}.1794865958123547637.pt.trace.json.gz",
+    ],
+)
+def test_names_that_engines_give(tmp_path: Path, name: str) -> None:
+    for rank in (0, 1):
+        put(tmp_path / name.format(rank), rank_json(rank, 0, 50))
+    assert [(f.rank, f.device.name) for f in runs.find_run(tmp_path)[1]] == [(r, name.format(r)) for r in (0, 1)]
 
 
 def test_several_recordings_of_each_rank_are_told_apart(handler: Path, capsys) -> None:
@@ -86,9 +104,11 @@ def test_what_a_file_says_of_itself(tmp_path: Path, where: str) -> None:
     content = {"before": {"distributedInfo": info, "traceEvents": events}, "nowhere": {"traceEvents": events},
                "behind": {"traceEvents": [*events, {"ph": "x" * (1 << 20)}], "distributedInfo": info}}  # fmt: skip
     put(tmp_path / "a.json.gz", content[where])
-    assert recordings.said(tmp_path / "a.json.gz") == (
-        recordings.Said() if where == "nowhere" else recordings.Said(rank=3, world_size=8)
-    )
+    (tmp_path / "a.json").write_text(json.dumps(content[where]))
+    for name in ("a.json.gz", "a.json"):
+        assert recordings.said(tmp_path / name) == (
+            recordings.Said() if where == "nowhere" else recordings.Said(rank=3, world_size=8)
+        )
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
@@ -115,6 +135,10 @@ def test_commands_of_two_jobs_are_not_confused(handler: Path, capsys) -> None:
     assert main(["diff", *files]) == 1
     assert main(["diff", ",".join(files), str(handler)]) == 0
     assert main(["diff", *files, str(handler)]) == 2
+    capsys.readouterr()
+    assert main(["breakdown", files[0], str(handler / "none.json")]) == 2
+    assert "none.json: no such file" in capsys.readouterr().err
+    assert main(["breakdown", files[0], str(handler)]) == 2  # a folder is no file of a job
 
 
 def test_bad_lists_are_refused(handler: Path, tmp_path: Path, capsys) -> None:
@@ -134,3 +158,22 @@ def test_bad_lists_are_refused(handler: Path, tmp_path: Path, capsys) -> None:
     ):
         assert main(["breakdown", path]) == 2
         assert problem in capsys.readouterr().err
+
+
+# -- as PyTorch writes them --------------------------------------------------------------------------------------------
+
+
+def test_two_ranks_that_record_twice_with_the_handler_of_pytorch(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+    ranks(2, PROGRAMS / "handler.py", tmp_path)
+    assert len(list(tmp_path.glob("*.pt.trace.json.gz"))) == 4
+    assert main(["info", str(tmp_path)]) == 2
+    assert "`recording1` (2 ranks" in capsys.readouterr().err
+    for number in (1, 2):
+        job = etude.open(tmp_path / f"recording{number}")
+        assert job.ranks.tolist() == [0, 1] and job.world_size == 2
+        calls = [int((trace.kind == Kind.COLL).sum()) for trace in job.traces]
+        assert calls[0] == calls[1] >= 2  # an all-reduce a step, at the least
+        assert [f for f in check(job) if f.severity == "error"] == []
+        steps = [set(trace.step[trace.step >= 0].tolist()) for trace in job.traces]
+        assert steps[0] == steps[1] and len(steps[0]) == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba.core import types
 
 import etude
 from etude.kernels import compile as compiling
@@ -125,6 +126,19 @@ def test_what_a_kernel_does_not_take_changes_nothing(package):
     package.run()
     package.change("FACTOR = 3", "FACTOR = 3\nOTHER = 5")
     assert package.run() == "13"
+
+
+def test_code_of_another_level_of_optimization_is_kept_apart(monkeypatch):
+    """What a run of the tests compiles in less time is not what a command is to use."""
+
+    def key():
+        return _outer._cache._index_key((types.int64,), _outer.targetctx.codegen())
+
+    best = key()
+    monkeypatch.setattr(compiling.config, "OPT", 1)
+    quick = key()
+    monkeypatch.setattr(compiling.config, "OPT", 3)
+    assert quick != best and key() == best
 
 
 LIMIT = 5

@@ -4,6 +4,7 @@ Whatever a command reads may be an address (`s3://bucket/run/`); it is fetched, 
 command that takes one job also takes its files one by one, as a shell writes out `run/*.json`.
 """
 
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ WRITES_THERE: Final = {("simulate", "--timing"), ("energy", "--timeline")}
 OUT_BEHIND: Final = {"convert": 1}
 """Command -> how many things it reads before the place that it writes."""
 NOT_OURS: Final = ("collect",)
-"""Commands whose arguments are another program's."""
+"""Commands whose arguments are another program's, from the first that is no option on."""
 LONGEST: Final = 200
 """Letters of a list of files that can stand as one path; a longer one is put into a file."""
 
@@ -26,12 +27,14 @@ _held: list[Any] = []
 
 def rewritten(command: str, params: Sequence[Any], args: list[str]) -> list[str]:
     """The arguments as the command gets them."""
-    if command in NOT_OURS or not any("://" in arg or not arg.startswith("-") for arg in args):
+    if not any("://" in arg or not arg.startswith("-") for arg in args):
         return args
     found, places = list(args), []
     for at, option in _values(params, args):
         if not option:
             places.append(at)
+            if command in NOT_OURS:
+                return args
         name, equals, value = args[at].partition("=") if option and args[at].startswith("-") else ("", "", args[at])
         if "://" in value:
             written = option in WRITES or (command, option) in WRITES_THERE
@@ -72,7 +75,8 @@ def _here(value: str, written: bool) -> str:
             where=value,
             hint="write it here, then copy it with the place's tool",
         )
-    with progress(f"fetching {value}") as advance:
+    total = remote.size_of(value) if sys.stderr.isatty() else None  # asked for twice only where a bar is drawn
+    with progress(f"fetching {value}", total) as advance:
         return str(remote.fetch(value, advance))
 
 
@@ -82,6 +86,11 @@ def _one_job(command: str, params: Sequence[Any], args: list[str], places: list[
     if len(places) < 2 or len(wanted) != 1 or wanted[0].nargs != 1 or wanted[0].name != "path":
         return args
     paths = [args[at] for at in places]
+    absent = [path for path in paths if not Path(path).exists()]
+    if absent and len(absent) < len(paths):
+        from etude.errors import UsageError
+
+        raise UsageError("no such file", where=absent[0], hint="several files are the ranks of one job")
     if not all(Path(path).is_file() for path in paths):
         return args
     joined = ",".join(paths)

@@ -17,6 +17,7 @@ EXAMPLE = """The best of a space of designs: plans, placements, cuts, mixes; sco
 
   etude search llama3-8b --gpus 16 --system dgx-h100
   etude search mixtral-8x7b --gpus 32 --system dgx-h100 --over tp,pp,ep,zero --score step,memory -o found/
+  etude search llama3-8b --gpus 16 --system tpu-v6e-pod --over tp,zero,placement
   etude search llama3-8b --over "gpus=8|16|32,tp=1|2,zero" --system dgx-h100 --global-batch 32 --limit memory=60GB
   etude search space.yaml --set "axes={tp: [1, 2, 4, 8]}" -j 0 --json
 
@@ -40,7 +41,8 @@ def search(
     over: Annotated[
         str,
         typer.Option(
-            help="Axes, with their values or the usual ones: `tp=1|2|4,pp,zero`; fields of a plan, `gpus`, `system`. "
+            help="Axes, with their values or the usual ones: `tp=1|2|4,pp,zero`; fields of a plan, `gpus`, `system`, "
+            "and `placement`, which places the ranks of the best three plans. "
             "Default: all axes that change speed or memory much.",
             rich_help_panel=OF_MODELS,
         ),
@@ -71,7 +73,10 @@ def search(
     ] = "",
     network: Annotated[
         str,
-        typer.Option(help="analytic; links or flow, where placement matters.", rich_help_panel=OF_MODELS),
+        typer.Option(
+            help="analytic; links or flow, where placement matters. Default: analytic; flow with `--over placement`.",
+            rich_help_panel=OF_MODELS,
+        ),
     ] = "",
     price: Annotated[
         list[str] | None,
@@ -116,7 +121,7 @@ def search(
         if change:
             raise UsageError("--set changes keys of a file", where="--set", hint="flags say what is fixed")
         found = _plans(space, hf, given_of(flags, plan, space), asked, over=over, score=score, limit=limit or [],
-                       system=system, stack=stack, network=network or "analytic", price=price or [])  # fmt: skip
+                       system=system, stack=stack, network=network, price=price or [])  # fmt: skip
     _tell(found, top, json, out)
     return 0
 

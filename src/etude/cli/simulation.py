@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from etude.simulate import Options
 
 # The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
-Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
+Policy = StrEnum(
+    "Policy",
+    {
+        "READY": "ready",
+        "PRIORITY": "priority",
+        "RECORDED": "recorded",
+        "HINT": "hint",
+    },
+)
 Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
 Network = StrEnum(
     "Network",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from etude.cost.aten_families import FAMILIES
 from etude.cost.aten_inputs import Inputs, first_dtype, listed, shapes_of_argument, tensor_types
@@ -20,6 +21,7 @@ def causal_known(name: str, in_values: str) -> bool:
     return mask_of(name, listed(in_values)) is not None
 
 
+@lru_cache(maxsize=1 << 14)
 def aten_work(name: str, in_shapes: str, in_types: str, in_values: str = "", *, causal: bool | None = None) -> Work:
     """The work of an operator; of class NONE with nothing known where its name or its shapes say too little. `causal`:
     whether attention is, if its arguments do not say."""

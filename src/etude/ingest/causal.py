@@ -74,13 +74,7 @@ def convert(
 ) -> Linked:
     """The causal graph of one rank. `rank` is that of the file where it is not given, else 0. `groups` are process
     groups as a manifest has them, `flight` entries of the Flight Recorder, which know the groups of gloo."""
-    if rank is None:
-        recorded = device.distributed.get("rank")
-        rank = recorded if type(recorded) is int and recorded >= 0 else 0
-    if rank >= MAX_WORLD:
-        raise TraceError(
-            f"says that it is rank {rank:,}", where=device.json.path, hint=f"at most {MAX_WORLD:,} are read"
-        )
+    rank = _rank_of(device, rank)
     events = host_events(device)
     activities = device_events(device, events)
     if not len(events) and not len(activities):
@@ -107,6 +101,17 @@ def convert(
         world_size=world if isinstance(world, int) else 0,
         device=_device_name(device),
     )
+
+
+def _rank_of(device: DeviceTrace, rank: int | None) -> int:
+    """The rank that is given, that the file says it is, or 0."""
+    if rank is None:
+        recorded = device.distributed.get("rank")
+        rank = recorded if type(recorded) is int and recorded >= 0 else 0
+    if rank >= MAX_WORLD:
+        hint = f"at most {MAX_WORLD:,} are read"
+        raise TraceError(f"says that it is rank {rank:,}", where=device.json.path, hint=hint)
+    return rank
 
 
 def _device_name(device: DeviceTrace) -> str:

@@ -23,7 +23,7 @@ from etude.ingest.tensors import tensor_flows
 from etude.ingest.work import OperatorWork, node_work, operator_work
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
-from etude.model.job import Job, Note, Part, assemble
+from etude.model.job import MAX_WORLD, Job, Note, Part, assemble
 from etude.model.schema import NO_TEXT, NODE, UNKNOWN, Kind, ValueKind, Why
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
@@ -55,6 +55,9 @@ class HostNodes:
 
 def convert_host(host: HostTrace, *, rank: int = 0, groups: Sequence[Mapping[str, Any]] = ()) -> Part:
     """One rank from its host trace. `groups` are process groups as a manifest has them."""
+    if rank >= MAX_WORLD:
+        hint = f"at most {MAX_WORLD:,} are read"
+        raise TraceError(f"its name says that it is rank {rank:,}", where=host.json.path, hint=hint)
     table = communications(host, None, rank=rank, groups=groups)
     nodes, row_of_comm = _nodes(host, table)
     if not len(nodes):
@@ -206,31 +209,11 @@ def _ordered(edges: list[Edges], n: int) -> tuple[I64, NDArray[np.int32], NDArra
 
 def _trace(host: HostTrace, nodes: HostNodes, table: Communications, row_of_comm: I64) -> tuple[Trace, I64]:
     """(The trace, the rank behind each of its peer slots.)"""
-    n, row = len(nodes), nodes.row
+    n = len(nodes)
     texts = PythonTexts(host.json, host.json.size // 3 + 4096)
-    column: dict[str, Any] = {c.name: constant(c.name, n) for c in NODE}
-    column |= _texts(texts, host, row)
-    named = np.array(["process_group:init" in name for name in host.names] + [False])[host.name[row]]
-    column |= {
-        "source_id": _ids(host, row),
-        "kind": np.where(named, Kind.METADATA, Kind.COMP).astype(np.uint8),
-        "duration_ns": np.where(nodes.is_frame | named, 0, UNKNOWN),
-        "cpu": np.ones(n, np.int8),
-        "thread": nodes.thread.copy(),
-        "rf_id": np.where(host.rf_id[row] > 0, host.rf_id[row], UNKNOWN),
-        "parent": nodes.parent.astype(np.int32),
-    }
-    none = np.full(len(table), -1, np.int64)
-    work = CommWork(table, none, none, none, np.ones(len(table), np.bool_))
-    peers = comm_columns(work, row_of_comm, _events(nodes), column)
-    column["flops"], column["tensor_bytes"], known = _work(operator_work(host).take(row), nodes, column["kind"])
-    on_device = _on_device(host)[row] & ((column["kind"] != Kind.COMP) | known) & ~nodes.is_frame & ~named
-    column["cpu"] = np.where(on_device, 0, 1).astype(np.int8)
-    column["stream"] = np.where(on_device, 0, UNKNOWN)
+    column, peers = _columns(texts, host, nodes, table, row_of_comm)
     column["lane"], lane_kind, lane_id = lanes(column["kind"], column["cpu"], column["thread"], column["stream"])
-    layouts, column["layout"], cells = _attributes(texts, host, row, comm_cells(texts, table, row_of_comm))
-    column["io"] = ((column["in_values"] >= 0) | (column["in_shapes"] >= 0)).astype(np.uint8)
-    column["io"] |= ((column["out_values"] >= 0) | (column["out_shapes"] >= 0)).astype(np.uint8) << 1
+    layouts, column["layout"], cells = _attributes(texts, host, nodes.row, comm_cells(texts, table, row_of_comm))
     start, edge, why = _ordered(_edges(host, nodes), n)
     trace = Trace(
         heap=texts.heap(),
@@ -253,6 +236,35 @@ def _trace(host: HostTrace, nodes: HostNodes, table: Communications, row_of_comm
     )
     layouts, layout = complete_layouts(trace)
     return trace.replace(layouts=layouts, layout=layout), peers
+
+
+def _columns(
+    texts: PythonTexts, host: HostTrace, nodes: HostNodes, table: Communications, row_of_comm: I64
+) -> tuple[dict[str, Any], I64]:
+    """(The columns but for lanes and layouts, the rank behind each peer slot.)"""
+    n, row = len(nodes), nodes.row
+    column: dict[str, Any] = {c.name: constant(c.name, n) for c in NODE}
+    column |= _texts(texts, host, row)
+    named = np.array(["process_group:init" in name for name in host.names] + [False])[host.name[row]]
+    column |= {
+        "source_id": _ids(host, row),
+        "kind": np.where(named, Kind.METADATA, Kind.COMP).astype(np.uint8),
+        "duration_ns": np.where(nodes.is_frame | named, 0, UNKNOWN),
+        "cpu": np.ones(n, np.int8),
+        "thread": nodes.thread.copy(),
+        "rf_id": np.where(host.rf_id[row] > 0, host.rf_id[row], UNKNOWN),
+        "parent": nodes.parent.astype(np.int32),
+    }
+    none = np.full(len(table), -1, np.int64)
+    work = CommWork(table, none, none, none, np.ones(len(table), np.bool_))
+    peers = comm_columns(work, row_of_comm, _events(nodes), column)
+    column["flops"], column["tensor_bytes"], known = _work(operator_work(host).take(row), nodes, column["kind"])
+    on_device = _on_device(host)[row] & ((column["kind"] != Kind.COMP) | known) & ~nodes.is_frame & ~named
+    column["cpu"] = np.where(on_device, 0, 1).astype(np.int8)
+    column["stream"] = np.where(on_device, 0, UNKNOWN)
+    column["io"] = ((column["in_values"] >= 0) | (column["in_shapes"] >= 0)).astype(np.uint8)
+    column["io"] |= ((column["out_values"] >= 0) | (column["out_shapes"] >= 0)).astype(np.uint8) << 1
+    return column, peers
 
 
 def _ids(host: HostTrace, row: I64) -> NDArray[np.uint64]:

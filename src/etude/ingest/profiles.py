@@ -104,9 +104,30 @@ def _read_xla_json(path: Path, max_bytes: int | None) -> list[Recording]:
     return xla.recordings(xla_json.read_xla_json(*compressed.load(path, max_bytes), str(path)))
 
 
+def _is_nsight(head: bytes) -> bool:
+    from etude.link import nsight
+
+    return nsight.looks_like(head)
+
+
+def _read_nsight(path: Path, max_bytes: int | None) -> list[Recording]:
+    from etude.link import nsight
+
+    with path.open("rb") as file:
+        is_packed = not nsight.looks_like(file.read(16))
+    if is_packed:
+        heap, size = compressed.load(path, max_bytes)
+        return nsight.read_nsight(str(path), heap[:size].tobytes())
+    if max_bytes is not None and path.stat().st_size > max_bytes:
+        problem = f"{path.stat().st_size} bytes, more than the limit of {max_bytes}"
+        raise UsageError(problem, where=str(path), hint="raise --max-bytes")
+    return nsight.read_nsight(str(path))
+
+
 READERS: Final = (
     Reader(JAX, _is_xplane, _read_xplane),
     Reader(JAX, _is_xla_json, _read_xla_json),
+    Reader("nsight systems", _is_nsight, _read_nsight),
 )
 
 

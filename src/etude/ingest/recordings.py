@@ -11,6 +11,7 @@ the rank. The file does, as `distributedInfo`. A rank that has several files was
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ _WORLD: Final = re.compile(rb'"world_size"\s*:\s*(\d{1,9})\b')
 _STAMP: Final = re.compile(r"\.(\d{10,})\.pt\.trace\.json")
 _SIDE: Final = 1 << 20
 """Bytes at the beginning and the end of a file in which it says its rank."""
+_LARGEST: Final = 64 << 20
+"""A packed file that is larger is not unpacked to see whether its rank stands at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,24 @@ class Said:
     world_size: int = 0
 
 
-def said(file: Path, max_bytes: int | None = None) -> Said:
+def said(file: Path) -> Said:
     """Rank and world size. Kineto writes them before the events, older versions behind them."""
-    found = _said(compressed.head(file, _SIDE))
-    if found is None:
-        heap, size = compressed.load(file, max_bytes)
-        found = _said(heap[max(size - _SIDE, 0) : size].tobytes())
-    return found or Said()
+    return _said(compressed.head(file, _SIDE)) or _said(_tail(file)) or Said()
+
+
+def _tail(file: Path) -> bytes:
+    """The last bytes of a file's content; nothing of a packed one that is too large to be unpacked for it."""
+    with file.open("rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(0)
+        first = opened.read(4)
+        if first[:2] != compressed.GZIP and first != compressed.ZSTD:
+            opened.seek(max(size - _SIDE, 0))
+            return opened.read()
+    if size > _LARGEST:
+        return b""
+    heap, size = compressed.load(file)
+    return heap[max(size - _SIDE, 0) : size].tobytes()
 
 
 def _said(text: bytes) -> Said | None:

@@ -67,3 +67,14 @@ def xla_collective(name: str) -> tuple[str, str]:
     `all-reduce-start.3`; nothing where it is none."""
     found = _XLA.fullmatch(name)
     return (_XLA_COLLECTIVES[found["what"]], found["half"] or "") if found else ("", "")
+
+
+_STEP: Final = re.compile(
+    r"ProfilerStep#(\d+)|(?:train(?:ing)?[ _-])?(?:step|iter(?:ation)?)[ _#:=-]*(\d+)", re.IGNORECASE
+)
+
+
+def step_of(name: str) -> int:
+    """Number of the step that a range marks, as `step 3`, `ProfilerStep#3`, `iteration_3`; -1: it marks none."""
+    found = _STEP.fullmatch(name.strip())
+    return int(found[1] or found[2]) if found and len(found[1] or found[2]) < 18 else -1

@@ -10,7 +10,7 @@ described once per distinct operation (`Talk`), never once per event.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -85,6 +85,8 @@ class Recording:
     """Position in `talks`; -1: no communication, or not known which."""
     talks: Sequence[Talk] = ()
     copied_bytes: I64
+    wait_on_event: I64 | None = None
+    """Number of the event that a SYNC row waits for."""
     device_name: str = ""
     world_size: int = 0
     base_ns: int = 0
@@ -119,8 +121,9 @@ def device_trace(of: Recording) -> DeviceTrace:
         said, spoken = _talks(of, rows, texts)
         numbers |= said
         words |= spoken
-    copies = np.flatnonzero(of.copied_bytes != UNKNOWN)
-    numbers["copied_bytes"] = copies, of.copied_bytes[copies]
+    numbers["copied_bytes"] = _known(of.copied_bytes)
+    if of.wait_on_event is not None:
+        numbers["wait_on_event"] = _known(of.wait_on_event)
     n = len(of)
     unknown = np.full(n, UNKNOWN, np.int64)
     used = np.unique(of.category)
@@ -152,6 +155,11 @@ def device_trace(of: Recording) -> DeviceTrace:
 
 def _nothing() -> tuple[I64, I64]:
     return np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def _known(column: I64) -> tuple[I64, I64]:
+    rows = np.flatnonzero(column != UNKNOWN)
+    return rows, column[rows]
 
 
 def _members(of: Recording) -> dict[str, Any]:
@@ -195,6 +203,14 @@ def _talks(of: Recording, rows: I64, texts: _Texts) -> tuple[Rare, Rare]:
 def group_name(members: tuple[int, ...]) -> str:
     """A name for a group that has none: one for each list of members, so that groups of equal members are one."""
     return "ranks " + ",".join(map(str, members)) if members else ""
+
+
+def select(of: Recording, rows: I64, **changes: Any) -> Recording:
+    """Some rows of a recording, in order."""
+    columns = ("category", "name", "start_ns", "duration_ns", "thread", "stream", "device", "correlation", "talk",
+               "copied_bytes", "wait_on_event")  # fmt: skip
+    taken = {key: values[rows] for key in columns if (values := getattr(of, key)) is not None}
+    return replace(of, **(taken | changes))
 
 
 class _Texts:

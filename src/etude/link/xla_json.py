@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError
-from etude.link.scan import ENTER, IDENTITY, TEXT, TIME, WORD, Json, JsonField, Rows, Scanner
+from etude.link.scan import ENTER, IDENTITY, INT, TEXT, TIME, WORD, Json, JsonField, Rows, Scanner
 from etude.link.xla import NUMBERS, WORDS, Events, Line
 from etude.model.schema import UNKNOWN
 
@@ -28,7 +28,8 @@ _SCANNER = Scanner(
         JsonField("dur", TIME),
         JsonField("args", ENTER, into=_ARGS),
         JsonField("name", TEXT, "label", _ARGS, rare=True),
-        *(JsonField(key, TEXT, key, _ARGS, rare=True) for key in (*NUMBERS, *WORDS)),
+        *(JsonField(key, INT, key, _ARGS, rare=True) for key in NUMBERS),
+        *(JsonField(key, TEXT, key, _ARGS, rare=True) for key in WORDS),
     )
 )
 
@@ -52,7 +53,6 @@ def read_xla_json(heap: U8, size: int, path: str = "") -> Events:
     keys = list(zip(rows.dense["pid"][chosen].tolist(), rows.dense["tid"][chosen].tolist(), strict=True))
     line = np.array([line_of.setdefault(key, len(line_of)) for key in keys], np.int32)
     lines += [Line("", f"{tid}", tid) for _, tid in list(line_of)[len(lines) :]]
-    words = {key: _coded(whole, rows, key, chosen) for key in (*NUMBERS, *WORDS)}
     return Events(
         lines=tuple(lines),
         line=line,
@@ -60,8 +60,8 @@ def read_xla_json(heap: U8, size: int, path: str = "") -> Events:
         names=names,
         start_ns=rows.dense["ts"][chosen],
         duration_ns=np.maximum(rows.dense["dur"][chosen], 0),
-        numbers={key: _numbers(*words[key]) for key in NUMBERS},
-        words={key: words[key] for key in WORDS},
+        numbers={key: _numbers(rows, key, chosen) for key in NUMBERS},
+        words={key: _coded(whole, rows, key, chosen) for key in WORDS},
         whole=np.ones(len(chosen), bool),
         path=path,
     )
@@ -90,7 +90,8 @@ def _coded(whole: Json, rows: Rows, key: str, chosen: I64) -> tuple[I32, tuple[s
     return column[chosen], words
 
 
-def _numbers(codes: I32, words: Sequence[str]) -> I64:
-    """Numbers that the file has as texts."""
-    values = [int(word) if word.isdecimal() and len(word) < 19 else UNKNOWN for word in words]
-    return np.array([*values, UNKNOWN], np.int64)[codes]
+def _numbers(rows: Rows, key: str, chosen: I64) -> I64:
+    at, values = rows.rare[key]
+    column = np.full(rows.count, UNKNOWN, np.int64)
+    column[at] = values
+    return column[chosen]

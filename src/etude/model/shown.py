@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 WORDS = {"COMP": "compute", "COMM_COLL": "collectives", "COMM_SEND": "sends", "COMM_RECV": "receives"}
 
+AT_ONCE = 1 << 20
+"""Nodes that are counted at a time: counting takes eight bytes for each."""
+
 
 def job_html(job: Job) -> str:
     counts = np.zeros(len(Kind), np.int64)
     ranks = np.bincount(job.trace_of, minlength=len(job.traces))
     for trace, many in zip(job.traces, ranks.tolist(), strict=True):
-        counts += many * np.bincount(trace.kind, minlength=len(Kind))[: len(Kind)]
+        for first in range(0, len(trace), AT_ONCE):
+            counts += many * np.bincount(trace.kind[first : first + AT_ONCE], minlength=len(Kind))[: len(Kind)]
     rows = [(_name(k), float(counts[k]) / max(job.nodes, 1), f"{counts[k]:,}") for k in Kind if counts[k]]
     return card("job", job.name, _facts(job, job.timing), shares(rows), _notes(job))
 

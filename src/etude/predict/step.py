@@ -53,6 +53,13 @@ class Prediction:
         peak = self.system.peak(self.generated.plan.dtype, self.generated.plan.gpus)
         return self.generated.model_flops / (self.time_ns / 1e9) / peak
 
+    def elsewhere(self, machine: System, **options: Any) -> Prediction:
+        """The same job on the same machine with its ranks on other places. `options` are those of `predict`."""
+        generated = self.generated
+        by = efficiency_of(generated.model, machine, self.stack)
+        run = simulated_on(generated, machine, by, with_host_memory(generated, options))
+        return replace(self, simulated=run, system=machine)
+
     def summary(self) -> dict[str, Any]:
         figures: dict[str, Any] = {
             "step_time_ns": self.step_time_ns,

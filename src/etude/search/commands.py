@@ -32,8 +32,6 @@ def solve(given: Given, asked: Asked) -> Found:
     if not isinstance(command, str) or not isinstance(axes, Mapping) or not isinstance(score, Mapping) or not score:
         raise UsageError("`run`, `axes` and `score` are needed", where=given.where,
                          hint="run: predict ... {flags}; axes: {tp: [1, 2]}; score: {step: step_time_ns}")  # fmt: skip
-    if method in METHODS and asked.out is not None:
-        raise UsageError(f"method `{method}` keeps nothing in a folder", where="--out", hint="--method all")
     signs = _signs(score, given.keys.get("better", {}), given.where)
     space, metrics = Space(axes=axes, when=str(given.keys.get("when", ""))), {str(k): str(v) for k, v in score.items()}
     whole = math.prod(len(values) for values in axes.values())

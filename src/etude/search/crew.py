@@ -22,13 +22,14 @@ class Crew:
     """`ask` gives an answer for each point. A point that was asked for before is not run again."""
 
     def __init__(self, function: Function, shared: Mapping[str, Any], run: RunCalls, results: Results) -> None:
-        self._function, self._shared, self._run, self._results = function, shared, run, results
+        self._function, self._run, self._results = function, run, results
+        self._seal = functions.seal_of(function, shared)
         self.asked: set[str] = set()
         self.ran = 0
         """Calls that were carried out now."""
 
     def ask(self, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        calls: list[Call] = functions.calls(self._function, points, self._shared)
+        calls: list[Call] = functions.calls_at(self._function, points, self._seal)
         self.ran += carry_out(calls, self._results, self._run)
         self.asked.update(call.key for call in calls)
         found = []

@@ -63,6 +63,17 @@ class Asked:
         if self.again_s:
             raise UsageError(f"{what} do not change with time", where="--again", hint="leave --again away")
 
+    @property
+    def alone(self) -> bool:
+        """Neither processes nor a cluster are asked for."""
+        return self.workers == 1 and not self.ray
+
+    def in_turn(self, what: str, hint: str) -> None:
+        """Refuses several workers where each candidate depends on the one before."""
+        if not self.alone:
+            where = "--ray" if self.ray else "--workers"
+            raise UsageError(f"{what} simulates one candidate after another", where=where, hint=hint)
+
     def one_of(self, *known: str) -> str:
         """The method; the first of those known where none is asked for."""
         method = self.method or known[0]

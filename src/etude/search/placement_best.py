@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from etude.generate import Generated
 from etude.machine import System
 from etude.model.job import Job
 from etude.search import placement_methods as methods
+from etude.search.crew import crew
 from etude.search.found import Found, Row
 from etude.search.given import Asked
 from etude.search.placement_bound import Bound
@@ -60,10 +62,11 @@ def seated(system: System, placement: tuple[int, ...]) -> System:
 
 def best_placement(
     made: Job | Generated, system: System, *, axes: Mapping[str, int] | None = None, asked: Asked | None = None,
-    **how: Any,
+    time_of: Callable[[System], int] | None = None, **how: Any,
 ) -> Found:  # fmt: skip
     """The fastest placement that is found. `axes`: name -> size as ranks are numbered, innermost first; of a generated
-    job those of its plan. `how`: method, network, tries, seed."""
+    job those of its plan. `time_of`: ns on a system whose ranks are placed; by default the makespan of the job. `how`:
+    method, network, tries, seed."""
     job = made.job if isinstance(made, Generated) else made
     asked = asked or Asked()
     settings = How(**{"method": asked.method, "seed": asked.seed, **how})
@@ -75,16 +78,35 @@ def best_placement(
         raise UsageError(f"{ranks} ranks on a system of {devices} devices", hint="a larger --system")
     bound, symmetry = Bound(job, system) if settings.bound else None, Symmetry(system)
     method = settings.method or ("all" if ranks <= SMALL and devices <= SMALL else "greedy")
+    if method != "all":
+        asked.in_turn(f"`{method}`", "--method all, or several `shardings`, which are searched side by side")
     space = math.perm(devices, ranks)
-    with asked.progress("placements", min(space, settings.tries)) as advance:
-        tried = methods.Tried(
-            lambda p: simulate(job, seated(system, p), network=settings.network).makespan_ns,
-            bound.least_ns if bound else lambda p: 0, symmetry, settings.tries, advance,
-        )  # fmt: skip
+    with (
+        _simulating(job, system, settings.network, asked, time_of) as times_of,
+        asked.progress("placements", min(space, settings.tries)) as advance,
+    ):
+        tried = methods.Tried(times_of, bound.least_ns if bound else lambda p: 0, symmetry, settings.tries, advance)
         default = tuple(range(ranks))
         tried.score(default, "given")
         _go(tried, method, system, axes, settings.seed)
     return _found(tried, default, space, method)
+
+
+@contextmanager
+def _simulating(
+    job: Job, system: System, network: str, asked: Asked, time_of: Callable[[System], int] | None
+) -> Iterator[Callable[[Sequence[tuple[int, ...]]], list[int]]]:
+    """What simulates placements: here, or by workers whose answers a folder keeps."""
+    if time_of is not None or (asked.alone and asked.out is None):
+        own = time_of or (lambda placed: simulate(job, placed, network=network).makespan_ns)
+        yield lambda some: [own(seated(system, placement)) for placement in some]
+        return
+    with crew(placed_ns, {"job": job, "system": system, "network": network}, asked) as workers:
+        yield lambda some: [found["ns"] for found in workers.ask([{"placement": list(p)} for p in some])]
+
+
+def placed_ns(placement: Sequence[int], *, job: Job, system: System, network: str) -> dict[str, int]:
+    return {"ns": simulate(job, seated(system, tuple(placement)), network=network).makespan_ns}
 
 
 def _go(tried: methods.Tried, method: str, system: System, axes: Mapping[str, int], seed: int) -> None:

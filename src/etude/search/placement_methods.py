@@ -15,6 +15,8 @@ from etude.search.placement_symmetry import Placement, Symmetry
 
 MOST: Final = math.factorial(8)
 """Placements that `all` goes through, symmetries taken out, at most."""
+ROUND: Final = 16
+"""Placements that `all` simulates at once, whatever the number of workers: what is tried does not depend on it."""
 WARM: Final = 0.02
 COOLING: Final = 0.98
 """Annealing takes a step up of 2% with probability 1/e at first, and less with each try. That does not depend on how
@@ -25,7 +27,7 @@ many tries are allowed: more of them go on where fewer end."""
 class Tried:
     """What was simulated, and what was left out."""
 
-    time_of: Callable[[Placement], int]
+    times_of: Callable[[Sequence[Placement]], Sequence[int]]
     """Simulated, in ns."""
     least_of: Callable[[Placement], int]
     symmetry: Symmetry
@@ -56,10 +58,13 @@ class Tried:
             self.cut.add(same)
             return None
         self.cut.discard(same)
-        self.times[same] = self.time_of(same)
-        self.names[same] = name
-        self.advance(1)
+        self.simulate([same], name)
         return self.times[same]
+
+    def simulate(self, some: Sequence[Placement], name: str) -> None:
+        for placement, time in zip(some, self.times_of(some), strict=True):
+            self.times[placement], self.names[placement] = time, name
+            self.advance(1)
 
 
 def classes_of(symmetry: Symmetry, ranks: int, devices: int) -> Iterator[Placement]:
@@ -85,8 +90,23 @@ def every(tried: Tried, ranks: int, devices: int) -> None:
             raise UsageError(f"{ranks} ranks on {devices} devices have more than {MOST:,} placements, symmetries apart",
                              hint="--method greedy or anneal")  # fmt: skip
     tried.tries = len(classes)
-    for placement in classes:
-        tried.score(placement, "all", tried.best[0])
+    left = iter([placement for placement in classes if placement not in tried.times])
+    while some := _round(tried, left):
+        tried.simulate(some, "all")
+
+
+def _round(tried: Tried, left: Iterator[Placement]) -> list[Placement]:
+    """The next so many whose bytes alone do not take longer than what is known."""
+    some: list[Placement] = []
+    limit_ns = tried.best[0]
+    for placement in left:
+        if tried.least_of(placement) >= limit_ns:
+            tried.cut.add(placement)
+        else:
+            some.append(placement)
+        if len(some) == ROUND:
+            break
+    return some
 
 
 def _changed(placement: Placement, rank: int, other: int, free: Sequence[int]) -> Placement:

@@ -15,6 +15,7 @@ from etude.generate import Generated, Plan, generate
 from etude.generate.model import Model, open_model
 from etude.generate.train import plan_memory
 from etude.machine import System
+from etude.search.crew import crew
 from etude.search.found import Found
 from etude.search.given import Asked, Given
 from etude.search.placement_best import best_placement
@@ -40,13 +41,26 @@ def best_of_shardings(given: Given, asked: Asked, system: System, how: Mapping[s
     if len(order) > len(kept):
         pruned[BYTES] = len(order) - len(kept)
     found = []
-    for i in kept:
-        machine = system.for_ranks(made[i].plan.gpus)
-        one = best_placement(made[i], machine, asked=asked, **how)
+    for i, one in zip(kept, _each([made[i] for i in kept], system, asked, how), strict=True):
         about = {"sharding": _name(made[i].plan), "sent_bytes": sent[i]}
         rows = [{**about, **row} for row in one.rows]
         found.append(replace(one, best=rows[0], rows=rows))
     return _joined(found, pruned)
+
+
+def _each(made: list[Generated], system: System, asked: Asked, how: Mapping[str, Any]) -> list[Found]:
+    """The best placement of each plan: side by side where there are several and workers are asked for."""
+    if len(made) == 1 or asked.alone:
+        return [best_placement(one, system.for_ranks(one.plan.gpus), asked=asked, **how) for one in made]
+    shared = {"made": made, "system": system, "how": {**how, "method": asked.method, "seed": asked.seed}}
+    with crew(placed_plan, shared, asked) as workers:
+        answers = workers.ask([{"number": number} for number in range(len(made))])
+    return [Found(best=a["rows"][0], frontier=a["rows"][:1], **a) for a in answers]
+
+
+def placed_plan(number: int, *, made: list[Generated], system: System, how: Mapping[str, Any]) -> dict[str, Any]:
+    found = best_placement(made[number], system.for_ranks(made[number].plan.gpus), **how)
+    return {name: getattr(found, name) for name in ("tried", "pruned", "space", "rows", "more")}
 
 
 def _joined(found: list[Found], pruned: dict[str, int]) -> Found:

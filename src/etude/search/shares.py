@@ -14,8 +14,9 @@ tries: 100                             # simulations at most
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from etude.generate import Generated, Plan, generate
 from etude.generate.model import Model, open_model
 from etude.generate.train import plan_memory, sequence_of
 from etude.machine import System, open_system
+from etude.search.crew import crew
 from etude.search.found import Found, Row
 from etude.search.given import Asked, Given
 from etude.search.shares_space import Classes, Parts, Whole, classes_of
@@ -36,10 +38,15 @@ MOST: Final = 5000
 """Candidates that `all` goes through at most."""
 STEPS: Final = (16, 8, 4, 2, 1)
 """Units that are moved from one class to another, the most first."""
+ROUND: Final = 16
+"""Candidates that `all` simulates at once, whatever the number of workers: what is tried does not depend on it."""
 MEMORY: Final = "does not fit the memory"
 BOUND: Final = "its operations alone take longer"
 LEFT: Final = "not looked at"
 KNOWN: Final = ("model", "layers", "plan", "system", "unit", "over", "by", "network", "tries")
+
+
+Ask = Callable[[Sequence[Mapping[str, Any]]], list[dict[str, Any]]]
 
 
 @dataclass(slots=True)
@@ -56,6 +63,8 @@ class Shares:
     """Of each class: the largest part of activations, over an equal one, that its memory holds."""
     network: str
     tries: int
+    ask: Ask | None = None
+    """What makes and simulates parts."""
     times: dict[Parts, int] = field(default_factory=dict)
     over: set[Parts] = field(default_factory=set)
     """Too large for a memory."""
@@ -80,23 +89,25 @@ class Shares:
 
     def score(self, parts: Parts, limit_ns: float) -> int | None:
         """ns; nothing where it does not fit, cannot be below the limit, or where tries are used up."""
-        if parts in self.times:
-            return self.times[parts]
-        if not self.fits(parts):
-            self.over.add(parts)
-            return None
-        if len(self.times) >= self.tries:
-            return None
-        made = generate(self.model, self.planned(parts))
-        if least_ns(made, self.system) >= limit_ns:
-            self.slow.add(parts)
-            return None
-        self.times[parts] = simulate(made.job, self.system, network=self.network).makespan_ns
-        return self.times[parts]
+        if parts not in self.times and self.wanted(parts) and len(self.times) < self.tries:
+            self.simulate([parts], limit_ns)
+        return self.times.get(parts)
 
-    def planned(self, parts: Parts) -> Plan:
-        heads = self.classes.by_rank(parts.heads) if self.heads else ()
-        return self.plan.replace(cp_shares=self.classes.by_rank(parts.tokens), cp_heads=heads)
+    def wanted(self, parts: Parts) -> bool:
+        """Is it not known yet, and does it fit?"""
+        if parts not in self.times and not self.fits(parts):
+            self.over.add(parts)
+        return parts not in self.times and parts not in self.over
+
+    def simulate(self, some: Sequence[Parts], limit_ns: float) -> None:
+        assert self.ask is not None
+        limit = None if np.isinf(limit_ns) else int(limit_ns)
+        points = [{"tokens": list(p.tokens), "heads": list(p.heads), "limit_ns": limit} for p in some]
+        for parts, found in zip(some, self.ask(points), strict=True):
+            if "ns" in found:
+                self.times[parts] = found["ns"]
+            else:
+                self.slow.add(parts)
 
     def all(self) -> Iterator[Parts]:
         for tokens in self.tokens.all():
@@ -125,19 +136,41 @@ def least_ns(made: Generated, system: System) -> int:
     return int(found * 1e9)
 
 
+def simulated(
+    tokens: Sequence[int], heads: Sequence[int], limit_ns: int | None, *, model: Model, plan: Plan, system: System,
+    classes: Classes, network: str,
+) -> dict[str, int]:  # fmt: skip
+    """`ns` of these parts of each class, unless their operations alone take as long as the limit."""
+    own = plan.replace(
+        cp_shares=classes.by_rank(tuple(tokens)), cp_heads=classes.by_rank(tuple(heads)) if heads else ()
+    )
+    made = generate(model, own)
+    if limit_ns is not None and least_ns(made, system) >= limit_ns:
+        return {}
+    return {"ns": simulate(made.job, system, network=network).makespan_ns}
+
+
 def solve(given: Given, asked: Asked) -> Found:
     given.only(*KNOWN)
     method = asked.one_of("greedy", "all")
+    if method == "greedy":
+        asked.in_turn("`greedy`", "--method all")
     space = read_shares(given)
-    start = space.equal
-    if not space.fits(start):
-        space.over.add(start)
-        start = _fitting(space)
-    space.score(start, np.inf)
-    if method == "all":
-        _every(space)
-    else:
-        _greedy(space, asked)
+    shared = {
+        "model": space.model, "plan": space.plan, "system": space.system, "classes": space.classes,
+        "network": space.network,
+    }  # fmt: skip
+    with crew(simulated, shared, asked) as workers:
+        space.ask = workers.ask
+        start = space.equal
+        if not space.fits(start):
+            space.over.add(start)
+            start = _fitting(space)
+        space.score(start, np.inf)
+        if method == "all":
+            _every(space, asked)
+        else:
+            _greedy(space, asked)
     return _found(space)
 
 
@@ -149,14 +182,17 @@ def _fitting(space: Shares) -> Parts:
     return found
 
 
-def _every(space: Shares) -> None:
+def _every(space: Shares, asked: Asked) -> None:
     if len(space) > MOST:
         raise UsageError(
             f"{len(space):,} candidates are more than {MOST:,}", hint="--method greedy, or a larger `unit`"
         )
     space.tries = max(space.tries, len(space))
-    for parts in space.all():
-        space.score(parts, min(space.times.values()))
+    left = filter(space.wanted, space.all())
+    with asked.progress("parts", len(space)) as advance:
+        while some := list(islice(left, ROUND)):
+            space.simulate(some, min(space.times.values()))
+            advance(len(some))
 
 
 def _greedy(space: Shares, asked: Asked) -> None:

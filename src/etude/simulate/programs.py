@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -179,8 +180,16 @@ def _lanes(rows: Table, trace: Trace, recorded: I64 | None, options: Options) ->
     return order, first
 
 
+ORDERS: Final[dict[Policy, Callable[[Trace], I64]]] = {}
+"""Policies by a number of each node: of the ready nodes a free lane takes the one with the least."""
+
+
 def _orders(job: Job, options: Options) -> tuple[I32, list[int], list[I64 | None]]:
-    """(program of each rank, trace of each program, recorded starts of each program where they give the order)."""
+    """(program of each rank, trace of each program, recorded starts of each program where they give the order, or
+    what stands for them)."""
+    if options.policy in ORDERS:
+        made: list[I64 | None] = [ORDERS[options.policy](trace) for trace in job.traces]
+        return job.trace_of, list(range(len(job.traces))), made
     if options.policy not in (Policy.RECORDED, Policy.HINT):
         return job.trace_of, list(range(len(job.traces))), [None] * len(job.traces)
     if job.timing is None:

@@ -44,12 +44,21 @@ class Call:
 
 def calls(function: Function, points: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]) -> list[Call]:
     """Keys are of the function's code, of Etude's, of what points share and of the point."""
+    return calls_at(function, points, seal_of(function, shared))
+
+
+def seal_of(function: Function, shared: Mapping[str, Any]) -> bytes:
+    """What all keys of a function have in common."""
     whole = hashlib.sha256(_code(function) + code_fingerprint().encode() + _pickled(shared, "what points share"))
+    return whole.digest()
+
+
+def calls_at(function: Function, points: Sequence[Mapping[str, Any]], seal: bytes) -> list[Call]:
+    """`seal`: of `seal_of`, which is long where points share much."""
     found = []
     for at in points:
-        own = whole.copy()
-        own.update(repr(sorted(at.items())).encode())
-        found.append(Call(own.hexdigest()[:32], at, getattr(function, "__qualname__", repr(function))))
+        key = hashlib.sha256(seal + repr(sorted(at.items())).encode()).hexdigest()[:32]
+        found.append(Call(key, at, getattr(function, "__qualname__", repr(function))))
     return found
 
 

@@ -16,7 +16,7 @@ from etude.generate.serving.batching import Batched, Pass
 from etude.generate.serving.ops import Passes, Served
 from etude.generate.serving.requests import Request
 from etude.generate.train.fragment import BEFORE
-from etude.generate.train.job import split
+from etude.generate.train.layout import split
 from etude.generate.train.program import Program
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace, complete_layouts, lanes

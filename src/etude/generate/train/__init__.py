@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from etude.generate.train.job import model_flops as model_flops
     from etude.generate.train.job import plan_memory as plan_memory
     from etude.generate.train.job import sequence_of as sequence_of
-    from etude.generate.train.job import split as split
+    from etude.generate.train.layout import split as split
     from etude.generate.train.less_memory import with_less as with_less
     from etude.generate.train.work import job_of_ops as job_of_ops
     from etude.generate.train.work import least_step_ns as least_step_ns

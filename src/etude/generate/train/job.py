@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.ops import width
 from etude.errors import UsageError
@@ -18,7 +15,7 @@ from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
 from etude.generate.blocks.trained import parse as parse_trained
-from etude.generate.directives.apply import placed, rewrite
+from etude.generate.directives.apply import rewrite
 from etude.generate.directives.read import read_directives
 from etude.generate.directives.step import Step
 from etude.generate.maps.shares import check_sum
@@ -26,12 +23,12 @@ from etude.generate.model.shape import Family, Model
 from etude.generate.nodes import Book
 from etude.generate.plan import Attention, ContextKind, ContextMap, Dispatch, Plan
 from etude.generate.ranks import Grid, bind, job_of
-from etude.generate.schedules.by_name import schedule
-from etude.generate.schedules.pipeline import PipelineSchedule, in_flight, staleness, times, under_way
+from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
 from etude.generate.schedules.round_robin import Rounds
+from etude.generate.train.layout import layout_of
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.mapped import Mapped, map_of, with_domain, with_map
-from etude.generate.train.memory import Memory, Moments, memory_of
+from etude.generate.train.memory import Memory, Moments, memory_of, static_of
 from etude.generate.train.program import Program
 from etude.generate.train.rounds import (
     RoundWalk,
@@ -42,7 +39,6 @@ from etude.generate.train.rounds import (
     rounds_of,
 )
 from etude.generate.train.routing import is_uneven, routed, routing_of
-from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
 from etude.generate.train.unequal import parts_of, with_parts
 from etude.model.graph import cycle_text, find_cycle
@@ -152,74 +148,6 @@ def _grad_bytes(plan: Plan) -> float:
     if plan.zero >= 2 and not is_round_robin(plan):  # reduced after each micro-batch
         return width(plan.dtype)
     return width(plan.grad_dtype) * (2 if plan.micro_batches > 1 else 1)
-
-
-def split(count: int, stages: int) -> list[int]:
-    """Layers of each stage: even; what is over goes to the stages after the first, the first and last come last."""
-    sizes = [count // stages] * stages
-    order = [*range(1, stages - 1), stages - 1, 0] if stages > 1 else [0]
-    for stage in order[: count % stages]:
-        sizes[stage] += 1
-    return sizes
-
-
-def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
-    """Blocks into stages, stages onto pipeline ranks."""
-    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
-    counted = np.array([_counted(block) for block in blocks])
-    layers = int(counted.sum())
-    if plan.directives:
-        plan = placed(plan, read_directives(plan.directives), layers, made.stages)
-    if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
-        raise UsageError(
-            f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
-            hint=f"{made.stages} numbers that add up to {layers}",
-        )
-    if not plan.stages and layers < made.stages and made.stages > 1:
-        raise UsageError(f"{layers} layers cannot fill {made.stages} pipeline stages", hint="fewer stages or chunks")
-    stages, at = [], 0
-    for number, end in enumerate(_ends(counted, list(plan.stages) or split(layers, made.stages))):
-        if end == at:
-            raise UsageError(f"stages {list(plan.stages)}: stage {number} has nothing to do", hint="a layer for it")
-        stages.append(tuple(blocks[at:end]))
-        at = end
-    back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
-    if plan.directives and made.window:
-        raise UsageError(
-            f"directives rewrite a step and its update, and in `{made.name}` passes of several windows overlap",
-            hint="--schedule 1f1b, or async with `flush`",
-        )
-    return Layout(made.back_to(back), _homes(made), *tied_copies(stages, made.held), goes_back=back)
-
-
-def _ends(counted: NDArray[np.bool_], sizes: Sequence[int]) -> list[int]:
-    """Block behind the last one of each stage. What is no layer goes with what follows it at the start, and with the
-    last stage at the end."""
-    before = np.append(0, np.cumsum(counted))
-    found, at = [], 0
-    for number, size in enumerate(sizes):
-        most, last = before[at] + size, number + 1 == len(sizes)
-        while at < len(counted) and (before[at + 1] <= most if counted[at] else last or before[at] == 0):
-            at += 1
-        found.append(at)
-    return found
-
-
-@lru_cache(maxsize=256)
-def _homes(made: PipelineSchedule) -> dict[tuple[int, int], int]:
-    """(Stage, micro-batch) -> pipeline rank that works on it."""
-    found: dict[tuple[int, int], int] = {}
-    for rank in range(made.ranks):
-        rows = made.rows(rank)
-        works = made.works[rows]
-        for s, m in zip(made.stage[rows][works].tolist(), made.micro_batch[rows][works].tolist(), strict=True):
-            found[s, m] = rank
-    return found
-
-
-def _counted(block: Block) -> bool:
-    """A layer that any stage may have."""
-    return is_layer(block) and not block.last
 
 
 def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> Generated:
@@ -378,11 +306,14 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
     return plan, blocks, replace(layout, routing=routing)
 
 
-def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
-    """What each pipeline rank needs, without generating anything."""
+def plan_memory(model: Model, plan: Plan, *, moving: bool = True) -> tuple[Memory, ...]:
+    """What each pipeline rank needs, without generating anything. Not `moving`: static bytes alone,
+    which takes less time."""
     if plan.directives:
         return generate(model, plan).memory
     plan, blocks, layout = lay_out(model, plan)
+    if not moving and not is_round_robin(plan):
+        return tuple(static_of(plan, layout, rank) for rank in range(plan.pp))
     return _memory(plan, layout, rounds_of(plan, blocks) if is_round_robin(plan) else None)
 
 

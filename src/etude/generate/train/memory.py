@@ -160,6 +160,19 @@ def _fullest(held: I64, beside: I64, gradients: I64) -> tuple[int, int, int]:
 
 def memory_of(plan: Plan, layout: Layout, rank: int, alike: dict[Any, Moments] | None = None) -> Memory:
     """`alike`: what is known of stages so far."""
+    fixed, buffer = _static(plan, layout, rank)
+    blocks = [b for stage in layout.schedule.held[rank] for b in layout.stages[stage]]
+    return Memory(*fixed, *_over_time(plan, layout, rank, buffer, alike), rounding=_rounding(plan, blocks))
+
+
+def static_of(plan: Plan, layout: Layout, rank: int) -> Memory:
+    """Of no action: what is there all the time."""
+    none = np.zeros(0, np.int64)
+    return Memory(*_static(plan, layout, rank)[0], none, none, none)
+
+
+def _static(plan: Plan, layout: Layout, rank: int) -> tuple[tuple[int, int, int], int]:
+    """(Weights, gradients, optimizer), and of the gradients those of a block before ZeRO shards them."""
     held = layout.schedule.held[rank]
     blocks = [b for stage in held for b in layout.stages[stage]]
     weights, gradients, buffer = 0, 0, 0
@@ -179,9 +192,7 @@ def memory_of(plan: Plan, layout: Layout, rank: int, alike: dict[Any, Moments] |
         buffer += bytes_of(most, plan.grad_dtype) if plan.zero >= 2 and shards > 1 else 0
     cast = _cast(plan, blocks)
     weights += 2 * (bytes_of(cast, plan.product_dtype) + ceil(cast * plan.weight_scale_bytes))  # both layouts
-    state = state_bytes(plan, [layout.stages[s] for s in held])
-    rounded = _rounding(plan, blocks)
-    return Memory(weights, gradients + buffer, state, *_over_time(plan, layout, rank, buffer, alike), rounding=rounded)
+    return (weights, gradients + buffer, state_bytes(plan, [layout.stages[s] for s in held])), buffer
 
 
 def _rounding(plan: Plan, blocks: Sequence[Block]) -> tuple[float, float]:

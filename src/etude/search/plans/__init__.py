@@ -7,6 +7,7 @@ scores      what a plan is judged by, limits, and what it can be at best
 tasks       one plan in a worker: its bound, its memory, its simulation
 bounded     branch and bound over all candidates
 local       greedy and anneal over the axes
+placing     ranks of the best plans on the best places
 why         the breakdown of the best, side by side
 """
 

@@ -17,6 +17,7 @@ from etude.machine.system import System
 
 SYSTEM: Final = "system"
 STAGES: Final = "stages"
+PLACEMENT: Final = "placement"
 FIELDS: Final = {key_of(f): f for f in fields(Plan)}
 LONG: Final = 16_384
 """Tokens of a sequence from which on context parallelism is tried."""
@@ -80,11 +81,13 @@ def default_axes(s: Setting) -> list[str]:
 def read_axes(over: Mapping[str, Sequence[Any] | None], s: Setting, fixed: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Axis -> values, in the order given. `over`: those asked for, None where the usual values are meant; empty: what
     is searched by default, without what `fixed` has."""
-    wanted = dict(over) or {name: None for name in default_axes(s) if name not in fixed}
+    wanted = {name: values for name, values in over.items() if name != PLACEMENT} or {
+        name: None for name in default_axes(s) if name not in fixed
+    }
     found: dict[str, list[Any]] = {}
     for name, values in wanted.items():
         if name not in FIELDS and name != SYSTEM:
-            known = ", ".join([*USUAL, "gpus", SYSTEM])
+            known = ", ".join([*USUAL, "gpus", SYSTEM, PLACEMENT])
             raise UsageError(f"unknown axis `{name}`", where="over",
                              hint=f"known: {known}, or any other field of a plan with its values")  # fmt: skip
         if name in fixed and name != SYSTEM:
@@ -106,7 +109,7 @@ def parse_over(text: str) -> dict[str, list[Any] | None]:
     parts: list[str] = []
     for part in text.split(",") if text.strip() else []:
         name = part.partition("=")[0].strip().replace("-", "_")
-        if parts and "=" in parts[-1] and "=" not in part and name not in FIELDS and name != SYSTEM:
+        if parts and "=" in parts[-1] and "=" not in part and name not in FIELDS and name not in (SYSTEM, PLACEMENT):
             parts[-1] += f",{part}"
         else:
             parts.append(part)
@@ -122,7 +125,7 @@ def parse_over(text: str) -> dict[str, list[Any] | None]:
     return found
 
 
-def layers_of_stages(value: Any, model: Model, plan: Plan) -> list[int]:
+def layers_of_stages(value: Any, model: Model, pp: int, schedule: str) -> list[int]:
     """Layers of each stage: `even` none are named, `last-1` the last has one less than its part, for the head; the
     others share what is left, those behind the first have more."""
     if value == EVEN or value == "":
@@ -134,7 +137,7 @@ def layers_of_stages(value: Any, model: Model, plan: Plan) -> list[int]:
     less = _LAST.fullmatch(str(value))
     if less is None:
         raise UsageError(f"stages `{value}`", where="over", hint="even, last-1, or layers of each stage: 9,9,8,6")
-    stages = plan.pp * max(parse(plan.schedule)[1], 1)
+    stages = pp * max(parse(schedule)[1], 1)
     if stages == 1:
         return []
     last = max(model.layers // stages - int(less[1]), 1)

@@ -20,7 +20,7 @@ from etude.search.found import Row
 from etude.search.plans.candidates import NOT_A_PLAN, Candidate
 from etude.search.plans.scores import SCORES, AtBest, breaks, dominated
 from etude.search.plans.space import PlanSpace
-from etude.search.plans.tasks import ALONE, CLOSER, LOOK, REFUSED, SCORE
+from etude.search.plans.tasks import ALONE, CLOSER, LOOK, PLACE, REFUSED, SCORE
 
 TOO_LARGE: Final = "does not fit"
 BOUND: Final = "bound is no better"
@@ -63,6 +63,7 @@ class Tree:
     row_of: dict[int, Row] = field(default_factory=dict)
     """The same by the number of the candidate."""
     refusal: str = ""
+    seed: int = 0
     at_best: dict[tuple[str, int, int, int], AtBest] = field(default_factory=dict)
 
     # -- what is known -----------------------------------------------------------------------------------------------
@@ -78,6 +79,8 @@ class Tree:
         point: dict[str, Any] = {"what": wanted.what, "system": c.system, "plan": c.text(wanted.changed)}
         if wanted.what in (LOOK, CLOSER):
             point["most"] = self.space.memory_limit(c.system)
+        elif wanted.what == PLACE:
+            point["seed"] = self.seed
         return point
 
     def prune(self, why: str, count: int = 1) -> None:

@@ -6,11 +6,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, Final, NamedTuple
 
-from etude.config import value_of
+from etude.config import key_of, value_of
 from etude.errors import EtudeError, UsageError
 from etude.generate import Plan
 from etude.generate.model import Model
@@ -19,6 +19,8 @@ from etude.search.plans.axes import FIELDS, STAGES, SYSTEM, layers_of_stages
 NOT_A_PLAN: Final = "not a plan"
 SAME: Final = "same as another"
 MOST: Final = 2_000_000
+USUAL: Final = {key_of(f): f.default for f in fields(Plan)}
+"""Field of a plan -> what it is where nobody says."""
 
 
 class Candidate(NamedTuple):
@@ -53,7 +55,7 @@ def candidates(model: Model, axes: Mapping[str, list[Any]], fixed: Mapping[str, 
     if space > MOST:
         raise UsageError(f"{space:,} combinations of plans", where="over", hint=f"at most {MOST:,}; leave values out")
     found: list[Candidate] = []
-    seen: dict[tuple[str, Plan], int] = {}
+    seen: dict[tuple[str, str], int] = {}
     same: dict[int, int] = {}
     pruned: Counter[str] = Counter()
     refusal = ""
@@ -65,17 +67,19 @@ def candidates(model: Model, axes: Mapping[str, list[Any]], fixed: Mapping[str, 
             pruned[NOT_A_PLAN] += 1
             continue
         try:
-            given, plan = _plan(model, given, axes, values)
+            said = _said(model, given, axes, values)
+            key = where, repr(said)
+            if key in seen:
+                pruned[SAME] += 1
+                same[number] = seen[key]
+                continue
+            plan = values.plan(said)
         except EtudeError as problem:
             pruned[NOT_A_PLAN] += 1
             refusal = refusal or str(problem).splitlines()[0]
             continue
-        if (where, plan) in seen:
-            pruned[SAME] += 1
-            same[number] = seen[where, plan]
-            continue
-        seen[where, plan] = number
-        found.append(Candidate(number, where, given, plan))
+        seen[key] = number
+        found.append(Candidate(number, where, said, plan))
     return Candidates(found, pruned, space, same, refusal)
 
 
@@ -84,7 +88,6 @@ class Values:
 
     def __init__(self, fixed: Mapping[str, Any], axes: Mapping[str, list[Any]]) -> None:
         self._known: dict[tuple[str, str], Any] = {}
-        self._kept: dict[str, Plan] = {}
         for name, values in {**{name: [value] for name, value in fixed.items()}, **axes}.items():
             if name not in FIELDS and name != SYSTEM:
                 raise UsageError(f"unknown key `{name}`", where="plan", hint=f"known: {', '.join(FIELDS)}")
@@ -94,12 +97,9 @@ class Values:
     def plan(self, given: Mapping[str, Any]) -> Plan:
         return Plan(**{FIELDS[name].name: self._read(name, value) for name, value in given.items()})
 
-    def kept(self, given: Mapping[str, Any]) -> Plan:
-        """The same, made once: for what several combinations come down to."""
-        key = repr(given)
-        if key not in self._kept:
-            self._kept[key] = self.plan(given)
-        return self._kept[key]
+    def of(self, given: Mapping[str, Any], name: str) -> Any:
+        """A field as the plan would have it."""
+        return self._read(name, given[name]) if name in given else USUAL[name]
 
     def _read(self, name: str, value: Any) -> Any:
         key = name, repr(value)
@@ -130,23 +130,22 @@ def _fills(given: Mapping[str, Any]) -> bool:
     return not (type(batch) is int and batch > 0 and batch % (gpus // (tp * cp * pp) * micro))
 
 
-def _plan(
-    model: Model, given: dict[str, Any], axes: Mapping[str, Any], values: Values
-) -> tuple[dict[str, Any], Plan]:  # fmt: skip
+def _said(model: Model, given: dict[str, Any], axes: Mapping[str, Any], values: Values) -> dict[str, Any]:
+    """The fields of a combination, said in one way: axes that change nothing beside the others are left out, and
+    stages are numbers of layers."""
     stages = given.pop(STAGES, "") if STAGES in axes else ""
-    plan = values.plan(given)
-    layers = layers_of_stages(stages, model, plan)
-    said = canonical({**given, **({STAGES: layers} if layers else {})}, plan, axes)
-    return said, plan if said == given else values.kept(said)
+    said = canonical(given, axes, values)
+    layers = layers_of_stages(stages, model, values.of(said, "pp"), values.of(said, "schedule"))
+    return {**said, STAGES: layers} if layers else said
 
 
-def canonical(given: Mapping[str, Any], plan: Plan, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """The same plan, said in one way: axes that change nothing beside the others are left out."""
+def canonical(given: Mapping[str, Any], axes: Mapping[str, Any], values: Values) -> dict[str, Any]:
+    tp, pp, cp, zero, gpus, shard = (values.of(given, name) for name in ("tp", "pp", "cp", "zero", "gpus", "dp_shard"))
     idle: list[str] = []
-    if plan.pp == 1 and not plan.schedule.startswith(("roundrobin", "async")):
-        idle += ["schedule", STAGES]
-    idle += ["tp_chunks", "sp"] if plan.tp == 1 else []
-    idle += ["cp_kind"] if plan.cp == 1 else []
-    idle += ["prefetch", "reshard"] if plan.zero < 3 else []
-    idle += ["dp_shard"] if plan.dp_shard in (0, plan.replicas) else []
+    if pp == 1 and not values.of(given, "schedule").startswith(("roundrobin", "async")):
+        idle += ["schedule"]
+    idle += ["tp_chunks", "sp"] if tp == 1 else []
+    idle += ["cp_kind"] if cp == 1 else []
+    idle += ["prefetch", "reshard"] if zero < 3 else []
+    idle += ["dp_shard"] if shard in (0, gpus // max(tp * pp, 1)) else []
     return {name: value for name, value in given.items() if name not in idle or name not in axes}

@@ -11,8 +11,9 @@ from etude.search.found import Found, Row, frontier
 from etude.search.given import Asked, Given
 from etude.search.methods import METHODS
 from etude.search.plans.bounded import Tree, bounded, first_few
-from etude.search.plans.candidates import Candidates, candidates
+from etude.search.plans.candidates import Candidate, Candidates, candidates
 from etude.search.plans.local import local
+from etude.search.plans.placing import PLACED, noted, with_places
 from etude.search.plans.scores import SCORES
 from etude.search.plans.space import PlanSpace, read_plans
 from etude.search.plans.tasks import family, task
@@ -29,17 +30,30 @@ def solved(space: PlanSpace, asked: Asked) -> Found:
     every = candidates(space.opened, space.axes, space.fixed, space.system)
     with crew(task, shared_of(space), asked, family) as workers:
         found, tree = searched(space, asked, method, workers, every)
+        by_number = {c.number: c for c in every.found}
+        plans = {_name(row): by_number[number] for number, row in tree.row_of.items()}
+        if space.placed:
+            found = _with_places(found, tree, [plans[_name(row)] for row in found.rows[:PLACED]])
     if asked.out is None:
         return found
-    by_number = {c.number: c for c in every.found}
-    plans = {row["flags"] + row["system"]: by_number[number] for number, row in tree.row_of.items()}
-    pairs = [(row, plans[row["flags"] + row["system"]]) for row in found.rows[:SHOWN]]
+    pairs = [(row, plans[_name(row)]) for row in found.rows[:SHOWN]]
     return replace(found, more={**found.more, "breakdown": side_by_side(space, pairs)})
+
+
+def _name(row: Row) -> tuple[str, str]:
+    return row["system"], row["flags"]
+
+
+def _with_places(found: Found, tree: Tree, some: Sequence[Candidate]) -> Found:
+    signs = _signs(tree.space)
+    every, told = with_places(tree, found, some)
+    rows = _best_first(every, signs)
+    return noted(replace(found, best=rows[0], rows=rows, frontier=frontier(rows, signs)), told)
 
 
 def searched(space: PlanSpace, asked: Asked, method: str, workers: Crew, every: Candidates) -> tuple[Found, Tree]:
     with asked.progress("plans", every.space) as advance:
-        tree = Tree(space, workers, every.pruned, advance, refusal=every.first_refusal)
+        tree = Tree(space, workers, every.pruned, advance, refusal=every.first_refusal, seed=asked.seed)
         advance(sum(every.pruned.values()))
         if method in METHODS:
             local(tree, every, method, asked.seed)
@@ -65,12 +79,16 @@ def found_of(space: PlanSpace, tree: Tree, whole: int) -> Found:
         first = f"; the first: {tree.refusal}" if tree.refusal and set(pruned) == {"not a plan"} else ""
         raise UsageError(f"no plan is left of {whole:,}: {told}{first}",
                          hint="more GPUs, a smaller --micro-batch or --seq, a larger --limit")  # fmt: skip
-    signs = {SCORES[name].column: SCORES[name].sign for name in space.scores}
+    signs = _signs(space)
     rows = _best_first(tree.rows, signs)
     return Found(
         best=rows[0], frontier=frontier(rows, signs), tried=len(rows), pruned=pruned, space=whole, rows=rows,
         more={"axes": dict(space.axes), "scores": list(signs)},
     )  # fmt: skip
+
+
+def _signs(space: PlanSpace) -> dict[str, int]:
+    return {SCORES[name].column: SCORES[name].sign for name in space.scores}
 
 
 def _best_first(rows: Sequence[Row], signs: dict[str, int]) -> list[Row]:

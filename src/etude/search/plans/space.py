@@ -23,13 +23,14 @@ from etude.machine import open_system
 from etude.machine.regions import hourly_price
 from etude.machine.system import System
 from etude.search.given import Given
-from etude.search.plans.axes import SYSTEM, Setting, parse_over, read_axes
+from etude.search.plans.axes import PLACEMENT, SYSTEM, Setting, parse_over, read_axes
 from etude.search.plans.scores import read_limits, read_scores
 
 KEYS: Final = (
     "model", "system", "gpus", "plan", "over", "score", "limits", "stack", "network", "price", "tries",
 )  # fmt: skip
-NETWORKS: Final = ("analytic", "links", "flow")
+ANALYTIC, FLOW = "analytic", "flow"
+NETWORKS: Final = (ANALYTIC, "links", FLOW)
 
 TOKENS: Final = 1 << 24
 """Of a step at most, where nobody says: about what the largest models are trained with."""
@@ -61,6 +62,8 @@ class PlanSpace:
     """Dollars of a device and hour, by system."""
     tries: int = 0
     """So many plans with the least bounds are simulated, whatever comes of them; 0: as many as bounds leave."""
+    placed: bool = False
+    """Ranks of the best plans are placed, too."""
 
     @property
     def seal(self) -> str:
@@ -86,7 +89,7 @@ def read_plans(given: Given) -> PlanSpace:
         model=_named(given, keys.get("model")), system=_named(given, keys.get("system", "")),
         fixed={**_mapping(keys.get("plan"), "plan"), **({"gpus": keys["gpus"]} if "gpus" in keys else {})},
         over=over_of(keys.get("over")), score=_names(keys.get("score")), limits=_mapping(keys.get("limits"), "limits"),
-        stack=str(keys.get("stack", "")), network=str(keys.get("network", "analytic")),
+        stack=str(keys.get("stack", "")), network=str(keys.get("network", "")),
         price=keys.get("price", {}), tries=int(keys.get("tries", 0)),
     )  # fmt: skip
 
@@ -94,12 +97,11 @@ def read_plans(given: Given) -> PlanSpace:
 def space_of(
     *, model: str, system: str, fixed: Mapping[str, Any], over: Mapping[str, list[Any] | None],
     score: Sequence[str] = (), limits: Mapping[str, Any] | None = None, stack: str = "", recipe: bool = True,
-    network: str = "analytic", price: Any = None, tries: int = 0,
+    network: str = "", price: Any = None, tries: int = 0,
 ) -> PlanSpace:  # fmt: skip
     """The space with its usual values filled in. A step has a sample for each GPU where no batch is given: all
-    candidates train the same batch."""
-    if network not in NETWORKS:
-        raise UsageError(f"network `{network}`", hint=f"known: {', '.join(NETWORKS)}")
+    candidates train the same batch. Without a network closed forms are taken, or `flow` where ranks are placed."""
+    network = network_of(network, over)
     names = [str(v) for v in over.get(SYSTEM) or ([system] if system else [])]
     if not names:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
@@ -114,12 +116,25 @@ def space_of(
     space = PlanSpace(
         model=model, opened=opened, system=names[0], systems=systems, axes=axes, fixed=kept,
         scores=tuple(scores), limits=read_limits(limits or {}), stack=stack, recipe=recipe, network=network,
-        prices=_prices(price, systems), tries=tries,
+        prices=_prices(price, systems), tries=tries, placed=PLACEMENT in over,
     )  # fmt: skip
     if "cost" in [*scores, *space.limits] and (unknown := [n for n in names if n not in space.prices]):
         raise UsageError(f"the price of a device of `{unknown[0]}` is not known", where="score: cost",
                          hint=f"--price {unknown[0]}=2.5 (dollars of a device and hour)")  # fmt: skip
     return space
+
+
+def network_of(network: str, over: Mapping[str, Any]) -> str:
+    if network not in ("", *NETWORKS):
+        raise UsageError(f"network `{network}`", hint=f"known: {', '.join(NETWORKS)}")
+    if PLACEMENT not in over:
+        return network or ANALYTIC
+    if over[PLACEMENT] is not None:
+        raise UsageError("axis `placement` takes no values", where="over", hint="--over tp,pp,placement")
+    if network == ANALYTIC:
+        raise UsageError(f"network `{ANALYTIC}` does not rank placements", where="over: placement",
+                         hint="--network flow or links")  # fmt: skip
+    return network or FLOW
 
 
 def _gpus(fixed: Mapping[str, Any], over: Mapping[str, list[Any] | None]) -> list[int]:

@@ -16,12 +16,16 @@ from etude.machine import open_system
 from etude.machine.system import System
 from etude.predict import least_step_time_ns, predict
 from etude.predict.measured import Said, completed
+from etude.search.placement_best import best_placement, seated
 
 if TYPE_CHECKING:
     from etude.predict import Prediction
 
+TRIES: Final = 40
+"""Placements of a plan that are simulated at most."""
 REFUSED: Final = "refused"
 ALONE, LOOK, CLOSER, MEMORY, SCORE = "alone", "look", "closer", "memory", "score"
+PLACE: Final = "place"
 STATIC: Final = {"recompute": "none", "micro_batch": 1}
 """What plans are made that hold the same weights and optimizer."""
 OF_SHARDS: Final = ("gpus", "tp", "cp", "ep", "etp", "seq", "micro_batch", "tp_chunks", "sp", "cp_kind", "precision")
@@ -55,7 +59,7 @@ def predicted(
 
 def family(at: Mapping[str, Any]) -> Hashable:
     """What plans share that are made of the same ops. A simulation is long, and belongs to none."""
-    if at["what"] == SCORE:
+    if at["what"] in (SCORE, PLACE):
         return None
     given = json.loads(at["plan"])
     return at["system"], *(repr(given.get(name)) for name in OF_SHARDS)
@@ -63,16 +67,18 @@ def family(at: Mapping[str, Any]) -> Hashable:
 
 def task(
     *, what: str, system: str, plan: str, model: str, stack: str, recipe: bool, network: str, energy: bool, seal: str,
-    most: float = 0,
+    most: float = 0, seed: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """What is known of a plan, whose fields are JSON. `alone`: ns of a step at least, without what copies exchange.
     `look`: bytes that a GPU holds all the time, and ns at least where these are not above `most` (0: no limit).
-    `memory`: bytes at most; `closer`: and ns at least where these fit. `score`: the simulated step."""
+    `memory`: bytes at most; `closer`: and ns at least where these fit. `score`: the simulated step;
+    `place`: that of the best placement of its ranks."""
     del seal  # what was opened by name is part of the key
     given = json.loads(plan)
     try:
-        if what == SCORE:
-            return _scored(predicted(model, system, stack, network, given, recipe=recipe), energy=energy)
+        if what in (SCORE, PLACE):
+            scored = predicted(model, system, stack, network, given, recipe=recipe)
+            return _scored(scored, energy=energy) if what == SCORE else placed(scored, network, seed, energy=energy)
         found: dict[str, Any] = {}
         if what == LOOK and most:
             found["bytes"] = _static_bytes(model, system, stack, plan, recipe=recipe)
@@ -99,9 +105,22 @@ def _static_bytes(model: str, system: str, stack: str, plan: str, *, recipe: boo
 def _kept_static(model: str, system: str, stack: str, plan: str, recipe: bool) -> int:
     try:
         wanted = planned(model, system, stack, json.loads(plan), recipe=recipe)
-        return max(m.static_bytes for m in plan_memory(_opened(model, system, stack)[0], wanted))
+        return max(m.static_bytes for m in plan_memory(_opened(model, system, stack)[0], wanted, moving=False))
     except EtudeError:
         return 0
+
+
+def placed(found: Prediction, network: str, seed: int, *, energy: bool) -> dict[str, Any]:
+    """What a simulated plan scores with its ranks on the best places that are found, and how these were found."""
+    options = {"network": network}
+    best = best_placement(
+        found.generated, found.system, network=network, tries=TRIES, seed=seed,
+        time_of=lambda machine: found.elsewhere(machine, **options).step_time_ns,
+    )  # fmt: skip
+    seats = tuple(best.best["placement"])
+    there = _scored(found.elsewhere(seated(found.system, seats), **options), energy=energy)
+    about = {"placement": list(seats), "placement_from": best.best["from"], "unplaced_ns": found.step_time_ns}
+    return {**there, **about, "simulated": best.tried, "placements": best.space}
 
 
 def _scored(found: Prediction, *, energy: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from etude.analyse.breakdown import breakdown
 from etude.search.found import Row
+from etude.search.placement_best import seated
 from etude.search.plans.candidates import Candidate
 from etude.search.plans.space import PlanSpace
 from etude.search.plans.tasks import predicted
@@ -19,8 +20,10 @@ def side_by_side(space: PlanSpace, some: Sequence[tuple[Row, Candidate]]) -> lis
     """A row for each plan: means over the GPUs, as `etude breakdown` has them of the same step."""
     found = []
     for number, (row, c) in enumerate(some[:SHOWN], 1):
-        run = predicted(space.model, c.system, space.stack, space.network, c.given, recipe=space.recipe).simulated
-        table = breakdown(run).to_pydict()
+        there = predicted(space.model, c.system, space.stack, space.network, c.given, recipe=space.recipe)
+        if "placement" in row:
+            there = there.elsewhere(seated(there.system, tuple(row["placement"])), network=space.network)
+        table = breakdown(there.simulated).to_pydict()
         means = {name: sum(table[name]) / len(table[name]) for name in PARTS}
         varied = [n for n in space.axes if len({str(r.get(n)) for r, _ in some[:SHOWN]}) > 1]
         name = ", ".join(f"{n.replace('_', ' ')} {row[n]}" for n in varied) or c.system
