@@ -98,7 +98,7 @@ def test_system_is_where_something_is_simulated(name: str) -> None:
 
 
 QUAINT = re.compile(
-    r"its likes|for ever|\btorn\b|\btold\b|laid down|stands out|beside one another|is no multiple|how manieth|nought"
+    r"its likes|for ever\b|\btorn\b|\btold\b|laid down|stands out|beside one another|is no multiple|how manieth|nought"
 )
 FRAGMENT = re.compile(r"^(Of|Whose|In which|That|Until|Between) [a-z]")
 

@@ -90,10 +90,7 @@ def format_time(time_ns: int, *, digits: int | None = 3) -> str:
 
 def readable_time(time_ns: float) -> str:
     """A time as people read it, in four digits: `950 ns`, `12.35 µs`, `812.4 ms`, `3.102 s`, `14.22 min`, `2.5 h`."""
-    size = abs(time_ns)
-    for unit, scale, below in _READ:
-        if size < below:
-            break
+    unit, scale = next((unit, scale) for unit, scale, below in _READ if abs(time_ns) < below)
     return f"{time_ns / scale:.4g} {unit}"
 
 

@@ -68,7 +68,7 @@ def graph(
         "h200-server"
     ),
     tier: Annotated[str, typer.Option(help="The tier.")] = "disk",
-    host: Annotated[str, typer.Option(help="Whose memory gathers and sums: a device of the catalogue.")] = "xeon-8480",
+    host: Annotated[str, typer.Option(help="Device of the catalogue whose memory gathers and sums.")] = "xeon-8480",
     json: AsJson = False,
 ) -> None:
     """What a graph network reads and writes whose features lie in storage, and how long it takes
@@ -118,7 +118,7 @@ def place(
     device: Annotated[
         str, typer.Option("--device", "-d", help="Device: a name in the catalogue, or your own.")
     ] = "rtx5090",
-    host: Annotated[str, typer.Option(help="Whose memory holds the rest: a device of the catalogue.")] = "desktop",
+    host: Annotated[str, typer.Option(help="Device of the catalogue whose memory holds the rest.")] = "desktop",
     json: AsJson = False,
 ) -> None:
     """Tokens a second of one sequence where a device holds a part of a model and the host the rest, by memory

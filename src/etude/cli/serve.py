@@ -60,7 +60,9 @@ def serve(
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks of a replica.")] = 1,
     ep: Annotated[int, typer.Option(min=1, help="Ranks of a replica that experts are spread over.")] = 1,
     precision: Annotated[str, typer.Option(help="Data type of weights and products: bf16, fp8.")] = "bf16",
-    kv_dtype: Annotated[str, typer.Option(help="Data type of keys and values: bf16, fp8; default: as the model computes.")] = "",
+    kv_dtype: Annotated[
+        str, typer.Option(help="Data type of keys and values: bf16, fp8; default: as the model computes.")
+    ] = "",
     replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each with an engine of its own.")] = 1,
     router: Annotated[
         str,

@@ -191,7 +191,9 @@ class Plan:
         "all",
     )
     precision: Precision = figure("choice", "data type of activations and products", Precision.BF16, of=Precision)
-    scaling: Scaling = figure("choice", "scaling of 8-bit products: delayed, current, block, mx", Scaling.DELAYED, of=Scaling)
+    scaling: Scaling = figure(
+        "choice", "scaling of 8-bit products: delayed, current, block, mx", Scaling.DELAYED, of=Scaling
+    )
     grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32")
     optimizer: Optimizer = figure("choice", "what updates the weights", Optimizer.ADAMW, of=Optimizer)
     keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)

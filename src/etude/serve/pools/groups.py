@@ -68,7 +68,9 @@ class Between:
     )
     plans: str = figure("text", "plans that these choose among: `tp=1;tp=4,split=1:3`", "")
     scale: str = figure("text", "replicas that come and go: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
-    set_up_ns: int = figure("time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True)
+    set_up_ns: int = figure(
+        "time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True
+    )
     load_bytes_per_s: int = figure("bandwidth", "rate at which weights are loaded into a rank, then", 50_000_000_000)
     tenant_weights: str = figure("text", "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`", "")
     hook: str = figure("text", "functions that decide: `evict=mine.py:longest,batch=mine.py:order`", "")
