@@ -324,7 +324,11 @@ TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
-    Format("a trace of JAX (`.xplane.pb`) or Nsight Systems (`.sqlite`)", is_other_profile, _read_other_profile),
+    Format(
+        "a trace of JAX (`.xplane.pb`), Nsight Systems (`.sqlite`) or rocprof (`.json`)",
+        is_other_profile,
+        _read_other_profile,
+    ),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
     Format("a folder of such traces, one a rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run),
     Format("what PyTorch's ExecutionTraceObserver wrote, without times (`name.rank0.et.json`)", is_hosts, _read_hosts),
