@@ -20,13 +20,13 @@ class Serving:
     max_batch: int = figure("count", "sequences in a pass at most; 0: any number", 0, zero=True)
     token_budget: int = figure("count", "tokens of a pass at most; 0: any number", 0, zero=True)
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", False)
-    kv_dtype: str = figure("text", "of keys and values: bf16, fp8; default: the plan's", "")
-    kv_memory_bytes: int = figure("bytes", "of keys and values on a rank at most; 0: no limit", 0, zero=True)
+    kv_dtype: str = figure("text", "data type of keys and values: bf16, fp8; default: the plan's", "")
+    kv_memory_bytes: int = figure("bytes", "most memory of keys and values on a rank; 0: no limit", 0, zero=True)
     preempt: bool = figure("flag", "requests enter when their prompt fits; the last gives way, and reads again", False)
     speculate: int = figure("count", "tokens that a draft model proposes in a round", 0, zero=True)
     accept: float = figure("fraction", "chance that a proposed token is taken", 0.7)
     disaggregate: str = figure("text", "instances that read prompts and that make tokens: `2:6`", "")
-    seed: int = figure("count", "of the tokens that are taken", 0, zero=True)
+    seed: int = figure("count", "seed of the tokens that are taken", 0, zero=True)
 
     def __post_init__(self) -> None:
         if self.chunked and not self.token_budget:
