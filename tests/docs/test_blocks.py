@@ -12,7 +12,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 import blocks  # noqa: E402
 from stage import captures, stage  # noqa: E402
 
-PAGES = [page for page in blocks.pages() if blocks.blocks(page)]
+ELSEWHERE = ("api.md",)  # its examples run in tests/test_public.py
+PAGES = [page for page in blocks.pages() if blocks.blocks(page) and page.name not in ELSEWHERE]
 
 
 @pytest.fixture(scope="module")
