@@ -374,7 +374,10 @@ def _system(row: dict[str, str]) -> tuple[str, str, str, str]:
 
 
 def main(argv: list[str]) -> int:
+    from generate_api import api_page
+
     pages = {
+        DOCS / "api.md": api_page(),
         DOCS / "data-model.md": page(),
         DOCS / "machines.md": machines_page(),
         DOCS / "gallery.md": gallery_page(),

@@ -8,11 +8,10 @@ from collections import Counter, defaultdict
 from heapq import heappop, heappush
 
 import etude
-from etude.model.job import Job
 from etude.model.schema import Kind
 
 
-def simulate(job: Job, *, bytes_per_ns: float = 50.0, latency_ns: int = 1000) -> int:
+def simulate(job: etude.Job, *, bytes_per_ns: float = 50.0, latency_ns: int = 1000) -> int:
     """The time at which the last node of the job ends, in ns."""
     feed = etude.feeder(job)
     everyone = tuple(feed.ranks.tolist())
@@ -50,6 +49,4 @@ def simulate(job: Job, *, bytes_per_ns: float = 50.0, latency_ns: int = 1000) ->
 
 
 if __name__ == "__main__":
-    from etude.store.chakra import read_job
-
-    print(simulate(read_job(sys.argv[1])), "ns")
+    print(simulate(etude.open(sys.argv[1])), "ns")

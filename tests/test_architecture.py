@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pages": set(),
     "rounds": set(),
     "notebook": {"units"},
-    "kernels": {"errors"},
+    "kernels": {"errors", "faces"},
     "machine": GROUND | {"kernels"},
     "model": GROUND | {"kernels", "machine"},
     "store": BASE,
@@ -63,9 +63,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": BASE
     | VERBS
     | {"store", "cost", "opening", "remote", "predict", "serve", "fleet", "report", "archive", "study", "search"}
-    | {"mcp", "__init__"},
+    | {"mcp", "api", "__init__"},
+    # what `etude.NAME` calls where several rooms are put together
+    "api": BASE | VERBS | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "search", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
-    "__init__": BASE | VERBS | {"store", "cost", "opening", "predict", "study"},
+    "__init__": BASE | VERBS | {"store", "cost", "opening", "study", "search", "api"},
     "__main__": {"cli"},
 }
 
@@ -156,7 +158,7 @@ def test_a_face_has_few_names_and_each_is_there(room: str):
         assert there == name and getattr(module, name) is not None
 
 
-COMPOSERS = ("predict", "serve", "fleet", "report", "archive", "study", "opening", "mcp", "cli", "__init__")
+COMPOSERS = ("api", "predict", "serve", "fleet", "report", "archive", "study", "opening", "mcp", "cli", "__init__")
 SHELVES = ("analyse", "view")
 """Rooms whose files are their faces, each with an `__all__`."""
 

@@ -1,6 +1,7 @@
 """Etude: everything around MLCommons Chakra execution traces.
 
-`import etude` is light: each public name is loaded from its home when it is first asked for.
+`import etude` is light: each public name is loaded from its home when it is first asked for. These names are what is
+promised; docs/api.md lists them. Everything else is private, except the faces of rooms that api.md names.
 """
 
 import sys
@@ -9,8 +10,38 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.analyse.breakdown import breakdown as breakdown
+    from etude.analyse.collectives import collectives as collectives
+    from etude.analyse.compare import compare as compare
+    from etude.analyse.critical_path import critical_path as critical_path
+    from etude.analyse.energy import energy as energy
+    from etude.analyse.idle import idle as idle
+    from etude.analyse.memory import memory as memory
+    from etude.analyse.metrics import metrics as metrics
+    from etude.analyse.operators import kernels as kernels
+    from etude.analyse.operators import operators as operators
+    from etude.analyse.roofline import roofline as roofline
+    from etude.analyse.steps import steps as steps
+    from etude.analyse.stragglers import stragglers as stragglers
+    from etude.analyse.what_if import what_if as what_if
+    from etude.api.making import federate as federate
+    from etude.api.making import fleet as fleet
+    from etude.api.making import generate as generate
+    from etude.api.making import micro as micro
+    from etude.api.making import plan as plan
+    from etude.api.making import predict as predict
+    from etude.api.making import serve as serve
+    from etude.api.writing import collect as collect
+    from etude.api.writing import convert as convert
+    from etude.api.writing import link as link
+    from etude.api.writing import replay as replay
+    from etude.api.writing import report as report
+    from etude.api.writing import synthesise as synthesise
+    from etude.api.writing import timeline as timeline
     from etude.errors import EtudeError as EtudeError
     from etude.errors import TraceError as TraceError
+    from etude.generate import Plan as Plan
+    from etude.generate.model import open_model as open_model
     from etude.machine import open_system as open_system
     from etude.machine.system import System as System
     from etude.model.check.whole import check as check
@@ -25,10 +56,13 @@ if TYPE_CHECKING:
     from etude.model.trace import Trace as Trace
     from etude.opening import open as open
     from etude.opening import open_run as open_run
+    from etude.search import search as search
     from etude.simulate import simulate as simulate
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
     from etude.study import study as study
+    from etude.synth import learn as learn
+    from etude.transform import anonymise as anonymise
     from etude.transform.edits import edit as edit
 
 __version__ = "0.1.0"
@@ -36,26 +70,59 @@ __version__ = "0.1.0"
 __all__ = [
     "EtudeError",
     "Job",
+    "Plan",
     "Run",
     "System",
     "Timing",
     "Trace",
     "TraceError",
     "__version__",
+    "anonymise",
+    "breakdown",
     "check",
+    "collect",
+    "collectives",
+    "compare",
+    "convert",
+    "critical_path",
     "diff",
     "edit",
+    "energy",
     "expand",
+    "federate",
     "feeder",
+    "fleet",
     "fold",
+    "generate",
+    "idle",
+    "kernels",
+    "learn",
+    "link",
+    "memory",
+    "metrics",
+    "micro",
     "open",
     "open_feeder",
+    "open_model",
     "open_run",
     "open_system",
+    "operators",
+    "plan",
+    "predict",
     "query",
+    "replay",
+    "report",
+    "roofline",
+    "search",
+    "serve",
     "simulate",
+    "steps",
+    "stragglers",
     "study",
     "summary",
+    "synthesise",
+    "timeline",
+    "what_if",
 ]
 
 __getattr__ = face(__name__)

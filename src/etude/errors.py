@@ -20,7 +20,13 @@ from os import PathLike, fspath
 
 
 class EtudeError(Exception):
-    """Base of all. `str(error)` is `where: problem`, and `hint: ...` on a line of its own."""
+    """Base of all. `str(error)` is `where: problem`, and `hint: ...` on a line of its own.
+
+    try:
+        etude.open("job/")
+    except etude.EtudeError as problem:
+        print(problem.hint)
+    """
 
     exit_code = 2  # 1 is kept for an answer of "no"
 
@@ -37,7 +43,13 @@ class EtudeError(Exception):
 
 
 class TraceError(EtudeError):
-    """Something is wrong with a trace or a job."""
+    """Something is wrong with a trace or a job.
+
+    try:
+        etude.open("job/")
+    except etude.TraceError as problem:
+        print(problem.where)
+    """
 
 
 class FormatError(TraceError):

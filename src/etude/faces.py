@@ -8,6 +8,9 @@
 The imports that a type checker sees are the list, a file of the room among them if it is to be taken whole; nothing is
 written twice. `import etude.simulate` loads nothing, and
 `etude.simulate.simulate` loads its file. Composers and the command line take these names and no others of a room.
+
+Some rooms have the name of a public verb. Once anything of such a room is imported, `etude.simulate` is the room and no
+longer the function, so the room can be called as well: `verb(__name__)` at the end of its `__init__`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 
 @cache
@@ -48,3 +53,27 @@ def face(room: str) -> Callable[[str], object]:
         return value
 
     return load
+
+
+class _Verb(ModuleType):
+    """A room that is called like the public function of its name."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return _public(self.__name__)(*args, **options)
+
+    @property
+    def __signature__(self) -> Any:
+        import inspect
+
+        return inspect.signature(_public(self.__name__))
+
+
+def _public(room: str) -> Any:
+    package, _, name = room.rpartition(".")
+    module, there = homes(package)[name]
+    return getattr(import_module(module), there)
+
+
+def verb(room: str) -> None:
+    """Makes a room callable, as the public function that has its name."""
+    sys.modules[room].__class__ = _Verb

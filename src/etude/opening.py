@@ -52,6 +52,8 @@ def open(
 
     Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
     analyses take it. Of a profiler's trace they are those of every operator, call and device activity.
+
+    job = etude.open("job/")
     """
     place = remote.local(path)
     if is_text(place):
@@ -71,7 +73,10 @@ def open(
 
 def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
     """The run at `path`: its job, the times that were recorded, and the card that lies with it. Options are those of
-    `open`. A job without times is refused: `etude.simulate` makes a run of it."""
+    `open`. A job without times is refused: `etude.simulate` makes a run of it.
+
+    run = etude.open_run("trace.json.gz")
+    """
     from etude.model import run
     from etude.store import cards
 
@@ -108,16 +113,20 @@ def summary(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
 def _rank_by_rank(path: Path, options: dict[str, Any]) -> Callable[..., Job] | None:
     """What reads a job rank by rank, where its ranks have traces of their own and a store that can; `options` are
     left with those that it takes."""
-    from etude.store import chakra, columns_thin
-
     if is_columns(path):
+        from etude.store import columns_thin
+
         refuse_for_columns(path, options.get("groups"), options.get("max_bytes"))
         if not columns_thin.is_unfolded(path):
             return None
         for name in ("groups", "max_bytes", "workers"):
             options.pop(name, None)
         return columns_thin.read_thin
-    return chakra.read_thin if _is_et(path) else None
+    if not _is_et(path):
+        return None
+    from etude.store import chakra
+
+    return chakra.read_thin
 
 
 def is_text(path: Path) -> bool:
@@ -234,7 +243,7 @@ def is_run(path: Path) -> bool:
     from etude.ingest import runs
 
     if runs.is_list(path):
-        return True
+        return not runs.hosts_in(path)
     folder = path if path.is_dir() else path.parent
     if path.is_file() or not folder.is_dir() or not any(_ends(entry.name, ".json") for entry in os.scandir(folder)):
         return False
@@ -315,7 +324,11 @@ TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
-    Format("a trace of JAX (`.xplane.pb`) or Nsight Systems (`.sqlite`)", is_other_profile, _read_other_profile),
+    Format(
+        "a trace of JAX (`.xplane.pb`), Nsight Systems (`.sqlite`) or rocprof (`.json`)",
+        is_other_profile,
+        _read_other_profile,
+    ),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
     Format("a folder of such traces, one a rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run),
     Format("what PyTorch's ExecutionTraceObserver wrote, without times (`name.rank0.et.json`)", is_hosts, _read_hosts),

@@ -100,6 +100,16 @@ def test_a_file_opens_and_keeps_all_on_its_way(tmp_path: Path, capsys) -> None:
     assert "etude convert HOST OUT" in capsys.readouterr().err
 
 
+def test_a_list_of_host_traces_is_a_job(tmp_path: Path, capsys) -> None:
+    files = [str(tmp_path / f"w.rank{rank}.et.json.gz") for rank in (0, 1)]
+    for file in files:
+        put(Path(file), program())
+    assert main(["info", *files, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == 2
+    put(tmp_path / "again.rank1.et.json.gz", program())
+    assert main(["info", *files, str(tmp_path / "again.rank1.et.json.gz")]) == 2  # two of one rank
+
+
 def test_bad_files_are_refused(tmp_path: Path, capsys) -> None:
     put(tmp_path / "a.json.gz", host_json())
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(program()).encode()[:900]))

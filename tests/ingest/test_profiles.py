@@ -95,6 +95,35 @@ def test_kernels_of_a_gpu_follow_from_their_launches() -> None:
     assert busy == union_ns(spans)
 
 
+def test_records_of_rocprofv3_by_hand() -> None:
+    """Two steps 200 µs apart, on each of two GPUs: a copy of 20 µs, a kernel of 60 µs, then at one time an all-reduce
+    of 40 µs and a kernel of 30 µs; from the first copy to the last all-reduce 1,015 to 1,337 µs."""
+    path = GOLDEN / "rocprofv3.json"
+    for row in breakdown(etude.open_run(path)).to_pylist():
+        assert (row["span_ns"], row["compute_ns"], row["memory_ns"]) == (322_000, 180_000, 40_000)
+        assert (row["comm_ns"], row["exposed_comm_ns"], row["idle_ns"]) == (80_000, 20_000, 82_000)
+    job = etude.open(path)
+    assert job.provenance == {"source_format": "rocprofv3", "device": "AMD Instinct MI300X"}
+    for rank in (0, 1):
+        trace = job.trace(rank)
+        device = np.flatnonzero((trace.cpu == 0) & (trace.stream >= 0))
+        assert len(device) == 8 and (trace.correlation[device] > 0).all()
+        copies = [i for i in device.tolist() if trace.text("name", i) == "Memcpy HtoD"]
+        assert trace.tensor_bytes[copies].tolist() == [1_048_576] * 2
+    assert np.unique(job.trace(0).step[job.trace(0).step >= 0]).tolist() == [0, 1]
+
+
+def test_chrome_json_of_rocprof_by_hand() -> None:
+    """Two steps: kernels of 60.2 and 9.2 µs, 0.2 µs apart, each behind an arrow from its call; times of `BeginNs`."""
+    path = GOLDEN / "rocprof_results.json"
+    [row] = breakdown(etude.open_run(path)).to_pylist()
+    assert (row["span_ns"], row["compute_ns"], row["idle_ns"]) == (269_600, 138_800, 130_800)
+    trace = etude.open(path).trace(0)
+    kernels = np.flatnonzero((trace.cpu == 0) & (trace.stream == 3))
+    assert [trace.text("name", int(i)) for i in kernels] == ["Cijk_Ailk_Bljk_BBS", "elementwise"] * 2
+    assert (trace.correlation[kernels] > 0).all() and trace.step[kernels].tolist() == [0, 0, 1, 1]
+
+
 def test_hosts_of_a_folder_are_ranks_one_after_the_other(tmp_path: Path) -> None:
     run = tmp_path / "log" / "plugins" / "profile" / "2026_11_16"
     run.mkdir(parents=True)

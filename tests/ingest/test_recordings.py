@@ -135,6 +135,10 @@ def test_commands_of_two_jobs_are_not_confused(handler: Path, capsys) -> None:
     assert main(["diff", *files]) == 1
     assert main(["diff", ",".join(files), str(handler)]) == 0
     assert main(["diff", *files, str(handler)]) == 2
+    capsys.readouterr()
+    assert main(["breakdown", files[0], str(handler / "none.json")]) == 2
+    assert "none.json: no such file" in capsys.readouterr().err
+    assert main(["breakdown", files[0], str(handler)]) == 2  # a folder is no file of a job
 
 
 def test_bad_lists_are_refused(handler: Path, tmp_path: Path, capsys) -> None:

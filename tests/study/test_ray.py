@@ -1,5 +1,6 @@
 """The same study on a Ray cluster of this machine: the same bytes. One cluster for all tests here."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -74,6 +75,28 @@ def test_a_fleet_over_seeds_is_the_same_there(cluster: Any, tmp_path: Path, monk
     assert main(["study", "run", "my.yaml", "-o", "here", "-j", "1"]) == 0
     assert main(["study", "run", "my.yaml", "-o", "there", "-j", "1", "--ray", "local"]) == 0
     assert whole(tmp_path / "here") == whole(tmp_path / "there")
+
+
+def test_a_search_is_the_same_there_and_connects_once(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from etude.cli import main
+    from etude.study import on_ray
+
+    connections = []
+
+    def counted(address: str, workers: int) -> Any:
+        connections.append(address)
+        return connected(address, workers)
+
+    monkeypatch.setattr(on_ray, "connected", counted)
+    words = ["search", "gpt2", "--gpus", "4", "--seq", "128", "--system", "dgx-h100", "--over", "tp=1|2,zero", "--json"]
+    assert main(words) == 0
+    here = capsys.readouterr().out
+    assert main([*words, "--ray", "local", "-j", "2", "-o", str(tmp_path / "there")]) == 0
+    there = json.loads(capsys.readouterr().out)
+    assert {name: there[name] for name in json.loads(here)} == json.loads(here)  # a folder has a breakdown, too
+    assert connections == ["local"]
 
 
 def test_a_machine_that_is_lost_is_replaced_and_its_task_tried_again(cluster: Any, tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ Bool = NDArray[np.bool_]
 
 def breakdown(run: Run, counting: Counting = OURS) -> pa.Table:
     """A row a rank with all measures: span_ns, compute_ns, comm_ns, exposed_comm_ns, memory_ns, exposed_memory_ns,
-    idle_ns, overlap_pct."""
+    idle_ns, overlap_pct.
+
+    etude.breakdown(run)
+    """
     rows = []
     for part in run.parts():
         use = uses_as(part.trace, counting)

@@ -42,6 +42,8 @@ def compare(a: Run, b: Run, *, operators: bool = False) -> pa.Table:
 
     With `operators`, device time is that of the operator that launched it: devices differ in their kernels, programs
     less in their operators.
+
+    etude.compare(run, etude.open_run("after.json.gz"))
     """
     every = [_tally(run, operators, share) for run, share in zip((a, b), per_step(a, b), strict=True)]
     form = one_form(key for found in every for key in found)

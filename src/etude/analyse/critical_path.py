@@ -56,6 +56,8 @@ def critical_path(run: Run, *, rendezvous: bool | None = None) -> pa.Table:
     `kind` is compute, communication, memory, host, other, `launch` (from a launch to the start of what it launched) or
     `gap` (nothing that was recorded explains the time before the node). `rendezvous` says whether a send waits for its
     receive: by default as measured runs do and simulated ones do not.
+
+    etude.critical_path(run)
     """
     if rendezvous is None:
         rendezvous = run.timing.origin != Origin.SIMULATED

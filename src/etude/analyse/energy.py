@@ -99,6 +99,8 @@ def energy(
 
     `device` is what the ranks run on, where the run's system does not say it; `ratio` the clock over the nominal one,
     at which the run's times were made; `menu` the kernels and units with which they were.
+
+    etude.energy(run, device=etude.open_system("dgx-h200").device)
     """
     parts = [one for part in run.parts() for one in _by_device(run, part, device)]
     first, last = _span(run)

@@ -36,7 +36,10 @@ _WAITS: Final = re.compile(r"Synchronize|^aten::item$|^aten::_local_scalar_dense
 
 def idle(run: Run) -> pa.Table:
     """A row a rank and cause: gaps, time_ns, share of the rank's idle time, longest_ns. The times sum to idle_ns of the
-    breakdown."""
+    breakdown.
+
+    etude.idle(run)
+    """
     rows: list[dict[str, Any]] = []
     for part in run.parts():
         cause, lasted = _gaps(part)[2:]

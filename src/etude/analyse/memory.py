@@ -16,7 +16,7 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, ValueKind
 from etude.model.use import Use, uses
 
-__all__ = ["copies", "level_peaks", "levels", "peaks"]
+__all__ = ["copies", "level_peaks", "levels", "memory", "peaks"]
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -102,6 +102,14 @@ def levels(run: Run) -> pa.Table:
     columns = [np.concatenate(column) for column in (ranks, times, held)]
     order = np.lexsort((columns[1], columns[0]))
     return pa.table(dict(zip(("rank", "time_ns", "held_bytes"), (c[order] for c in columns), strict=True)))
+
+
+def memory(run: Run) -> pa.Table:
+    """The most memory that each rank holds: a row a rank with events, most_bytes and when.
+
+    etude.memory(run)
+    """
+    return level_peaks(levels(run))
 
 
 def level_peaks(found: pa.Table) -> pa.Table:

@@ -35,6 +35,8 @@ def metrics(run: Run, *, device: Device | None = None) -> pa.Table:
 
     With a card that says how much the model computes, model-FLOP utilisation; with a system, what collectives reach of
     its links; with a device (given, or the system's), what the ranks reach of its peak.
+
+    etude.metrics(run)
     """
     device = device or (run.system.device if run.system else None)
     rows = [

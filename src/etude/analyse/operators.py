@@ -23,7 +23,10 @@ Bool = NDArray[np.bool_]
 
 def kernels(run: Run, by: Sequence[str] = ("name", "kind"), counting: Counting = OURS) -> pa.Table:
     """What runs on the devices, put together by any of `grouping.BY`: count, total_ns, share of the total, mean_ns,
-    min_ns, max_ns, std_ns; the longest in all first."""
+    min_ns, max_ns, std_ns; the longest in all first.
+
+    etude.kernels(run, by=["kind", "rank"])
+    """
     tally = Tally(by, ("ns",))
     for part in run.parts():
         use = uses_as(part.trace, counting)
@@ -61,7 +64,10 @@ def operators(run: Run, by: Sequence[str] = ("name",)) -> pa.Table:
     """What runs on the hosts: count, how many of them launch something themselves, self_ns (without what it calls),
     total_ns, and the device time of what it launches itself (device_self_ns) or anything below it does
     (device_total_ns); the longest on the device first. Of operators that call others of their name, totals count the
-    outermost."""
+    outermost.
+
+    etude.operators(run, by=["name", "shapes"])
+    """
     values = ("launching", "self_ns", "total_ns", "device_self_ns", "device_total_ns")
     tally = Tally(by, values)
     for part in run.parts():

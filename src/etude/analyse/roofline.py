@@ -45,7 +45,10 @@ def roofline(run: Run, device: Device | None = None) -> pa.Table:
     """A row for each operator, shape and type: name, op_class, shapes, dtype, count, flops and size_bytes of one,
     at_most (FLOPs are an upper bound: whether attention is causal was not recorded), time_ns of all, flop_per_s,
     bytes_per_s, intensity (FLOPs a byte); with a device also bound (`compute` or `memory`) and roofline_pct, what is
-    reached of what the bound allows. The longest in all first."""
+    reached of what the bound allows. The longest in all first.
+
+    etude.roofline(run, etude.open_system("dgx-h100").device)
+    """
     found: dict[tuple[Any, ...], list[int]] = {}
     for part in run.parts():
         done = _measured(part)

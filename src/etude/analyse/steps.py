@@ -24,7 +24,10 @@ _NAMES = ("rank", "step", "start_ns", "end_ns")
 
 def steps(run: Run) -> pa.Table:
     """A row a rank and step: start_ns and end_ns of its device work on the rank's clock, and all measures of it.
-    Without recorded steps there are no rows."""
+    Without recorded steps there are no rows.
+
+    etude.steps(run)
+    """
     rows: list[dict[str, Any]] = []
     for part in run.parts():
         found = _steps(part)

@@ -63,6 +63,8 @@ def stragglers(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) ->
 
     `least` is the slow-down from which one is named. Links are compared with those that lie alike, which depends on
     where nodes begin: ranks are taken to fill them one after the other, `ranks_per_node` in each.
+
+    etude.stragglers(run, least=0.1)
     """
     if ranks_per_node < 1:
         raise UsageError(f"{ranks_per_node} ranks in a node")

@@ -86,6 +86,11 @@ def _one_job(command: str, params: Sequence[Any], args: list[str], places: list[
     if len(places) < 2 or len(wanted) != 1 or wanted[0].nargs != 1 or wanted[0].name != "path":
         return args
     paths = [args[at] for at in places]
+    absent = [path for path in paths if not Path(path).exists()]
+    if absent and len(absent) < len(paths):
+        from etude.errors import UsageError
+
+        raise UsageError("no such file", where=absent[0], hint="several files are the ranks of one job")
     if not all(Path(path).is_file() for path in paths):
         return args
     joined = ",".join(paths)

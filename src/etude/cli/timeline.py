@@ -9,8 +9,6 @@ from etude.cli.output import progress, say
 from etude.cli.ranks import Ranks, ranks_of
 from etude.cli.runs import OnSystem, TimesFile, open_run
 
-ENDINGS = (".pftrace", ".perfetto-trace", ".json", ".json.gz")
-
 
 @app.command(rich_help_panel=LOOK)
 def timeline(
@@ -33,22 +31,13 @@ def timeline(
     etude timeline run/ -o run.pftrace
     etude timeline run/ --system dgx-h100 --ranks 0-3 -o run.json.gz
     """
-    from dataclasses import replace
+    from etude.api.writing import timeline as write
 
-    from etude.analyse.clocks import offsets
-    from etude.analyse.critical_path import critical_path
-    from etude.errors import UsageError
-    from etude.files import writing
-    from etude.view.timeline import write_timeline
-
-    if not out.name.endswith(ENDINGS):
-        raise UsageError(f"a timeline is not written as `{out.suffix}`", where=str(out), hint=", ".join(ENDINGS))
     run = open_run(path, groups, workers, system, timing)
-    run = replace(run, timing=replace(run.timing, clock_offset_ns=offsets(run), aligned=True))
-    with writing(out, force=force) as place, progress(f"writing {out}"):
-        chosen = ranks_of(ranks, run.job)
-        waited = critical_path(run) if critical and run.timing.span() is not None else None
-        written = write_timeline(run, place, ranks=chosen, flows=flows, counters=counters, critical=waited)
+    with progress(f"writing {out}"):
+        written = write(
+            run, out, ranks=ranks_of(ranks, run.job), flows=flows, counters=counters, critical=critical, force=force
+        )
     if not len(written):
         say("note: no node has a time, so the timeline is empty")
     elif written.untimed:

@@ -9,10 +9,11 @@ Nothing here imports PyTorch before a recording is asked for.
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.faces import face, verb
 
 if TYPE_CHECKING:
     from etude.collect.launcher import launch as launch
     from etude.collect.options import CollectOptions as CollectOptions
 
 __getattr__ = face(__name__)
+verb(__name__)

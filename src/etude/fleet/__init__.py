@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.faces import face, verb
 
 if TYPE_CHECKING:
     from etude.fleet.checkpoint import parse_checkpoints as parse_checkpoints
@@ -15,3 +15,4 @@ if TYPE_CHECKING:
     from etude.fleet.training import simulate_fleet as simulate_fleet
 
 __getattr__ = face(__name__)
+verb(__name__)

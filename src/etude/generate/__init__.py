@@ -10,7 +10,7 @@ Serving    requests answered pass by pass (serving/)
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.faces import face, verb
 
 if TYPE_CHECKING:
     from etude.generate import memory_table as memory_table
@@ -23,3 +23,4 @@ if TYPE_CHECKING:
     from etude.generate.train.job import generate as generate
 
 __getattr__ = face(__name__)
+verb(__name__)

@@ -108,7 +108,10 @@ WAITING: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a step runs. `gpus` = tp · cp · dp · pp; experts live on the ranks of a stage as etp · ep · their copies."""
+    """How a step runs. `gpus` = tp · cp · dp · pp; experts live on the ranks of a stage as etp · ep · their copies.
+
+    etude.generate("llama3-8b", etude.Plan(gpus=16, tp=2))
+    """
 
     gpus: int = figure("count", "ranks; default: the fewest that the axes fill", 0, zero=True)
     tp: int = figure("count", "tensor parallel", 1)

@@ -124,10 +124,36 @@ def _read_nsight(path: Path, max_bytes: int | None) -> list[Recording]:
     return nsight.read_nsight(str(path))
 
 
+def _is_rocprof(head: bytes) -> bool:
+    from etude.link import rocprof
+
+    return rocprof.looks_like(head)
+
+
+def _read_rocprof(path: Path, max_bytes: int | None) -> list[Recording]:
+    from etude.link import rocprof
+
+    return rocprof.read_rocprof(*compressed.load(path, max_bytes), str(path))
+
+
+def _is_rocprof_json(head: bytes) -> bool:
+    from etude.link import rocprof_json
+
+    return rocprof_json.looks_like(head)
+
+
+def _read_rocprof_json(path: Path, max_bytes: int | None) -> list[Recording]:
+    from etude.link import rocprof_json
+
+    return rocprof_json.read_rocprof_json(*compressed.load(path, max_bytes), str(path))
+
+
 READERS: Final = (
     Reader(JAX, _is_xplane, _read_xplane),
     Reader(JAX, _is_xla_json, _read_xla_json),
     Reader("nsight systems", _is_nsight, _read_nsight),
+    Reader("rocprofv3", _is_rocprof, _read_rocprof),
+    Reader("rocprof", _is_rocprof_json, _read_rocprof_json),
 )
 
 

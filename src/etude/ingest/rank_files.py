@@ -120,6 +120,8 @@ def hosts_in(path: Path) -> dict[str, dict[int, Path]]:
         place = _place(path)
         number = place[1] if place is not None else None
         return {reading.stem(path): {number or 0: path}} if _is_host(path) else {}
+    if is_list(path):
+        return _listed_hosts(path)
     folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
     found: dict[str, dict[int, Path]] = {}
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -127,6 +129,15 @@ def hosts_in(path: Path) -> dict[str, dict[int, Path]]:
         if place is not None and place[2] == HOST and wanted in (None, place[0]) and _is_host(file):
             found.setdefault(place[0], {})[place[1] or 0] = file
     return found
+
+
+def _listed_hosts(path: Path) -> dict[str, dict[int, Path]]:
+    """The same of a list; none if a file of it is no host trace, or two are of one rank."""
+    files = recordings.listed(path)
+    places = [_place(file) for file in files]
+    found = {place[1] or 0: file for file, place in zip(files, places, strict=True)
+             if place is not None and place[2] == HOST and _is_host(file)}  # fmt: skip
+    return {files[0].resolve().parent.name: found} if len(found) == len(files) else {}
 
 
 def _is_host(file: Path) -> bool:

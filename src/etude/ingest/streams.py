@@ -166,7 +166,7 @@ def sync_rows(trace: DeviceTrace, host: HostEvents, calls: I64) -> tuple[I64, I6
     rows = rows[np.argsort(trace.correlation[rows], kind="stable")]
     wanted = trace.correlation[host.row[calls]]
     at = np.searchsorted(trace.correlation[rows], wanted)
-    found = np.append(trace.correlation[rows], UNKNOWN)[at] == wanted
+    found = (np.append(trace.correlation[rows], UNKNOWN)[at] == wanted) & (wanted > 0)
     return np.flatnonzero(found), rows[at[found]]
 
 

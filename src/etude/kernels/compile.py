@@ -21,16 +21,18 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import cached_property, partial
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
+import numba
 import numpy as np
 from numba.core import config
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import CPUDispatcher
 
-from etude.kernels import first_use, records
+from etude.kernels import first_use, inner, records, sooner
 
 PACKAGE = __name__.partition(".")[0]
 BLAS = "scipy.linalg.cython_blas"
@@ -51,6 +53,10 @@ def _know_arrays() -> None:
 
 
 _know_arrays()
+CHANGED = numba.__version__.startswith(sooner.NUMBA)
+if CHANGED:  # any other Numba compiles as it does
+    sooner.install()
+    inner.install()
 
 
 def kernel(
@@ -86,15 +92,38 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
 
     def __init__(self, py_func: Callable[..., Any], locals: Any = None, targetoptions: Any = None) -> None:
         super().__init__(py_func, locals or {}, targetoptions)
-        self._cache = Cache(py_func)
-        self.compile: Any = first_use.interruptible(super().compile)
+        self._cache = LateCache(py_func)
+        self.compile: Any = first_use.interruptible(self._compile_at_once)
+
+    @cached_property
+    def inner(self) -> Any:
+        """Made when a kernel that calls this one is compiled."""
         bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-        self.inner = CPUDispatcher(py_func, locals or {}, targetoptions | bare)
-        self.inner._cache = Cache(py_func, inner=True)
+        made = CPUDispatcher(self.py_func, self.locals, self.targetoptions | bare)
+        made._cache = LateCache(self.py_func, inner=True)
+        return made
+
+    def _compile_at_once(self, signature: Any) -> Any:
+        with sooner.no_garbage_collection():
+            return super().compile(signature)
 
     @property
     def _numba_type_(self) -> Any:
         return self.inner._numba_type_
+
+
+class LateCache:
+    """A cache that is looked for when a kernel is first called: Numba tries to write where it is to be."""
+
+    def __init__(self, function: Callable[..., Any], *, inner: bool = False) -> None:
+        self._make = partial(Cache, function, inner=inner)
+
+    @cached_property
+    def _made(self) -> Cache:
+        return self._make()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._made, name)
 
 
 class Cache(FunctionCache):  # type: ignore[misc]
@@ -106,7 +135,7 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         fields = tuple(sorted({f"{t.instance_class.__qualname__}{t.instance_class._fields}" for t in _records(sig)}))
-        key = (*super()._index_key(sig, codegen), fields, taken(self._py_func), records.PASSED)
+        key = (*super()._index_key(sig, codegen), fields, taken(self._py_func), records.PASSED, CHANGED)
         if int(config.OPT) != BEST:
             key = (*key, int(config.OPT))
         return (*key, "inner") if self.inner else key

@@ -188,10 +188,7 @@ class Json:
         return p
 
     def _value(self, p: int) -> tuple[Any, int]:
-        end = int(k.skip_value(self.heap, self.word, p))
-        if end < 0:
-            raise self.error(~end)
-        return self.value(p), end
+        return self.value(p), self._behind(p)
 
     def _rows(self, p: int, scanner: Scanner) -> tuple[Rows, int]:
         block = np.empty((len(scanner.columns), _BLOCK_ROWS), np.int64)
@@ -224,6 +221,50 @@ class Json:
         columns = {name: np.concatenate(parts.pop(name)) for name in scanner.columns}
         words = {name: (columns.pop(name), coders[name].first) for name in coders}
         return Rows(rows, columns, words, rare), int(cursor[k.PLACE])
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def members_at(self, place: int) -> dict[str, int]:
+        """Where each member of the object at a place lies; empty where it is no object."""
+        p = int(k.skip_space(self.heap, place))
+        found: dict[str, int] = {}
+        if self.heap[p] != ord("{"):
+            return found
+        p = int(k.skip_space(self.heap, p + 1))
+        while self.heap[p] != ord("}"):
+            key, p = self._member(p)
+            found[key] = p
+            p = self._next(self._behind(p))
+        return found
+
+    def elements_at(self, place: int) -> list[int]:
+        """Where each element of the list at a place lies; of anything else the place itself."""
+        p = int(k.skip_space(self.heap, place))
+        if self.heap[p] != ord("["):
+            return [p]
+        found: list[int] = []
+        p = int(k.skip_space(self.heap, p + 1))
+        while self.heap[p] != ord("]"):
+            found.append(p)
+            p = int(k.skip_space(self.heap, self._behind(p)))
+            if self.heap[p] == ord(","):
+                p = int(k.skip_space(self.heap, p + 1))
+            elif self.heap[p] != ord("]"):
+                raise self.error(p)
+        return found
+
+    def rows_at(self, place: int, scanner: Scanner) -> Rows:
+        """The objects of the list at a place as columns."""
+        p = int(k.skip_space(self.heap, place))
+        if self.heap[p] != ord("["):
+            raise self.error(p)
+        return self._rows(p + 1, scanner)[0]
+
+    def _behind(self, p: int) -> int:
+        end = int(k.skip_value(self.heap, self.word, p))
+        if end < 0:
+            raise self.error(~end)
+        return end
 
     # -- values -----------------------------------------------------------------------------------------------------
 

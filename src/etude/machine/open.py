@@ -90,7 +90,10 @@ def _alone(name: str) -> System:
 
 
 def open_system(name_or_path: str | PathLike[str]) -> System:
-    """A system of the catalogue or of a file: levels, an InfraGraph, or what an InfraGraph leaves open."""
+    """A system of the catalogue or of a file: levels, an InfraGraph, or what an InfraGraph leaves open.
+
+    etude.open_system("dgx-h100").device.name
+    """
     text = fspath(name_or_path)
     if text in system_names():
         return _from_catalogue(text)

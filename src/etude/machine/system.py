@@ -294,7 +294,10 @@ class CollectiveSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """Devices, of one kind or several, on a network of levels, innermost first. Rank r sits on device placement[r], or
-    r."""
+    r.
+
+    system: etude.System = etude.open_system("dgx-h100")
+    """
 
     name: str = figure("text", "what it is called")
     doc: str = figure("text", "what it is", "")

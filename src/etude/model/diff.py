@@ -32,6 +32,8 @@ def diff(a: Job, b: Job) -> JobDifference | None:
     """The first difference in ranks, programs, values, bindings, times and metadata; None if the jobs are the same.
 
     Whether ranks share traces does not count: a folded job is the same as its expanded twin. Nor does the name.
+
+    etude.diff(job, etude.open("other/"))
     """
     if not np.array_equal(a.ranks, b.ranks):
         return JobDifference(None, None, "ranks", ranges(a.ranks), ranges(b.ranks))

@@ -22,7 +22,10 @@ _DERIVED = {"lane", "layout"}
 
 
 def fold(job: Job) -> Job:
-    """The same job with as few traces as there are distinct programs."""
+    """The same job with as few traces as there are distinct programs.
+
+    etude.fold(job).traces
+    """
     shared: dict[bytes, int] = {}
     traces: list[Trace] = []
     bases = [_bases(trace) for trace in job.traces]
@@ -47,7 +50,10 @@ def fold(job: Job) -> Job:
 
 
 def expand(job: Job) -> Job:
-    """The same job with a trace for each rank, ids and tags as they are in files."""
+    """The same job with a trace for each rank, ids and tags as they are in files.
+
+    etude.expand(etude.fold(job))
+    """
     traces = []
     for i, rank in enumerate(job.ranks.tolist()):
         traces.append(_rebased(job.trace(rank), -int(job.id_base[i]), -int(job.tag_base[i])))

@@ -68,6 +68,8 @@ class Job:
     The i-th rank present is ranks[i]; it runs traces[trace_of[i]]. Its group slot s is bound to group
     group_of[group_start[i] + s], its peer slot s to rank peer_of[peer_start[i] + s]; its ids are the trace's plus
     id_base[i], its tags the trace's plus tag_base[i]. `values` replaces columns of VALUE_COLUMNS on single ranks.
+
+    job: etude.Job = etude.open("job/")
     """
 
     name: str

@@ -42,7 +42,10 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A job that ran: when each node did, on which system, and what the run was of."""
+    """A job that ran: when each node did, on which system, and what the run was of.
+
+    run = etude.Run(job, job.timing)
+    """
 
     job: Job
     timing: Timing

@@ -27,6 +27,8 @@ class Timing:
     """Start and end of every node, in blocks: one per rank if measured, one per class of ranks if folded.
 
     The i-th rank that is present has block block_of[i]; row j of a block is node j. UNKNOWN is no time.
+
+    timing: etude.Timing = run.timing
     """
 
     origin: Origin

@@ -67,6 +67,8 @@ class Trace:
     a row, an entry < 0 is ~k into `missing`, the ids that no node of the file has. Text columns hold offsets into
     `heap` (etude.model.text). A node's attributes are layouts[layout[i]]; those not held by a column have their
     values in `cells`, row after row (a scalar's 64 bits, or the heap offset of text, bytes and lists).
+
+    trace: etude.Trace = job.trace(0)
     """
 
     heap: U8

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.faces import face, verb
 
 if TYPE_CHECKING:
     from etude.predict.bounds import least_step_time_ns as least_step_time_ns
@@ -15,3 +15,4 @@ if TYPE_CHECKING:
     from etude.predict.step import step_time as step_time
 
 __getattr__ = face(__name__)
+verb(__name__)

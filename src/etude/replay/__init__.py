@@ -5,7 +5,7 @@ The program and its player need the standard library, NumPy and PyTorch alone.
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.faces import face, verb
 
 if TYPE_CHECKING:
     from etude.replay.covering import coverage as coverage
@@ -18,3 +18,4 @@ if TYPE_CHECKING:
     from etude.replay.together import play_together as play_together
 
 __getattr__ = face(__name__)
+verb(__name__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.faces import face, verb
 
 if TYPE_CHECKING:
     from etude.report.compare import comparison as comparison
@@ -15,3 +15,4 @@ if TYPE_CHECKING:
     from etude.report.workflow import workflow_page as workflow_page
 
 __getattr__ = face(__name__)
+verb(__name__)

@@ -7,7 +7,7 @@ run         from a file to what was found; each kind of space is one module with
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.faces import face, verb
 
 if TYPE_CHECKING:
     from etude.search.found import Found as Found
@@ -20,3 +20,4 @@ if TYPE_CHECKING:
     from etude.search.run import solve as solve
 
 __getattr__ = face(__name__)
+verb(__name__)

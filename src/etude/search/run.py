@@ -76,5 +76,8 @@ def kept(found: Found, asked: Asked, title: str) -> Found:
 
 
 def search(space: str | PathLike[str], *, changed: Mapping[str, Any] | None = None, **asked: Any) -> Found:
-    """The best of the space in a file: `search("space.yaml", workers=8).best`."""
+    """The best of the space in a file: `search("space.yaml", workers=8).best`.
+
+    etude.search("space.yaml").best
+    """
     return solve(read_space(space, changed), Asked(**asked))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.faces import face, verb
 
 if TYPE_CHECKING:
     from etude.serve.deployment import deployed as deployed
@@ -15,3 +15,4 @@ if TYPE_CHECKING:
     from etude.serve.workloads import request_stream as request_stream
 
 __getattr__ = face(__name__)
+verb(__name__)

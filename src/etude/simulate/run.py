@@ -39,6 +39,8 @@ def simulate(
 
     Raises DeadlockError where ranks wait for one another and never complete. Ctrl-C ends it with what is done,
     `partial`.
+
+    run = etude.simulate(job, etude.open_system("dgx-h100"))
     """
     if options is not None and more:
         raise UsageError("options are given twice: as one value and by name")

@@ -45,7 +45,10 @@ _MOD: Final = "18446744073709551616"
 
 def query(source: Job | str | Path, sql: str, *, seconds: float | None = None) -> pa.Table:
     """The result of one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN). Sums are int64 where they fit. A query that
-    takes longer than `seconds` is ended."""
+    takes longer than `seconds` is ended.
+
+    etude.query(job, "select kind, count(*) from nodes group by kind")
+    """
     import duckdb
 
     with duckdb.connect(":memory:") as connection:

@@ -1,24 +1,19 @@
 """Studies: what a design changes, as one file that anybody can run again: `etude.study("my.yaml").run()`.
 
-    spec, templates     the file, read and checked; parameters put into commands and files
-    space               the points of a sweep: grids, lists, conditions, samples
-    points              what each point runs, and its key
-    tasks, workers      commands of points, run once each, in processes of this machine; `on_ray`, on a cluster
-    results, sweep      what was found, by key, so that a run that was cut off goes on
-    stats, compare      pairs, intervals, tests
-    expressions, checks what a study says must hold
-    run, page, folder   all of it, and what is left behind for the reader
-    library, gallery    published systems as studies
-
-The folder and the verb have one name. Once something here is imported, `etude.study` is this module, so the module can
-be called as well.
+spec, templates     the file, read and checked; parameters put into commands and files
+space               the points of a sweep: grids, lists, conditions, samples
+points              what each point runs, and its key
+tasks, workers      commands of points, run once each, in processes of this machine; `on_ray`, on a cluster
+results, sweep      what was found, by key, so that a run that was cut off goes on
+stats, compare      pairs, intervals, tests
+expressions, checks what a study says must hold
+run, page, folder   all of it, and what is left behind for the reader
+library, gallery    published systems as studies
 """
 
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.faces import face, verb
 
 if TYPE_CHECKING:
     from etude.study.library import entries as entries
@@ -30,13 +25,5 @@ if TYPE_CHECKING:
     from etude.study.tasks import answer as answer
     from etude.study.tasks import serve as serve
 
-
-class _Verb(ModuleType):
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        from etude.study.run import study
-
-        return study(*args, **options)
-
-
 __getattr__ = face(__name__)
-sys.modules[__name__].__class__ = _Verb
+verb(__name__)

@@ -114,7 +114,10 @@ class Study:
 
 
 def study(path: str | PathLike[str], *, quick: bool = False, neutral: bool = False) -> Study:
-    """The study in a file, or the entry of the gallery with that name."""
+    """The study in a file, or the entry of the gallery with that name.
+
+    etude.study("my.yaml").run()
+    """
     return Study(read_spec(find(path), quick=quick, neutral=neutral))
 
 

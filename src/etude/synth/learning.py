@@ -36,7 +36,10 @@ ALIKE_NS: Final = 0.05
 
 
 def learn(jobs: Sequence[Job], at_least: int = 1) -> Learned:
-    """What there is to learn of these jobs. `at_least`: nodes that every number must stand for."""
+    """What there is to learn of these jobs. `at_least`: nodes that every number must stand for.
+
+    learned = etude.learn([job])
+    """
     if not jobs:
         raise UsageError("no job to learn from")
     if at_least < 1:

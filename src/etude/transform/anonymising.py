@@ -117,7 +117,10 @@ def kept(options: AnonymiseOptions) -> list[dict[str, Any]]:
 
 
 def anonymise(job: Job, options: AnonymiseOptions | None = None) -> tuple[Job, Hidden]:
-    """(the copy, what was hidden). Ranks that shared a trace share its copy."""
+    """(the copy, what was hidden). Ranks that shared a trace share its copy.
+
+    copy, hidden = etude.anonymise(job)
+    """
     options = options or AnonymiseOptions()
     hidden = Hidden()
     threads = _numbered([trace.thread[trace.thread != UNKNOWN] for trace in job.traces])

@@ -30,6 +30,8 @@ def check(job: Job, *, complete: bool = False) -> list[Finding]:
 
     One finding stands for all nodes of a rank, and all ranks, that have the same problem. A job may hold some ranks of
     its world only: what would need the others is not judged, unless the job should be `complete`.
+
+    [str(finding) for finding in etude.check(job)]
     """
     report = Report(job)
     _check_ranks(report, complete)

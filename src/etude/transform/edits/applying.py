@@ -77,7 +77,10 @@ def edit(
     job: Job, *edits: Said | Iterable[Said], system: System | None = None, times: Times | None = None
 ) -> Job:  # fmt: skip
     """The job with these edits, in their order; `system` is what `when=pays` judges by, and `times`, as
-    `lambda job: etude.simulate(job, system).timing`, how it sees what of a call is hidden."""
+    `lambda job: etude.simulate(job, system).timing`, how it sees what of a call is hidden.
+
+    etude.edit(job, "compress group=dp ratio=2")
+    """
     return apply_edits(job, _flat(edits), system=system, times=times).job
 
 

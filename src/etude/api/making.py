@@ -1,0 +1,173 @@
+"""Jobs, steps, streams and fleets from the name of a model, a system and a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from etude.errors import UsageError
+from etude.generate import Plan
+from etude.machine import System, open_system
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.cost.stacks import Stack
+    from etude.fleet.federated import Clients
+    from etude.generate import Generated
+    from etude.generate.model import Model
+    from etude.model.job import Job
+    from etude.predict import Prediction
+    from etude.serve import Engine, Served
+
+
+def model_named(model: str | PathLike[str] | Model) -> Model:
+    """A model that is given, or that of a name, a Hugging Face id or a file."""
+    from etude.generate.model import open_model
+
+    return open_model(model) if isinstance(model, str | PathLike) else model
+
+
+def system_named(system: str | PathLike[str] | System) -> System:
+    """A system that is given, or that of a name or a file."""
+    return system if isinstance(system, System) else open_system(system)
+
+
+def plan_from(plan: Plan | None, axes: Mapping[str, Any]) -> Plan:
+    """The plan with axes over it; a plan's keys, as `etude predict --plan` reads them."""
+    if plan is None:
+        return Plan.from_dict(dict(axes), "plan")
+    return plan.replace(**axes) if axes else plan
+
+
+def generate(model: str | PathLike[str] | Model, plan: Plan | None = None, *, name: str = "", **axes: Any) -> Generated:
+    """The job of a model's training step, `.job`, with its memory; axes are those of a plan.
+
+    made = etude.generate("llama3-8b", gpus=16, tp=2, zero=1)
+    """
+    from etude.generate import generate as made
+
+    return made(model_named(model), plan_from(plan, axes), name=name)
+
+
+def micro(pattern: str, ranks: int, sizes: Sequence[int] = (64_000_000,), **options: Any) -> Job:
+    """The job of one collective (`all_reduce`) or pattern of messages (`ring`, `shift:4`, `incast`), by input bytes.
+
+    etude.micro("all_reduce", ranks=8, sizes=[1_000_000, 64_000_000])
+    """
+    from etude.generate import MicroOptions
+    from etude.generate import micro as made
+
+    return made(pattern, MicroOptions(ranks=ranks, sizes=tuple(sizes), **options))
+
+
+def predict(
+    model: str | PathLike[str] | Model, system: str | PathLike[str] | System, plan: Plan | None = None, *,
+    stack: str | Stack = "default", check: bool = True, **options: Any,
+) -> Prediction:  # fmt: skip
+    """How long a training step takes on a system: generated and simulated; axes of the plan, or simulation options.
+
+    etude.predict("llama3-8b", "dgx-h100", gpus=16, tp=2, zero=1).step_time_ns
+    """
+    from etude.cost.stacks import open_stack
+    from etude.predict import predict as predicted
+
+    known = {f.name for f in fields(Plan)}
+    axes = {key: value for key, value in options.items() if key in known}
+    rest = {key: value for key, value in options.items() if key not in known}
+    software = open_stack(stack) if isinstance(stack, str) else stack
+    return predicted(
+        model_named(model), plan_from(plan, axes), system_named(system), stack=software, check=check, **rest
+    )
+
+
+def plan(
+    model: str | PathLike[str], system: str | PathLike[str], *, tries: int = 24, stack: str = "default", **fixed: Any
+) -> pa.Table:
+    """The plans of a model that fit a system, the fastest first: a row for each plan that was simulated.
+
+    etude.plan("llama3-8b", "dgx-h100", gpus=16, global_batch=64, tries=4)
+    """
+    import pyarrow as pa
+
+    from etude.search import Asked
+    from etude.search.plans import NARROW, solved, space_of
+
+    over = {name: values for name, values in NARROW.items() if name not in fixed}
+    space = space_of(
+        model=str(model), system=str(system), fixed=fixed, over=over, stack=stack, tries=tries, recipe=False
+    )
+    return pa.Table.from_pylist([dict(row) for row in solved(space, Asked()).rows])
+
+
+def serve(
+    model: str | PathLike[str] | Model, system: str, requests: str | PathLike[str] | None = None, *,
+    rate_per_s: float = 0.0, replicas: int = 1, tp: int = 1, ep: int = 1, router: str = "least",
+    precision: str = "bf16", stack: str = "vllm", engine: Engine | None = None, seed: int = 0, **stream: Any,
+) -> Served:  # fmt: skip
+    """A stream of requests, of a file or drawn at a rate, on replicas of a model: every request and its times.
+
+    etude.serve("llama3-8b", "dgx-h100", rate_per_s=4, count=100, prompt=512, output=64)
+    """
+    from etude.serve import Engine, request_stream
+    from etude.serve import serve as served
+    from etude.serve.pools import Between, deployed_pools, pools_of
+
+    if requests is None and not rate_per_s:
+        raise UsageError("no requests are given", hint="a file of requests, or rate_per_s=4")
+    rules, pools = engine or Engine(), pools_of(Between(), replicas=replicas, tp=tp, ep=ep)
+    if ep > tp:
+        rules = replace(rules, barrier=True)
+    asked = request_stream(requests, rate_per_s=rate_per_s, seed=seed, **stream)
+    groups, placed = deployed_pools(model_named(model), pools, rules, system=system, precision=precision, stack=stack)
+    return served(
+        asked, rules, groups, router=router, caching=placed.caching, token_bytes=placed.token_bytes * tp, seed=seed,
+        lora=placed.lora,
+    )  # fmt: skip
+
+
+def fleet(
+    model: str | PathLike[str] | Model, system: str | PathLike[str] | System, plan: Plan | None = None, *,
+    days: float = 30.0, faults: str = "none", checkpoint: str = "none", recover: str = "restart",
+    stack: str | Stack = "default", check: bool = True, seed: int = 0, **axes: Any,
+) -> Any:  # fmt: skip
+    """Days of a training job on a cluster with faults, checkpoints and recovery; `.record()` has its figures.
+
+    etude.fleet("llama3-8b", "dgx-h100", gpus=64, zero=1, days=7, faults="llama3", checkpoint="remote:1h")
+    """
+    from etude.cost.stacks import open_stack
+    from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet
+
+    machine, software = system_named(system), open_stack(stack) if isinstance(stack, str) else stack
+    costs = predicted_costs(model_named(model), plan_from(plan, axes), machine, stack=software, check=check)
+    tiers = parse_checkpoints(checkpoint, machine.tiers)
+    return simulate_fleet(costs, days=days, faults=faults, tiers=tiers, recover=recover, seed=seed)
+
+
+def federate(
+    model: str | PathLike[str] | Model, clients: str | PathLike[str] | Clients, *, rounds: int = 100, count: int = 0,
+    steps: int = 1, precision: str = "bf16", micro_batch: int = 1, **rules: Any,
+) -> Any:  # fmt: skip
+    """Federated rounds of a model over clients (a CSV, or `Clients`); `count` of them a round, 0: all.
+
+    etude.federate("gpt2", "clients.csv", rounds=20, count=10).summary()
+    """
+    from etude.fleet.federated import federate as federated
+    from etude.fleet.federated import read_clients
+    from etude.generate.train import plan_memory
+    from etude.predict import predict as predicted
+
+    network = model_named(model)
+
+    def step_s(system: str) -> float:
+        one = Plan(gpus=1, micro_batch=micro_batch, global_batch=micro_batch)
+        return predicted(network, one, open_system(system)).step_time_ns / 1e9
+
+    weights = plan_memory(network, Plan.from_dict({"precision": precision}, "plan"))
+    who = read_clients(clients, step_s) if isinstance(clients, str | PathLike) else clients
+    return federated(
+        who, model_bytes=float(sum(memory.weights for memory in weights)), rounds=rounds, count=count or len(who),
+        steps=steps, **rules,
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+"""From a job or a run to files: other formats, linked traces, pages, timelines, replays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.errors import UsageError
+from etude.model.job import Job
+from etude.model.run import Run
+
+if TYPE_CHECKING:
+    from etude.view.slices import Slices
+
+ENDINGS = (".pftrace", ".perfetto-trace", ".json", ".json.gz")
+"""What a timeline may be called."""
+
+
+def collect(command: Sequence[str], out: str | os.PathLike[str], *, whole: bool = False, **options: Any) -> Any:
+    """Runs a PyTorch command, unchanged, and records every rank of it; options are `steps`, `warmup`, `stacks`, ...
+
+    etude.collect(["torchrun", "train.py"], "run/", steps=3).exit_code
+    """
+    from etude.collect import CollectOptions, launch
+
+    return launch(command, out, CollectOptions.from_dict(options), whole=whole)
+
+
+def convert(job: Job | str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "parquet",
+            force: bool = False) -> Path:  # fmt: skip
+    """Writes a job as a folder of `parquet`, `et` or `json`, in full or not at all, and says where it is.
+
+    etude.convert(job, "job.parquet", to="parquet")
+    """
+    from etude.files import writing
+    from etude.model.fold import fold
+    from etude.opening import open as open_job
+    from etude.store import chakra, columns
+    from etude.store import json as json_store
+
+    writers: dict[str, Any] = {"et": chakra.write_job, "json": json_store.write_job}
+    if to != "parquet" and to not in writers:
+        raise UsageError(f"unknown format `{to}`", hint="parquet, et, json")
+    made = job if isinstance(job, Job) else open_job(job)
+    with writing(Path(out), force=force) as folder:
+        folder.mkdir()
+        if to == "parquet":
+            columns.write_job(fold(made), folder)
+        else:
+            writers[to](made, folder)
+    return Path(out)
+
+
+def link(path: str | os.PathLike[str], device: str | os.PathLike[str] | None = None, *, workers: int = 1) -> Job:
+    """The causal graph of what PyTorch recorded: a folder of all ranks, a profiler's trace, or host and device traces.
+
+    job = etude.link("run/")
+    """
+    from etude.ingest import causal, reading, runs
+
+    first = Path(path)
+    if device is None and first.is_dir():
+        name, ranks = runs.find_run(first)
+        return causal.to_job(name, runs.link_run(ranks, workers=workers))
+    host, timed = (None, first) if device is None else (reading.load_host(first), Path(device))
+    return causal.to_job(reading.stem(timed), [causal.convert(reading.load_device(timed), host)])
+
+
+def report(run: Run, out: str | os.PathLike[str], *, title: str = "", ran_on: str = "", force: bool = False) -> str:
+    """Writes one HTML page about a run and gives its verdict, a sentence.
+
+    etude.report(run, "report.html", ran_on="h200")
+    """
+    from etude import __version__
+    from etude.files import writing
+    from etude.report import device_of
+    from etude.report import report as compose
+    from etude.view.page import render
+
+    device = device_of(run.job, ran_on) or (run.system.device if run.system is not None else None)
+    page = compose(run, name=title or run.job.name, device=device, made_by=f"Etude {__version__}")
+    with writing(Path(out), force=force) as place:
+        place.write_text(render(page), encoding="utf-8")
+    return page.verdict
+
+
+def timeline(
+    run: Run, out: str | os.PathLike[str], *, ranks: Sequence[int] | None = None, flows: bool = True,
+    counters: bool = True, critical: bool = True, force: bool = False,
+) -> Slices:  # fmt: skip
+    """Writes all ranks on one clock for Perfetto: `.pftrace`, or Chrome's `.json`, `.json.gz`.
+
+    etude.timeline(run, "run.pftrace", ranks=[0, 1])
+    """
+    from etude.analyse.clocks import offsets
+    from etude.analyse.critical_path import critical_path
+    from etude.files import writing
+    from etude.view.timeline import write_timeline
+
+    place = Path(out)
+    if not place.name.endswith(ENDINGS):
+        raise UsageError(f"a timeline is not written as `{place.suffix}`", where=str(out), hint=", ".join(ENDINGS))
+    run = replace(run, timing=replace(run.timing, clock_offset_ns=offsets(run), aligned=True))
+    with writing(place, force=force) as file:
+        waited = critical_path(run) if critical and run.timing.span() is not None else None
+        chosen = None if ranks is None else list(ranks)
+        return write_timeline(run, file, ranks=chosen, flows=flows, counters=counters, critical=waited)
+
+
+def synthesise(learned: Any, **options: Any) -> Job:
+    """A job of any size that behaves like those that were learned; options are `ranks`, `steps`, `seed`, ...
+
+    etude.synthesise(etude.learn([job]), ranks=8, seed=1)
+    """
+    from etude.synth import MakeOptions, make
+
+    return make(learned, MakeOptions(**options))
+
+
+def replay(job: Job, *, ranks: Sequence[int] | None = None, out: str | os.PathLike[str] | None = None,
+           **options: Any) -> dict[str, Any]:  # fmt: skip
+    """Runs a job's operators again on this machine (needs PyTorch) and says how close it comes; one rank by default.
+
+    etude.replay(job, iterations=5)["step_ns"]
+    """
+    from etude.replay import PlayerOptions, of_ranks, play, summary
+    from etude.replay import plan as planned
+
+    chosen = list(ranks) if ranks is not None else [int(job.ranks[0])]
+    folder = None if out is None else Path(out)
+    asked = PlayerOptions(**options)
+    results = [play(program, asked, out=folder) for program in planned(job, chosen)]
+    return summary(results, of_ranks([one["coverage"] for one in results]))
