@@ -71,7 +71,9 @@ class Package:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        shutil.copytree(Path(etude.__file__).parent / "kernels", folder / "etude" / "kernels")
+        source = Path(etude.__file__).parent
+        shutil.copytree(source / "kernels", folder / "etude" / "kernels")
+        shutil.copy(source / "faces.py", folder / "etude")
         (folder / "etude" / "__init__.py").write_text("")
         (folder / "etude" / "user.py").write_text(USER)
         self.change("", "")
