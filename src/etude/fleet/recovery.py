@@ -86,9 +86,11 @@ def asked(policy: Policy, view: View) -> str:
     if answer not in ANSWERS:
         raise UsageError(f"the recovery policy answered {answer!r}", hint=f"known: {', '.join(ANSWERS)}")
     if view.lost and answer == STAY:
-        raise UsageError("the recovery policy stays as it is after a fault, and would never go on", hint="restart")
+        raise UsageError("the recovery policy does nothing after a fault, so the run never continues", hint="restart")
     if view.lost and answer == WAIT and view.nodes_up >= view.nodes_needed:
-        raise UsageError("the recovery policy waits though all nodes are up, and would never go on", hint="restart")
+        raise UsageError(
+            "the recovery policy waits though all nodes are up, so the run never continues", hint="restart"
+        )
     return answer
 
 

@@ -32,9 +32,11 @@ class Serving:
         if self.chunked and not self.token_budget:
             raise ClusterError("chunks need a size", hint="--token-budget 2048")
         if self.preempt and not self.kv_memory_bytes:
-            raise ClusterError("nothing gives way where there is no limit", hint="--kv-memory 20GB")
+            raise ClusterError("without a memory limit no request is preempted", hint="--kv-memory 20GB")
         if self.preempt and self.disaggregate:
-            raise ClusterError("who gives way reads its prompt again: with instances that do both", hint="no --preempt")
+            raise ClusterError(
+                "a preempted request reads its prompt again, which needs instances that do both", hint="no --preempt"
+            )
         if not 0.0 <= self.accept <= 1.0:
             raise ClusterError(f"a chance of {self.accept}", hint="0 to 1")
 

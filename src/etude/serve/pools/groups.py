@@ -136,7 +136,9 @@ def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]
     if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise UsageError(f"--disaggregate: `{between.disaggregate}`", hint="replicas for prompts and answers: 2:6")
     if replicas not in (1, sum(map(int, parts))):
-        raise UsageError(f"--replicas {replicas} and --disaggregate {between.disaggregate}", hint="leave one away")
+        raise UsageError(
+            f"--replicas {replicas} and --disaggregate {between.disaggregate}", hint="leave one of them out"
+        )
     roles = (Role.PREFILL, Role.DECODE)
     return [Pool(role=role, count=int(n), tp=tp, ep=ep) for role, n in zip(roles, parts, strict=True)]
 
