@@ -59,7 +59,8 @@ def legend(entries: Sequence[tuple[str, str]], y: float, x: float = 16) -> list[
 def bars(title: str, rows: Sequence[Bar], entries: Sequence[tuple[str, str]] = (), *, left: float = 150) -> str:
     """Stacked bars below one another on one scale."""
     full = max(sum(piece[1] for piece in row.pieces) for row in rows) or 1
-    scale, y, parts = (WIDTH - left - 130) / full, 42.0, []
+    room = 24 + 6.2 * max(len(row.after) for row in rows)
+    scale, y, parts = (WIDTH - left - room) / full, 42.0, []
     if entries:
         parts, y = legend(entries, y + 4), y + 20
     for row in rows:

@@ -16,9 +16,9 @@ def take(out: Path) -> None:
     program = find()
     if program is None:
         raise SystemExit("no Chromium: the pictures of pages stay as they are")
-    do(f"report {need('llama')} --timing {need('slow.parquet')} --device h100 -o slow.html "
+    do(f"report {need('llama')} --timing {need('slow.parquet')} --ran-on h100 -o slow.html "
        '--title "Llama 3 8B on 16 GPUs, one of them slow"')  # fmt: skip
-    do(f"report {need('job')} --device h200 --title 'A small GPT on an H200' -o report.html")
+    do(f"report {need('job')} --ran-on h200 --title 'A small GPT on an H200' -o report.html")
     with Browser(program) as browser:
         for name in ("report", "slow"):
             browser.open(Path(f"{name}.html"), width=1200, height=900)

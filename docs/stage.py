@@ -7,6 +7,7 @@ stand-ins in the same format.
 import contextlib
 import gzip
 import io
+import os
 import re
 import shlex
 import shutil
@@ -51,6 +52,8 @@ def stage(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, place in LINKS.items():
         (folder / name).symlink_to(ROOT / place)
+    if traces := captures():
+        (folder / "traces").symlink_to(traces)
     sample = ROOT / "src" / "etude" / "sample"
     shutil.copytree(sample, folder / "run")
     shutil.copy(sample / "gpt.rank0.kineto.json.gz", folder / "trace.json.gz")
@@ -70,6 +73,12 @@ def stage(folder: Path) -> Path:
         with opened(folder / name, "wt") as file:
             file.write(text)
     return folder
+
+
+def captures() -> Path | None:
+    """Where the captures of the case study are, if they are here."""
+    shared = Path(os.environ.get("ETUDE_SHARED") or ROOT.parent / "shared")
+    return found if (found := shared.resolve() / "traces" / "h200_pairs").is_dir() else None
 
 
 def _astra(folder: Path) -> None:

@@ -328,7 +328,7 @@ def test_a_pdf_needs_graphviz(
     ("change", "said"),
     [
         ({"inter_thread_dep": 99}, "takes over from node 99, which is not in the trace"),
-        ({"inter_thread_dep": 3}, "in a circle"),
+        ({"inter_thread_dep": 3}, "in a cycle"),
         ({"exclusive_dur": "soon"}, "is not a number"),
         ({"cat": "kernel", "ctrl_deps": 99}, "no operator of the host launched it"),
     ],

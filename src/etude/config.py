@@ -307,7 +307,7 @@ def parse(text: str, where: str) -> Any:
         for key_node, value_node in node.value:
             key = loader.construct_object(key_node, deep=True)
             if key in seen:
-                raise ClusterError(f"key `{key}` stands twice", where=f"{where}: line {key_node.start_mark.line + 1}")
+                raise ClusterError(f"key `{key}` appears twice", where=f"{where}: line {key_node.start_mark.line + 1}")
             seen[key] = loader.construct_object(value_node, deep=True)
         return seen
 

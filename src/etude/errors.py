@@ -4,7 +4,7 @@
     ├── TraceError                 ... with a trace or a job
     │   ├── FormatError            ... with the bytes of a file: knows the path and the offset
     │   ├── DanglingDependency     a node waits for a node that is not in the trace
-    │   └── CycleError             nodes wait for one another in a circle
+    │   └── CycleError             nodes wait for one another in a cycle
     ├── MismatchError              two things that must agree do not
     ├── UsageError                 the caller asked for something that cannot be
     ├── ClusterError               ... with the description of a cluster or a device
@@ -78,7 +78,7 @@ class DanglingDependency(TraceError):  # noqa: N818 - the noun says it
 
 
 class CycleError(TraceError):
-    """Nodes wait for one another in a circle, so none of them can start."""
+    """Nodes wait for one another in a cycle, so none of them can start."""
 
 
 class MismatchError(EtudeError):

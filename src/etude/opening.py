@@ -183,7 +183,7 @@ def _read_columns(path: Path, options: dict[str, Any]) -> Job:
 def refuse_for_columns(path: Path, groups: object, max_bytes: int | None) -> None:
     """What cannot be said of a Parquet job: other groups than its own, and a size below its own."""
     if groups is not None:
-        raise UsageError("a Parquet job has its groups with it", where=str(path), hint="leave out --groups")
+        raise UsageError("a Parquet job contains its groups", where=str(path), hint="leave out --groups")
     size = sum(entry.stat().st_size for entry in path.iterdir()) if max_bytes is not None else 0
     if max_bytes is not None and size > max_bytes:
         raise UsageError(f"{size} bytes, more than the limit of {max_bytes}", where=str(path), hint="raise --max-bytes")
@@ -254,7 +254,7 @@ def _read_run(path: Path, options: dict[str, Any]) -> Job:
     from etude.ingest import causal, runs
 
     if options["groups"] is not None:
-        raise UsageError("a recorded run has its groups with it", where=str(path), hint="leave out --groups")
+        raise UsageError("a recorded run contains its groups", where=str(path), hint="leave out --groups")
     name, ranks = runs.find_run(path)
     chosen: dict[str, Any] = {key: options[key] for key in ("max_bytes", "advance", "spread") if key in options}
     chosen["workers"] = options["workers"] or runs.workers_for(ranks)
@@ -271,7 +271,7 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     from etude.ingest import causal, reading, runs
 
     if options["groups"] is not None:
-        raise UsageError("a profiler's trace has its groups with it", where=str(path), hint="leave out --groups")
+        raise UsageError("a profiler's trace contains its groups", where=str(path), hint="leave out --groups")
     linked = runs.link_run([runs.RankFiles(rank=None, device=path)], max_bytes=options["max_bytes"])
     options["advance"](1)
     return causal.to_job(reading.stem(path), linked)
@@ -288,7 +288,7 @@ def _read_hosts(path: Path, options: dict[str, Any]) -> Job:
     from etude.ingest import runs
 
     if options["groups"] is not None:
-        raise UsageError("a host trace has its groups with it", where=str(path), hint="leave out --groups")
+        raise UsageError("a host trace contains its groups", where=str(path), hint="leave out --groups")
     return runs.host_job(path, options["max_bytes"], options["advance"])
 
 
@@ -316,7 +316,7 @@ def _read_dumps(path: Path, options: dict[str, Any]) -> Job:
     from etude.ingest import profiles
 
     if options["groups"] is not None:
-        raise UsageError("the dumps have their groups with them", where=str(path), hint="leave out --groups")
+        raise UsageError("the dumps contain their groups", where=str(path), hint="leave out --groups")
     return profiles.read_dumps(path, max_bytes=options["max_bytes"], advance=options["advance"])
 
 

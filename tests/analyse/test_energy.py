@@ -157,7 +157,7 @@ def test_constants_of_a_device_that_has_none_fill_its_limit():
     costs = costs_of(bare)
     room = 400 - 60
     assert costs.active_w + costs.flop_pj["bf16"] * 0.8e15 * 1e-12 == pytest.approx(0.9 * room)
-    with pytest.raises(UsageError, match="says nothing of its power"):
+    with pytest.raises(UsageError, match="does not specify its power"):
         costs_of(replace(bare, power_w=0.0))
 
 
@@ -216,7 +216,7 @@ def test_regions_of_a_system_are_apart_by_half_of_both_round_trips():
 @pytest.mark.parametrize(("change", "problem"), [
     ({"regions": ["east", "mars", "west"]}, "unknown region `mars`"),
     ({"regions": ["east", "west"]}, "2 regions for 3 units"),
-    ({"regions": ["east", "sweden", "west"]}, "nothing says how far region `sweden` is"),
+    ({"regions": ["east", "sweden", "west"]}, "the round trip to region `sweden` is not given"),
     ({"regions": ["east", "west", "west"], "latency": "soon"}, "soon"),
 ])  # fmt: skip
 def test_regions_that_say_too_little_are_refused(change, problem):

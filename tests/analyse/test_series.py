@@ -145,5 +145,5 @@ def test_what_is_no_series_is_refused(values: list):
 
 
 def test_nothing_follows_nothing():
-    with pytest.raises(UsageError, match="without samples"):
+    with pytest.raises(UsageError, match="no forecast"):
         forecast(decompose(np.zeros(0, np.int64)), 1)

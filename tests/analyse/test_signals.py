@@ -110,7 +110,7 @@ def test_a_row_for_each_signal_and_hosts_instead_of_ranks():
     ("change", "problem"),
     [
         (lambda t: t.drop_columns("time"), "no column of times"),
-        (lambda t: t.drop_columns("rank"), "nothing says whose"),
+        (lambda t: t.drop_columns("rank"), "do not say which rank"),
         (lambda t: t.set_column(0, "time", pa.array([5] * len(t))), "no row lies in the time of the run"),
         (lambda t: t.drop_columns("clock"), "no column of numbers"),
         (lambda t: t.drop_columns("rank").append_column("gpu", pa.array([0] * len(t))), "1 devices and 8 ranks"),
@@ -124,7 +124,7 @@ def test_signals_that_cannot_be_joined_are_refused(change, problem: str):
 
 def test_signals_need_times_of_the_steps():
     table = pa.table({"step": np.arange(10), "step_time": np.arange(10)})
-    with pytest.raises(UsageError, match="nothing says when the steps were"):
+    with pytest.raises(UsageError, match="the steps have no times"):
         joined(from_table(table, "step_time"), readings(clock=level(1980, 2)))
 
 

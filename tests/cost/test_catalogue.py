@@ -101,7 +101,7 @@ def test_a_file_of_ones_own(tmp_path: Path):
         (("size: 8", "size: many"), r"levels\[0\]: size: `many` is not a count"),
         (("device: h100", "device: h1000"), r"mine.yaml: device: unknown device `h1000`\nhint: known: a10, a100"),
         (("device: h100", "device: 3"), r"mine.yaml: device: expected keys and values, not 3"),
-        (("name: mine", "name: mine\nname: yours"), r"mine.yaml: line 3: key `name` stands twice"),
+        (("name: mine", "name: mine\nname: yours"), r"mine.yaml: line 3: key `name` appears twice"),
         (("name: mine", "name: [mine"), r"mine.yaml: line \d+: "),
         (("latency: 700ns", "latency: 700"), None),
         (("latency: 700ns", "latency: -5ns"), r"levels\[0\]: latency: `-5ns` is negative"),

@@ -125,7 +125,7 @@ def test_bad_names_are_refused():
 
 @pytest.mark.parametrize(("units", "problem"), [
     ({"cpu": {"fp31": "1T"}}, "unknown data type `fp31`"), ({"cpu": {"fp32": -1}}, "is not positive"),
-    ({"auto": {"fp32": "1T"}}, "another use"), ({"cpu": {}}, "no rates"), ({"cpu": 5}, "expected keys and values"),
+    ({"auto": {"fp32": "1T"}}, "is reserved"), ({"cpu": {}}, "no rates"), ({"cpu": 5}, "expected keys and values"),
 ])  # fmt: skip
 def test_bad_units_are_refused(units: object, problem: str):
     with pytest.raises(ClusterError, match=problem):

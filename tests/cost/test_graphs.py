@@ -160,7 +160,7 @@ def test_stages_by_hand():
     # one buffer: what is behind must be done before the next is begun
     assert staged_ns(np.array([[2.0, 2, 2], [5, 5, 5]]), buffers=1) == 21
     assert staged_ns(np.array([[1.0, 1], [3, 3], [2, 2]])) == 9  # 0..1 1..2 | 1..4 4..7 | 4..6 7..9
-    with pytest.raises(UsageError, match="do not go together"):
+    with pytest.raises(UsageError, match="buffers do not match"):
         staged_ns(np.zeros((0, 2)))
 
 
@@ -218,7 +218,7 @@ def test_a_graph_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"read": "guess"}, "no such way to read"),
+        ({"read": "guess"}, "unknown way to read"),
         ({"read": "partitions", "room_bytes": 10}, "a part of 1 kB does not fit 10 B"),
         ({"read": "stream", "train": True}, "of inference"),
         ({"read": "stream", "room_bytes": 10}, "a sum of 100 B does not fit"),

@@ -226,7 +226,7 @@ def test_files_that_are_none(tmp_path: Path):
     with pytest.raises(UsageError, match="no such database"):
         read_ops(tmp_path / "none.ops")
     (tmp_path / "text.ops").write_text("hello")
-    with pytest.raises(FormatError, match="is no operator database"):
+    with pytest.raises(FormatError, match="is not an operator database"):
         read_ops(tmp_path / "text.ops")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.ops")
     with pytest.raises(FormatError, match="is Parquet, but no operator database"):

@@ -53,8 +53,8 @@ def test_a_ring_in_msccl_is_our_ring(n: int) -> None:
         (('type="r"', 'type="nop"'), "sends 4 times to"),
         (('ngpus="3"', 'ngpus="2"'), "gpu 2 is outside 0..1"),
         (('depid="-1" deps="-1"', 'depid="5" deps="1"'), "waits for step 1 of block 5"),
-        (('cnt="1"', 'cnt="?"'), "`cnt` is `\\?`, no number"),
-        (("</algo>", ""), "is no XML"),
+        (('cnt="1"', 'cnt="?"'), "`cnt` is `\\?`, which is not a number"),
+        (("</algo>", ""), "is not XML"),
         (("algo", "other"), "`<algo>` expected"),
     ],
 )

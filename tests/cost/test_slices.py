@@ -53,7 +53,7 @@ def test_other_systems_grow_and_shrink_as_they_did() -> None:
     pods = System(name="p", device=DEVICE, levels=(*torus.levels, level("dcn", "switch", 4)))
     assert shape(pods.resized(128)) == "ring8 ring8 switch2"
     assert shape(pods.resized(16)) == "ring4 ring4"
-    with pytest.raises(UsageError, match="17 devices are no slice of its 16x16"):
+    with pytest.raises(UsageError, match="17 devices are not a slice of its 16x16"):
         open_system("tpu-v6e-pod").resized(17)
 
 

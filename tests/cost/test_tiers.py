@@ -84,10 +84,10 @@ def test_what_does_not_fit_is_refused_with_the_numbers():
 @pytest.mark.parametrize(
     ("tiers", "message"),
     [
-        ([("a", "b"), ("b", "a")], r"a circle: a > b > a"),
-        ([("a", "a")], r"a circle: a > a"),
-        ([("a", "c")], r"`a` lies above `c`, which is none"),
-        ([("a", ""), ("a", "")], r"two have one name"),
+        ([("a", "b"), ("b", "a")], r"a cycle: a > b > a"),
+        ([("a", "a")], r"a cycle: a > a"),
+        ([("a", "c")], r"`a` lies above `c`, which is not a tier"),
+        ([("a", ""), ("a", "")], r"two have the same name"),
     ],
 )
 def test_bad_tiers_are_refused(tiers: list[tuple[str, str]], message: str):
@@ -98,7 +98,7 @@ def test_bad_tiers_are_refused(tiers: list[tuple[str, str]], message: str):
 def test_unknown_tiers_and_links_are_refused():
     with pytest.raises(ClusterError, match="has no tier `nvme`"):
         file_ns(system(), "nvme", 1.0, write=False)
-    with pytest.raises(ClusterError, match="says nothing of its link to the host"):
+    with pytest.raises(ClusterError, match="does not specify its link to the host"):
         copy_ns(system().device, "h2d", 1.0)
     with pytest.raises(UsageError, match="unknown direction `up`"):
         copy_ns(open_device("h200"), "up", 1.0)
@@ -208,7 +208,7 @@ def test_a_file_of_no_kind_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("h2d,pinned,-5,3", "row 0: .*`bytes`: -5 is outside"),
+        ("h2d,pinned,-5,3", "row 0: .*`bytes`: -5 is out of range"),
         ("up,pinned,5,3", "`direction`: unknown `up`"),
         ("h2d,frozen,5,3", "`memory`: unknown `frozen`"),
     ],

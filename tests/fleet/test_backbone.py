@@ -99,7 +99,7 @@ def test_bad_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("tasks: 0\nload: 0.5", "tasks: how many"),
         ("tasks: 2", "either load, or a rate"),
         ("tasks: [{speed: 3}]\nload: 0.5", "unknown key `speed`"),
-        ("tasks: [{name: a}, {name: a}]\nload: 0.5", "two tasks have one name"),
+        ("tasks: [{name: a}, {name: a}]\nload: 0.5", "two tasks have the same name"),
         ("tasks: 2\nload: 0.5\nbatch: 6", "not a power of two"),
         ("tasks: 2\nload: 0.5\npolicy: fifo", "unknown policy `fifo`"),
     ):

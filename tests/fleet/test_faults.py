@@ -110,7 +110,7 @@ def test_checkpoints_are_read():
         ("local", "how often"),
         ("local:5min:10min", "`10min`"),
         ("local:-5min", "every -5min"),
-        ("local:5min,local:6min", "one name"),
+        ("local:5min,local:6min", "the same name"),
         ("local:auto,remote:auto", "one tier"),
         ("local:5min:survives=moon", "survives `moon`"),
         ("remote:1h:contend=0.5", "not faster"),

@@ -201,7 +201,7 @@ def test_clients_by_number_and_what_cannot_be(capsys: pytest.CaptureFixture[str]
     assert found["delivered"] == 1.0 and 0.7 < found["of_bound"] <= 1.0
     for more, said in (
         ([], "on what links"),
-        (["--link", "2..1Gb/s"], "from less to more"),
+        (["--link", "2..1Gb/s"], "an ascending range"),
         (["--link", "1Gb/s", "--available", "0..2"], "--available"),
         (["--link", "1Gb/s", "--share", "mail"], "--share"),
         (["--link", "1Gb/s", "--share", "swarm", "--chunk", "1"], "too many to follow"),
@@ -220,12 +220,12 @@ def test_clients_by_number_and_what_cannot_be(capsys: pytest.CaptureFixture[str]
     [
         ("a,-1,1MB/s,1MB/s,,,,", {}, "step_s: `-1`"),
         ("a,1,fast,1MB/s,,,,", {}, "down"),
-        ("a,1,1MB/s,0MB/s,,,,", {}, "carries nothing"),
+        ("a,1,1MB/s,0MB/s,,,,", {}, "has no bandwidth"),
         ("a,1,1MB/s,1MB/s,1.5,,,", {}, "available: more than 1"),
         ("a,1,1MB/s,1MB/s,,1,,", {}, "waited for forever"),
         ("a,1,1MB/s,1MB/s,,,,", {"count": 2}, "2 clients a round of 1"),
         ("a,1,1MB/s,1MB/s,,,,", {"quorum": 2}, "never reached"),
-        ("a,1,1MB/s,1MB/s,,,,", {"sample": "tall"}, "no such way `tall`"),
+        ("a,1,1MB/s,1MB/s,,,,", {"sample": "tall"}, "unknown method `tall`"),
     ],
 )
 def test_what_cannot_be_is_refused(row: str, more: dict, said: str, tmp_path: Path):

@@ -211,7 +211,7 @@ def wrong(view):
     return "panic"
 
 
-@pytest.mark.parametrize(("policy", "said"), [(loops, "would never go on"), (wrong, "answered 'panic'")])
+@pytest.mark.parametrize(("policy", "said"), [(loops, "so the run never continues"), (wrong, "answered 'panic'")])
 def test_policies_that_cannot_go_on_are_refused(policy, said):
     with pytest.raises(UsageError, match=said):
         run_job(costs(), events((5, "stop", "node", 0, 1, 0)), policy=policy, recovery=TIMES, spares=None,

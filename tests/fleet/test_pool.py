@@ -215,10 +215,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         ("gpus: 4\njobs: [{gpus: 4, min_gpus: 5, duration_s: 1}]\n", "between min_gpus"),
         ("gpus: 4\njobs: [{gpus: 4, duration_s: 1, mood: 3}]\n", "unknown key `mood`"),
         ("gpus: 4\nswitch: -3s\njobs: [{gpus: 4, duration_s: 1}]\n", "switch|negative|-3s"),
-        ("nodes: [{gpus: 4, capacity: spot.csv}]\njobs: [{gpus: 4, duration_s: 1}]\n", "times must begin"),
+        ("nodes: [{gpus: 4, capacity: spot.csv}]\njobs: [{gpus: 4, duration_s: 1}]\n", "times must start"),
         ("nodes: [{gpus: 4, mtbf: 0.5h, lucky: 1}]\njobs: [{gpus: 4, duration_s: 1}]\n", "lucky"),
         ("gpus: 4\npolicy: magic\njobs: [{gpus: 4, duration_s: 1}]\n", "no policy `magic`"),
-        ("gpus: 4\npolicy: elastic\njobs: [{gpus: 4, min_gpus: 2, duration_s: 1, speed: '2:1'}]\n", "nothing of 4"),
+        ("gpus: 4\npolicy: elastic\njobs: [{gpus: 4, min_gpus: 2, duration_s: 1, speed: '2:1'}]\n", "no speed for 4"),
         ("gpus: 4\npolicy: fifo\n", "nothing runs there"),
     ],
 )

@@ -147,7 +147,7 @@ def test_bad_files_and_flags_are_refused(tmp_path: Path, capsys: pytest.CaptureF
         ("rate: 12", "speed: 12", "unknown key `speed`"),
         ("swing: 0.5", "swing: 1.5", "a swing of 1.5"),
         ("slot: 1ms", "slot: 1ms, deadline: 2ms", "after the next slot"),
-        ("name: maps", "name: chat", "a name stands twice"),
+        ("name: maps", "name: chat", "a name appears twice"),
         ("migrate: 2s", "migrate: -2s", "is negative"),
     ):
         path.write_text(text.replace(old, new, 1))

@@ -169,7 +169,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         (["--lora", "16"], "--lora is of split training"),
         (["--split", "8", "--lora", "4", "--lora-cut", "8"], "more than --lora"),
         (["--split", "16", "--lora", "16", "--seq", "256"], "`b` has memory for"),
-        (["--split", "auto", "--lora", "16", "--lengths", "even"], "no such way `even`"),
+        (["--split", "auto", "--lora", "16", "--lengths", "even"], "unknown method `even`"),
         (["--split", "auto", "--lora", "16", "--share", "swarm"], "with a server"),
     ],
 )

@@ -111,7 +111,7 @@ def test_what_was_kept_is_joined_last_first_and_travels_between_stages():
         ([{"part": "linar", "out": 3}], "unknown value `linar`"),
         ([{"part": "linear", "out": 3, "wide": 3}], "unknown key `wide`"),
         ([{"part": "linear", "out": 3, "stream": "z"}], "no stream `z`"),
-        ([{"part": "conv", "out": 3}], "a stream that is no picture"),
+        ([{"part": "conv", "out": 3}], "a stream that is not an image"),
         ([{"part": "join", "name": "s"}], "nothing was kept as `s`"),
     ],
 )

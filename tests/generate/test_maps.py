@@ -351,7 +351,12 @@ def test_jobs_of_tiles_are_sound_and_run(plan: dict[str, Any]):
 
 @pytest.mark.parametrize(
     ("domain", "ranks", "words"),
-    [("2", 2, "rows x columns"), ("2x2", 2, "with cp 2"), ("3x1", 3, "no equal tiles"), ("32x1", 32, "smaller than")],
+    [
+        ("2", 2, "rows x columns"),
+        ("2x2", 2, "with cp 2"),
+        ("3x1", 3, "cannot be cut into equal tiles"),
+        ("32x1", 32, "smaller than"),
+    ],
 )
 def test_what_is_no_domain_is_refused(domain: str, ranks: int, words: str):
     with pytest.raises(EtudeError, match=words):

@@ -110,7 +110,7 @@ def test_numbers_count_ranks_with_values_of_their_own():
         ("exchange", {"ranks": 7}, "7 is odd"),
         ("ring", {"ranks": 1}, "two ranks at least"),
         ("ring", {"group": 2}, "groups are for collectives"),
-        ("all_reduce", {"group": 3}, "no whole number of groups"),
+        ("all_reduce", {"group": 3}, "not a whole number of groups"),
         ("all_reduce", {"stride": 2}, "a stride needs groups"),
         ("all_reduce", {"overlap": True}, "nothing to overlap with"),
         ("all_reduce", {"sizes": (0,)}, "moves nothing"),

@@ -195,10 +195,10 @@ def orders(*ranks: str) -> list[list[tuple[Action, int, int, bool]]]:
 @pytest.mark.parametrize(
     ("ranks", "problem"),
     [
-        (("0F0", "1F0 1B0"), "stage 0, micro-batch 0 is done other than once .F: 1, B: 0, I: 0, W: 0."),
-        (("0F0 0F0 0B0", "1F0 1B0"), "done other than once"),
-        (("0F0 0B0 0W0", "1F0 1B0"), "done other than once"),
-        (("0F0 0I0", "1F0 1B0"), "done other than once"),
+        (("0F0", "1F0 1B0"), "stage 0, micro-batch 0 is not done exactly once .F: 1, B: 0, I: 0, W: 0."),
+        (("0F0 0F0 0B0", "1F0 1B0"), "not done exactly once"),
+        (("0F0 0B0 0W0", "1F0 1B0"), "not done exactly once"),
+        (("0F0 0I0", "1F0 1B0"), "not done exactly once"),
         (("0F0 0B0", "1F0 1B0 0F0"), "rank 1 does not hold stage 0"),
         (("0F0 0B0", "1F0 1B1"), "outside 2 stages and 1 micro-batches"),
     ],
@@ -227,8 +227,8 @@ def test_an_order_that_stands_still_is_a_deadlock():
         ("dualpipe", 4, 6, "at least 8 are needed"),
         ("dualpipev", 4, 6, "at least 8 are needed"),
         ("1f1b:x", 4, 8, "takes no number of chunks"),
-        ("interleaved:x", 4, 8, "is no number of chunks"),
-        ("interleaved:0", 4, 8, "is no number of chunks"),
+        ("interleaved:x", 4, 8, "is not a number of chunks"),
+        ("interleaved:0", 4, 8, "is not a number of chunks"),
         ("2f2b", 4, 8, "unknown pipeline schedule `2f2b`"),
         ("gpipe", 0, 8, "one of each at least"),
     ],
@@ -276,15 +276,15 @@ def test_csv_as_pytorch_writes_it(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "no action in it"),
-        ("0F0,0SEND_G0\n", "line 1, cell 2: `0SEND_G0` is no action"),
+        ("", "it holds no action"),
+        ("0F0,0SEND_G0\n", "line 1, cell 2: `0SEND_G0` is not an action"),
         ("0F0,0B0\n\n1F0,1B0\n", "line 2: rank 1 has nothing to do"),
         ("0F0,0B0\n1X0\n", "line 2, cell 1"),
-        ("(0F0;0B0\n", "is no action"),
-        ("0F0,999999999F0\n", "is no action"),
+        ("(0F0;0B0\n", "is not an action"),
+        ("0F0,999999999F0\n", "is not an action"),
         ("(0F0;0F1)OVERLAP_F_B,0B0,0B1\n", "0F0 and 0F1 cannot run together"),
-        ("(0F0;0B0)OVERLAP_F_B\n", "stands still"),
-        ("0F0,0B0\n0F1,0B1\n2F0,2B0\n2F1,2B1\n", "done other than once"),
+        ("(0F0;0B0)OVERLAP_F_B\n", "the order deadlocks"),
+        ("0F0,0B0\n0F1,0B1\n2F0,2B0\n2F1,2B1\n", "not done exactly once"),
     ],
 )
 def test_bad_csv_is_refused(content: str, problem: str, tmp_path: Path):

@@ -308,7 +308,7 @@ def test_what_is_no_file_of_sections_is_refused(models: dict[str, str], change: 
         ({"mode": "half"}, "train `half`"),
         ({"shares": "nobody", "gpus": 0}, "no section with ranks of its own"),
         ({"shares": "student"}, "not both"),
-        ({"plan": {"gpus": 3}}, "no part of a section's plan"),
+        ({"plan": {"gpus": 3}}, "does not belong in a section's plan"),
         ({"plan": {"seq": 32, "tp": 3}}, "not a multiple"),
         ({"active": 1.5}, "more than 1"),
     ],

@@ -134,7 +134,7 @@ def test_hosts_of_a_folder_are_ranks_one_after_the_other(tmp_path: Path) -> None
         job = etude.open(path)
         assert (job.world_size, len(job.ranks)) == (4, 4)
     shutil.copytree(run, run.parent / "2026_11_17")
-    with pytest.raises(UsageError, match="2 runs are in it"):
+    with pytest.raises(UsageError, match="it holds 2 runs"):
         etude.open(tmp_path / "log")
 
 
@@ -145,7 +145,7 @@ def test_a_program_is_known_by_content_not_by_name(tmp_path: Path) -> None:
 
 
 def test_groups_of_a_profile_cannot_be_given(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has its groups with it"):
+    with pytest.raises(UsageError, match="contains its groups"):
         etude.open(JAX_CPU, groups=tmp_path / "groups.json")
 
 

@@ -93,8 +93,8 @@ def test_what_is_behind_a_missing_node_never_starts():
 def test_a_cycle_is_named_and_what_is_behind_it_too():
     f = check(job_with(graph([[2], [0], [1], [2], []])))
     assert kinds(f) == ["cycle", "never_starts"]
-    assert f[0].what == "nodes wait for one another in a circle: 0 waits for 2 waits for 1 waits for 0"
-    assert f[1].what == "node 3 can never start: it is behind a circle"
+    assert f[0].what == "nodes wait for one another in a cycle: 0 waits for 2 waits for 1 waits for 0"
+    assert f[1].what == "node 3 can never start: it is behind a cycle"
 
 
 def test_a_cycle_may_need_both_kinds_of_dependencies():
@@ -422,7 +422,7 @@ SEMANTICS = {  # case: (group file, kinds of findings, words)
     "p2p_size_mismatch": ("", ["message_bytes"], "1,048,577 B"),
     "p2p_tag_mismatch": ("", ["send_unmatched", "recv_unmatched"], "with tag 7"),
     "dep_cycle": ("", ["cycle"], "1 waits for 2 waits for 1"),
-    "dep_cycle_partial": ("", ["cycle"], "in a circle"),
+    "dep_cycle_partial": ("", ["cycle"], "in a cycle"),
     "dep_missing_parent": ("", ["dangling_data"], "node 99, which is not in the trace"),
     "invalid_node_chain": ("", ["invalid_node"], "INVALID_NODE"),
     "group_foreign_rank": ("g4_of_8", ["not_a_member"], "is not a member of"),

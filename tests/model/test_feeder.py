@@ -198,7 +198,7 @@ def test_a_missing_dependency_can_be_dropped_or_its_kind_switched_off():
 
 def test_a_circle_is_named():
     trace = tiny(((), ()), ((3,), ()), ((), (1,)), ((2,), ()), ((3,), ()))  # 4 waits behind the circle, is not on it
-    with pytest.raises(CycleError, match=r"rank 0: nodes wait for one another in a circle: ([123]) -> .* -> \1\n") as p:
+    with pytest.raises(CycleError, match=r"rank 0: nodes wait for one another in a cycle: ([123]) -> .* -> \1\n") as p:
         feeder(trace)
     shown = p.value.problem.partition(": ")[2].split(" -> ")
     assert sorted(shown[:-1]) == ["1", "2", "3"]
@@ -208,7 +208,7 @@ def test_a_circle_is_named():
 
 
 def test_a_node_that_waits_for_itself_is_a_circle():
-    with pytest.raises(CycleError, match="circle: 1 -> 1"):
+    with pytest.raises(CycleError, match="cycle: 1 -> 1"):
         feeder(tiny(((), ()), ((1,), ())))
 
 

@@ -47,7 +47,7 @@ def test_ranks_sit_on_devices():
         ({"bandwidth_bytes_per_s": float("nan")}, "bandwidth: nan B/s is not positive"),
         ({"size": 0}, "size: 0 units"),
         ({"oversubscription": 0.5}, "oversubscription: 0.5 is less than 1"),
-        ({"kind": LevelKind.NONE}, "kind: says nothing"),
+        ({"kind": LevelKind.NONE}, "kind is missing"),
         ({"kind": LevelKind.RING, "in_switch_efficiency": 0.5}, "a level of kind ring has no switch"),
     ],
 )
@@ -61,7 +61,7 @@ def test_a_system_needs_levels_with_names_of_their_own():
     with pytest.raises(ClusterError, match="levels: there is none"):
         System(name="x", device=Device(name="d"), levels=())
     level = one_level("ring", 2).levels[0]
-    with pytest.raises(ClusterError, match="two have one name"):
+    with pytest.raises(ClusterError, match="two have the same name"):
         System(name="x", device=Device(name="d"), levels=(level, level))
 
 

@@ -169,9 +169,9 @@ def broken(**change: Any) -> Topology:
         ("latency -3", lambda: Wire(bytes_per_s=1, latency_ns=-3)),
         ("v0 -> v2: bandwidth 0.0", lambda: broken(bytes_per_s=np.zeros(2))),
         ("v0 -> v2: latency -5", lambda: broken(latency_ns=np.full(2, -5))),
-        ("none of its 3 vertices", lambda: broken(dst=np.array([2, 9], np.int32))),
+        ("not one of its 3 vertices", lambda: broken(dst=np.array([2, 9], np.int32))),
         ("two ranks sit on one vertex", lambda: broken(device=np.array([0, 0], np.int32))),
-        ("no device in it", lambda: broken(device=np.zeros(0, np.int32))),
+        ("it has no device", lambda: broken(device=np.zeros(0, np.int32))),
         ("no way from v1 to v0", lambda: check_connected(broken())),
         ("unknown shape `star`", lambda: product([("star", 3, W)])),  # type: ignore[list-item]
         ("0 devices", lambda: ring(0, W)),

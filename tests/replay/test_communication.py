@@ -171,8 +171,8 @@ def test_what_is_not_known_is_refused():
     def nobody(b: TraceBuilder, rank: int) -> None:
         b.add(Kind.COLL, collective=ALL, in_bytes=8, group="elsewhere", source_id=7)
 
-    for build, words in ((unknown, "does not say what it does"), (no_size, "size was not recorded"),
-                         (nobody, "nobody knows the members")):  # fmt: skip
+    for build, words in ((unknown, "of unknown kind"), (no_size, "the size of a collective"),
+                         (nobody, "the members of group")):  # fmt: skip
         with pytest.raises(TraceError, match=words) as caught:
             plan_communication(two(build))
         assert caught.value.where == "rank 0, node 7"

@@ -225,7 +225,7 @@ def test_drawn_rates_follow_the_seed(tmp_path: Path):
         ("{rate: 1MB/s, latency: 1ms}", "", "expected a list of 1 links"),
         ("rate: 1MB/s, ", "", "either `rate` or `rates`"),
         ("rate: 1MB/s", "rates: none.csv", "`none.csv` is not there"),
-        ("rate: 1MB/s", "rates: bad.csv", "times must begin with 0 and rise"),
+        ("rate: 1MB/s", "rates: bad.csv", "times must start at 0 and increase"),
         ("rate: 1MB/s", "rates: {low: 2MB/s, high: 1MB/s}", "`low` is above `high`"),
         ("input: 1MB", "input: 1MB\nscore: cost", "unknown score `cost`"),
         ("input: 1MB", "input: 1MB\nlimits: {price: 1}", "unknown key `price`"),

@@ -137,7 +137,7 @@ def test_a_published_table(tmp_path: Path, shared: Path):
         ({"vram": "0.4GB"}, "less memory than buffers"),
         ({"vram": None}, "key `vram` is missing"),
         ({"room": 1}, "unknown key `room`"),
-        ({"device": "desktop"}, "says nothing of its link"),
+        ({"device": "desktop"}, "does not specify its link"),
         ({"model": "deepseek-v3"}, "is not a decoder"),
         ({"bits": 99}, "99 bits a weight"),
         ({"prompt": 0}, "is not positive"),

@@ -193,7 +193,7 @@ GOOD = {"kinds": KINDS + "a,t4,1,1,\n", "throughput": RATES + "chat,a,,1,2\n", "
         ({"models": {}}, "key `models` is missing"),
         ({"models": {"chat": {"model": "llama3-8b", "slo": 1}}}, "unknown key `slo`"),
         ({"demand": "hour,model,rate\n0,other,4\n"}, "no model `other`"),
-        ({"demand": "hour,model,rate\n0,chat,4\n0,chat,4\n"}, "stands twice"),
+        ({"demand": "hour,model,rate\n0,chat,4\n0,chat,4\n"}, "appears twice"),
         ({"available": "kind,count\nz,4\n"}, "no kind `z`"),
         ({"throughput": RATES + "chat,z,,1,2\n"}, "which are not both asked for"),
         ({"kinds": KINDS + "a,t4,0,1,\n"}, "is not positive"),

@@ -149,7 +149,7 @@ def test_carbon_of_cloud_regions(tmp_path: Path, shared: Path):
         ("a,x,,,0.2,1,0.9,,\n", "one,a,1,1,,,,,\n", {}, "is below 1"),
         ("a,x,,,0.2,,1,,\n", "one,a,1,1,,,,,\n", {}, "how much carbon"),
         ("a,x,us,,0.2,1,1,,\n", "one,a,1,1,,,,,eu\n", {}, "the law of its home"),
-        ("a,x,,,0.2,1,1,,\na,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {}, "`a` stands twice"),
+        ("a,x,,,0.2,1,1,,\na,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {}, "`a` appears twice"),
         ("a,x,,,0.2,1,1,,\n", "", {}, "has no row"),
         ("a,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {"score": "money"}, "unknown score"),
         ("a,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {"hours": 0}, "`hours` is 0"),

@@ -79,7 +79,7 @@ def test_files_limits_and_the_command_line(tmp_path: Path, capsys: pytest.Captur
     ("keys", "told"),
     [
         ({"patterns": ["nothing"]}, "there is no such workflow"),
-        ({"patterns": ["no/*.yaml"]}, "no file is like"),
+        ({"patterns": ["no/*.yaml"]}, "no file matches"),
         ({"patterns": []}, "patterns: []"),
         ({"patterns": ["cascade", "cascade"]}, "two patterns are called `cascade`"),
         ({"models": {}}, "no `models`"),

@@ -73,7 +73,7 @@ def test_the_longest_sequence_is_a_chain_unless_few_share_the_device():
 
 
 def test_bad_tables_are_refused():
-    with pytest.raises(UsageError, match="do not rise"):
+    with pytest.raises(UsageError, match="are not ascending"):
         step_cost(tokens=[2, 1], layers_ns=[1, 1])
     with pytest.raises(UsageError, match="negative or not a number"):
         step_cost(tokens=[1, 2], layers_ns=[1, float("nan")])

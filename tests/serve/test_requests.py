@@ -201,7 +201,7 @@ def test_lengths_are_drawn_like_those_of_a_file(tmp_path: Path):
     assert np.corrcoef(np.log(drawn.prompt), np.log(drawn.output))[0, 1] == pytest.approx(
         np.corrcoef(np.log(prompt), np.log(output))[0, 1], abs=0.05
     )
-    with pytest.raises(EtudeError, match="leave --requests away"):
+    with pytest.raises(EtudeError, match="leave out --requests"):
         request_stream(path, like=path)
 
 

@@ -61,7 +61,7 @@ def test_a_swap_brings_back_what_it_took_away():
     # passes of 1000: prompts, then 4 of the first alone (the second moved out with the first of them), then the second
     assert swap.column("FINISH")[0] == 5000 + 4 * 10
     assert swap.column("FINISH")[1] == 5000 + 4 * 10 + 5000 + 4 * 10
-    with pytest.raises(UsageError, match="nothing says how many bytes"):
+    with pytest.raises(UsageError, match="is not known"):
         serve(requests, Engine(preemption_mode="swap"), CONSTANT)
 
 

@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Callable[[], Job], str, list[str], int, str]] = {
         "rank 1: the 1st collective of the world",
     ),
     "collectives of different size": (lambda: sums((AR, 8, None), (AR, 16, None)), SYSTEM, [], 2, "16"),
-    "collectives in another order": (crossed, SYSTEM, [], 1, "circle: rank 0 at node"),
+    "collectives in another order": (crossed, SYSTEM, [], 1, "cycle: rank 0 at node"),
 }  # fmt: skip
 
 

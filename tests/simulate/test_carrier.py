@@ -130,7 +130,7 @@ def test_links_are_named_by_their_ends(network: str):
         simulate(given, toy, network=network, slow_links={(0, 1): 2.0})
     with pytest.raises(UsageError, match="there is no vertex `leaf.9`"):
         simulate(given, toy, network=network, slow_links={("leaf.9", 1): 2.0})
-    with pytest.raises(UsageError, match="closed forms know ranks, not links"):
+    with pytest.raises(UsageError, match="closed forms model ranks, not links"):
         simulate(given, toy, slow_links={(0, "switch0.0"): 4.0})
     with pytest.raises(ClusterError, match=r"the link between ranks 0 and 1 has failed(.|\n)*--network flow"):
         simulate(given, toy, slow_links={(0, 1): math.inf})

@@ -160,6 +160,6 @@ def test_work_that_is_not_known_is_said():
 
 
 def test_contention_and_factors_are_two_words_for_one_thing():
-    with pytest.raises(UsageError, match="in the place of overlap"):
+    with pytest.raises(UsageError, match="replace overlap"):
         simulate(loads(1, 1), machine(), contention=True, overlap=Overlap(compute=1.1))
     assert replace(H200.sharing).communication_cores == 16

@@ -151,7 +151,7 @@ def test_an_irregular_graph_has_no_closed_forms(folder: Path, capsys: pytest.Cap
         (("gigabytes_per_second: 2", "gigabytes_per_second: 0"), "bandwidth"),
         (("gigabytes_per_second: 2", "gigatransfers_per_second: 2"), "only in gigatransfers_per_second"),
         (("choice: xpu", "choice: cpu"), "it has no xpu"),
-        (("'host[:]xpu[:]'", "host.0.xpu.0"), "nothing is said of the device of rank 1"),
+        (("'host[:]xpu[:]'", "host.0.xpu.0"), "the device of rank 1 is not described"),
         (("component: nic}, ep2", "component: 'nic[0]'}, ep2"), "no way from"),
     ],
 )

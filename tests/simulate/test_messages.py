@@ -138,7 +138,7 @@ def test_the_lag_of_a_message_counts(model: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "row"),
     [
-        (UsageError, "rank 9 sits on none", (0, 9, 1)),
+        (UsageError, "rank 9 is not on any", (0, 9, 1)),
         (UsageError, "twice", (1, 1, 1)),
         (ClusterError, "-4", (0, 1, -4)),
     ],

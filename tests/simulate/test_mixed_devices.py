@@ -106,7 +106,7 @@ def test_a_file_with_kinds_of_the_catalogue_and_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("devices", "said"),
     [
-        ("{h100: 0-3}", "device 4 of 8 is of no kind: the rank there would have none"),
+        ("{h100: 0-3}", "device 4 of 8 has no kind"),
         ("{h100: 0-7, a100: 7}", "device 7 is both h100 and a100"),
         ("{h100: 0-8}", "device 8 is outside the system's 8"),
         ("{h100: all}", "`all` is not a range"),

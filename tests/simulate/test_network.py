@@ -310,7 +310,7 @@ def test_slots_are_used_again(model: Any) -> None:
 @pytest.mark.parametrize(
     ("error", "say", "call"),
     [
-        (UsageError, "rank 9 sits on none", lambda: run_operations(ring(4, GB), [Operation.message(0, 9, 1)])),
+        (UsageError, "rank 9 is not on any", lambda: run_operations(ring(4, GB), [Operation.message(0, 9, 1)])),
         (UsageError, "twice in a group", lambda: run_operations(ring(4, GB), [Operation.message(1, 1, 1)])),
         (UsageError, "unknown network model", lambda: run_operations(ring(4, GB), [], model="magic")),
         (UsageError, "before time 0", lambda: run_operations(ring(4, GB), [Operation.message(0, 1, 1)], [-5])),

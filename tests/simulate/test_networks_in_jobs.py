@@ -159,7 +159,7 @@ def test_a_member_alone_and_a_message_to_oneself_take_no_links(network: Any):
 def test_a_deadlock_is_explained(network: Any):
     sums = {"g": [0, 1], "h": [0, 1]}
     one, two = coll(8, group="g", stream=1), coll(8, group="h", stream=1)
-    with pytest.raises(DeadlockError, match="circle: rank 0 at node"):
+    with pytest.raises(DeadlockError, match="cycle: rank 0 at node"):
         simulate(job([one, two], [two, one], groups=sums), ONE, network=network)
     with pytest.raises(DeadlockError, match="rank 1"):
         simulate(job([(Kind.RECV, {"src": 1, "in_bytes": 8})], [comp(5)]), ONE, network=network)

@@ -126,7 +126,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("<algo", "is no XML"),
+        ("<algo", "is not XML"),
         (msccl_ring(2).replace("allreduce", "allgather"), "is one of all_gather"),
         (msccl_ring(3), "is for groups of 3, and those of the job have 2"),
         (None, "no such file"),

@@ -63,5 +63,5 @@ def test_what_cannot_be_is_refused() -> None:
         run_operations(TREE, [], routing="magic")
     with pytest.raises(UsageError, match="routing: no such choice `magic`"):
         Options(routing="magic")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="closed forms know no ways"):
+    with pytest.raises(UsageError, match="closed forms have no paths"):
         Options(routing="spray").on(open_system("dgx-h100"))  # type: ignore[arg-type]

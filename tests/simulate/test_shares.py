@@ -237,7 +237,7 @@ def test_sharing_never_ends_a_single_chain_sooner(rng: random.Random):
     [
         ({"share": {"sm": {"gpu": Draw()}}}, "no such class `gpu`"),
         ({"share": {"sm": {"communication": Draw(chunk_ns=1)}}}, "yield at once"),
-        ({"share": {"sm": {"compute": Draw()}}, "overlap": Overlap(compute=1.1)}, "in the place of overlap"),
+        ({"share": {"sm": {"compute": Draw()}}, "overlap": Overlap(compute=1.1)}, "replace overlap"),
         ({"share": {"sm": {"compute": Draw(), "communication": Draw(priority=1)}}, "network": "flow"}, "do not stop"),
     ],
 )

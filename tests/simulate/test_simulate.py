@@ -117,7 +117,7 @@ def test_dependencies_of_both_kinds_hold_and_missing_ones_do_not():
     trace = job.traces[0]
     cut = trace.replace(missing=np.array([900], np.uint64), data=np.array([-1], np.int32))
     found = simulate(job.replace(traces=(cut,)), ONE)
-    assert found.notes == ("1 dependencies are on nodes that are not in the files, and hold nothing up",)
+    assert found.notes == ("1 dependencies are on nodes that are not in the files, and are ignored",)
 
 
 # -- communication -----------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_two_orders_on_two_groups_are_a_deadlock_that_is_explained():
     assert (
         "rank 0: node 10 (all_reduce `sum`), the 1st of group `g`, waits for rank 1, which has not come to it" in text
     )
-    assert "circle: rank 0 at node 10 waits for rank 1 at node 10 waits for rank 0 at node 10" in text
+    assert "cycle: rank 0 at node 10 waits for rank 1 at node 10 waits for rank 0 at node 10" in text
     assert caught.value.exit_code == 1
     assert caught.value.waiting[0]["waits_for"] == [1]
 
@@ -430,7 +430,7 @@ REFUSED: list[tuple[Any, dict[str, Any], type[EtudeError], str]] = [
     (lambda: mixed(Collective.NONE), {"fold": False}, EtudeError, ""),
     (outside, {}, TraceError, "member 5, outside the world of 2"),
     (lambda: job_of("many", [TraceBuilder() for _ in range(9)]), {}, UsageError, "no place for rank 8"),
-    (lambda: alone(comp(-5)), {}, TraceError, "a duration of -5 ns cannot be"),
+    (lambda: alone(comp(-5)), {}, TraceError, "a duration of -5 ns is not valid"),
     (lambda: alone((Kind.SEND, {"in_bytes": 4})), {}, TraceError, "names no peer"),
 ]
 

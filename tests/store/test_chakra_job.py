@@ -118,7 +118,7 @@ def test_groups_that_pytorch_recorded(shared: Path) -> None:
     [
         (lambda f: None, "no `name.{rank}.et` files"),
         (lambda f: (f / "a.0.et").touch() or (f / "b.0.et").touch(), "several jobs in one folder: `a` .1 ranks., `b`"),
-        (lambda f: (f / "a.0.et").touch() or (f / "a.0.et.gz").touch(), "rank 0 is there twice"),
+        (lambda f: (f / "a.0.et").touch() or (f / "a.0.et.gz").touch(), "rank 0 appears twice"),
         (lambda f: (f / "a.0.et").touch(), r"a\.0\.et: byte 0: the file is empty"),
         (lambda f: (f / "a.0.et").write_bytes(b"\x02\x0a\x00\x7f"), r"a\.0\.et: byte 3: message 1 claims to run past"),
         (lambda f: (f / "a.0.et").write_bytes(gzip.compress(b"\x02\x0a\x00")[:-9]), "gzip"),

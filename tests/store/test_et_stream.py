@@ -91,7 +91,7 @@ def test_a_missing_dependency_is_an_error_with_names(tmp_path: Path):
 
 
 def test_a_circle_is_named_by_ids(tmp_path: Path):
-    with pytest.raises(CycleError, match="rank 0: nodes wait for one another in a circle: (10 -> 11|11 -> 10)"):
+    with pytest.raises(CycleError, match="rank 0: nodes wait for one another in a cycle: (10 -> 11|11 -> 10)"):
         open_feeder(write(tmp_path / "w.et", s.node(10, type=4, data=[11]), s.node(11, type=4, data=[10])))
 
 

@@ -152,7 +152,7 @@ edges: [{ep1: {instance: rack, component: 'card[2].xpu[1]'}, ep2: {instance: rac
     [
         (("xpu[0:4]", "gpu[0:4]"), "there is no component `gpu`"),
         (("nvsw[0]", "nvsw[1]"), "index 1 is outside 0..0"),
-        (("xpu[0:4]", "xpu[a]"), "is no slice"),
+        (("xpu[0:4]", "xpu[a]"), "is not a slice"),
         (("scheme: many2many, link: nv", "scheme: star, link: nv"), "unknown scheme `star`"),
         (("link: pcie", "link: ib"), "link `ib` is not defined here"),
         (("link: eth", "link: nv"), "edge 0: link `nv` is not defined here"),
@@ -164,8 +164,8 @@ edges: [{ep1: {instance: rack, component: 'card[2].xpu[1]'}, ep2: {instance: rac
         (("name: nic, count: 4", "name: xpu, count: 4"), "two components are called `xpu`"),
         (("count: 2}", "count: 99999999999}"), "more than"),
         (("{component: asic}", "{}"), "`component` is missing"),
-        (("ep2: {component: port}", "ep2: 3"), "`ep2` is missing or no mapping"),
-        (("{gigabytes_per_second: 800}", "{gigabytes_per_second: fast}"), "which is no number"),
+        (("ep2: {component: port}", "ep2: 3"), "`ep2` is missing or not a mapping"),
+        (("{gigabytes_per_second: 800}", "{gigabytes_per_second: fast}"), "which is not a number"),
         (("component: 'nic[0:4]'", "component: 7"), "`component` is missing"),
     ],
 )
@@ -191,7 +191,7 @@ def test_broken_files_are_refused(change: tuple[str, str], say: str) -> None:
         ("nodes: [{name: 'host.0.xpu', attributes: [{attribute: rank, value: 3}]}]", "cannot all be rank 3"),
         (
             "nodes: [{name: 'host.0.xpu.1', attributes: [{attribute: rank, value: 3}]}]",
-            "rank 3 of host.0.xpu.1 is double",
+            "rank 3 of host.0.xpu.1 appears twice",
         ),
         ("nodes: [{name: 'host.0.xpu.1', attributes: [{attribute: etude.kind, value: gpu}]}]", "unknown kind `gpu`"),
     ],
@@ -221,7 +221,7 @@ def test_two_kinds_of_link_between_one_pair_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("text", "say"),
-    [("{", "is no JSON"), ("a: [", "is no YAML"), ("", "a mapping was expected"), ("- 1", "a mapping was expected")],
+    [("{", "is not JSON"), ("a: [", "is not YAML"), ("", "a mapping was expected"), ("- 1", "a mapping was expected")],
 )
 def test_what_is_no_infragraph_at_all(tmp_path: Path, text: str, say: str) -> None:
     (tmp_path / "x.yaml").write_text(text)

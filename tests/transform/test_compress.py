@@ -102,7 +102,7 @@ def test_inside_an_all_gather_chunks_are_a_pipeline(codec: str):
 
 
 def test_a_reduction_cannot_be_coded_around():
-    with pytest.raises(UsageError, match="a sum of codes is no code"):
+    with pytest.raises(UsageError, match="coded values cannot be summed"):
         etude.edit(call(Collective.ALL_REDUCE, 100), "compress ratio=2 where=around")
 
 

@@ -505,7 +505,7 @@ def test_a_run_in_which_nothing_stands_out_says_so():
         b.add(Kind.COMP, f"gemm{number}", cpu=0, stream=7, duration_ns=100_000)
     job = job_of("even", [b])
     page = report(simulate(job, system(1)))
-    assert [t.what for t in page.told] == ["Nothing stands out."]
+    assert [t.what for t in page.told] == ["No findings."]
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def _by_device(run: Run, part: RunPart, device: Device | None) -> list[tuple[Run
     if device is not None:
         return [(part, device)]
     if run.system is None:
-        raise UsageError("nothing says what the run's devices are", hint="--ran-on h200, or --system dgx-h200")
+        raise UsageError("the devices of the run are not known", hint="--ran-on h200, or --system dgx-h200")
     kinds = run.system.kind_of(run.job.ranks[part.at])
     return [
         (replace(part, at=part.at[kinds == number]), run.system.all_kinds[number])

@@ -157,7 +157,7 @@ def _memory(one: Sampled) -> float:
     peaks = memory_peaks(one.run).held_bytes
     known = peaks[peaks != UNKNOWN]
     if not len(known):
-        raise UsageError("nothing is known of the memory of this run", where=one.run.job.name,
+        raise UsageError("the memory of this run is not known", where=one.run.job.name,
                          hint="profile(profile_memory=True) records it; or nodes name their tensors")  # fmt: skip
     return float(known.max())
 
@@ -166,10 +166,10 @@ def _mfu(one: Sampled) -> float:
     """What the model needs of the devices' peak, times a step in ns."""
     card, device = one.run.card, one.device or (one.run.system.device if one.run.system else None)
     if card is None or not card.plan.model_flops_per_step:
-        raise UsageError("nothing is known of the FLOPs of a step, which `mfu` needs", where=one.run.job.name,
+        raise UsageError("`mfu` needs the FLOPs of a step, which are not known", where=one.run.job.name,
                          hint="`etude card RUN --write` makes a card; plan.model_flops_per_step")  # fmt: skip
     peak = device.peak(card.plan.precision or "bf16") if device else None
     if not peak:
-        raise UsageError("nothing is known of the device, which `mfu` needs", where=one.run.job.name,
+        raise UsageError("`mfu` needs the device, which is not known", where=one.run.job.name,
                          hint="--ran-on h100")  # fmt: skip
     return card.plan.model_flops_per_step * 1e9 / (peak * (card.plan.ranks or one.run.job.world_size))

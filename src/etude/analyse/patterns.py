@@ -28,7 +28,7 @@ def patterns(run: Run, *, longest: int = LONGEST, top: int = 50) -> pa.Table:
     ever part of a longer one is left out. Occurrences are taken in turn and do not overlap: in A A A A the pair A A
     comes twice, as often as one kernel in its place would run."""
     if longest < 2:
-        raise UsageError(f"a sequence of {longest} is none", hint="2 or more")
+        raise UsageError(f"a sequence of {longest} is too short", hint="2 or more")
     found: dict[tuple[str, ...], list[int]] = {}
     for part in run.parts():
         for names, count, time in _of_run(part, longest):

@@ -78,7 +78,7 @@ def forecast(parts: Parts, samples: int) -> F64:
     """The next samples of a series: its last level with its drift, which levels off over as long as it was seen, its
     cycle, and as much of the last residual as residuals are like those before them."""
     if not len(parts.trend):
-        raise UsageError("nothing is known of what comes after a series without samples")
+        raise UsageError("an empty series has no forecast")
     ahead = np.arange(1, samples + 1)
     last = parts.changes[-1].at if parts.changes else 0
     seen = max(len(parts.trend) - last, 2)

@@ -58,7 +58,7 @@ def joined(samples: Samples, table: pa.Table, *, where: str = "") -> Signals:
     """The columns of a table with a time and a rank (or host and gpu), each as its mean in each step of each rank;
     counters as what they grow by. Also `signal` (or `metric`) and `value`, a row for each."""
     if len(samples) < 2 or int(samples.start_ns.min()) == UNKNOWN:
-        raise UsageError("signals are joined by time, and nothing says when the steps were", where=where)
+        raise UsageError("signals are joined by time, but the steps have no times", where=where)
     time = next((name for name in TIMES if name in table.column_names), "")
     if not time:
         raise UsageError("signals have no column of times", where=where, hint=", ".join(TIMES))
@@ -125,7 +125,9 @@ def _rows(samples: Samples, table: pa.Table, where: str) -> tuple[I64, str]:
         host = next((n for n in ("host", "hostname", "node") if n in names), "")
         gpu = next((n for n in ("gpu", "device") if n in names), "")
         if not gpu:
-            raise UsageError("nothing says whose the signals are", where=where, hint="a column `rank`, or host and gpu")
+            raise UsageError(
+                "the signals do not say which rank they are of", where=where, hint="a column `rank`, or host and gpu"
+            )
         places = list(zip(table[host].to_pylist() if host else [""] * len(table), table[gpu].to_pylist(), strict=True))
         known = sorted(set(places), key=lambda p: (_natural(str(p[0])), _natural(str(p[1]))))
         if len(known) != len(samples.ranks):

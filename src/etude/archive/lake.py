@@ -77,7 +77,7 @@ class Lake:
             except (FormatError, UsageError):
                 if not files.gone():
                     raise  # else a compaction took files away meanwhile: their rows are in others now
-        raise UsageError("its files change all the time", where=str(self.folder))
+        raise UsageError("its files keep changing", where=str(self.folder))
 
     def _runs(self) -> frozenset[str]:
         return listing(self.folder).runs if (self.folder / "runs").is_dir() else frozenset()

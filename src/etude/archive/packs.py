@@ -85,7 +85,7 @@ def listing(folder: Path) -> Listing:
         if packs == _packs(runs):
             with suppress(FileNotFoundError):
                 return Listing(singles, packs, _held(runs, packs))
-    raise UsageError("its files change all the time", where=str(folder), hint="is `etude archive compact` in a loop?")
+    raise UsageError("its files keep changing", where=str(folder), hint="is `etude archive compact` in a loop?")
 
 
 def packed(runs: Path) -> tuple[frozenset[str], ...]:

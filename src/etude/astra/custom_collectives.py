@@ -45,7 +45,7 @@ def _prefix_of(w: RankedNodes, node: int, system: SystemConfig) -> str:
 def add_custom(w: RankedNodes, system: SystemConfig, table: NodeTable, traces: Mapping[str, RankedNodes]) -> NodeTable:
     """Give every collective that a trace describes its own copy of that trace's nodes."""
     if not system.splits:
-        raise AstraAbort("`preferred-dataset-splits` is missing or 0", hint="ASTRA-sim divides by it and dies")
+        raise AstraAbort("`preferred-dataset-splits` is missing or 0", hint="ASTRA-sim divides by it and crashes")
     own = table.nodes[: len(w)]
     added: list[_Instance] = []
     rows = len(w)

@@ -109,7 +109,7 @@ def explain_hang(w: RankedNodes, sim: state.Simulation, options: AstraOptions) -
     text = "\n  ".join(lines[:MAX_LINES] + ([f"... and {more} more"] if more > 0 else []))
     finished = int(sim.machine.queue.clock["finished_ranks"][0])
     return DeadlockError(
-        f"ASTRA-sim hangs without a word: {finished} of {w.num_ranks} ranks finish\n  {text}",
+        f"ASTRA-sim hangs without an error message: {finished} of {w.num_ranks} ranks finish\n  {text}",
         hint=_way_out(w, sim.program, options),
     )
 

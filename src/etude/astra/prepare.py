@@ -233,7 +233,7 @@ def _collectives(
     if count == 0:
         return plans, collectives
     if not system.splits:
-        raise AstraAbort("`preferred-dataset-splits` is missing or 0", hint="ASTRA-sim divides by it and dies")
+        raise AstraAbort("`preferred-dataset-splits` is missing or 0", hint="ASTRA-sim divides by it and crashes")
     if system.has_shared_bus:
         raise ClusterError("`model-shared-bus` is not simulated here")
     index = collective_table.PlanIndex(

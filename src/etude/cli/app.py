@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from etude import __version__
+from etude.cli import plain_values
 from etude.cli.arguments import rewritten
 from etude.cli.commands import ANALYSE, COMMANDS, CONVERT, LOOK, MAKE, OTHER_NAMES, RUN, file_of
 from etude.cli.running import Settings
@@ -99,6 +100,7 @@ def _loaded(name: str) -> Any:
     return dressed(typer.main.get_group(app).commands[name], panels)
 
 
+plain_values.install()
 app = typer.Typer(
     name="etude",
     cls=Root,

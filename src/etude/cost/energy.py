@@ -43,7 +43,7 @@ def limit_w(device: Device) -> float:
     """The limit of the board's power."""
     if not device.power_w:
         raise UsageError(
-            f"device `{device.name}` says nothing of its power", hint="`power: 700` and `idle_power: 75` in its file"
+            f"device `{device.name}` does not specify its power", hint="`power: 700` and `idle_power: 75` in its file"
         )
     return device.power_w
 

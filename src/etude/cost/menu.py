@@ -120,7 +120,7 @@ def kernel_ns(device: Device, m: int, n: int, k: int, kernel: str = PLAIN) -> fl
 def _need_ns(device: Device, need: Need) -> float:
     rate = device.memory_bandwidth_bytes_per_s
     if not rate:
-        raise UsageError(f"device `{device.name}` says nothing of its memory's bandwidth")
+        raise UsageError(f"device `{device.name}` does not specify its memory bandwidth")
     times = [need.flops / _peak(device, need.dtype or "bf16"), need.size_bytes / rate]
     if np.any(need.vector_flops):
         times.append(np.asarray(need.vector_flops / _peak(device, "fp32")))

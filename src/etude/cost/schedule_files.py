@@ -74,7 +74,7 @@ def _refuse_cycles(start: I64, dep: I32, where: str) -> None:
             if left[other] == 0:
                 ready.append(other)
     if done < len(left):
-        raise CycleError(f"{len(left) - done} transfers wait for one another in a circle", where=where)
+        raise CycleError(f"{len(left) - done} transfers wait for one another in a cycle", where=where)
 
 
 # --- MSCCL ----------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def from_msccl(text: str | bytes) -> Schedule:
     try:
         algo = ElementTree.fromstring(text)
     except ElementTree.ParseError as problem:
-        raise ClusterError(f"is no XML: {problem}", where="msccl") from None
+        raise ClusterError(f"is not XML: {problem}", where="msccl") from None
     if algo.tag != "algo":
         raise ClusterError(f"`<algo>` expected, `<{algo.tag}>` found", where="msccl")
     where = f"msccl `{algo.get('name', '')}`"
@@ -125,7 +125,9 @@ def _number(element: ElementTree.Element, name: str, where: str, otherwise: str 
     try:
         return int(element.get(name, otherwise))
     except ValueError:
-        raise ClusterError(f"`<{element.tag}>`: `{name}` is `{element.get(name)}`, no number", where=where) from None
+        raise ClusterError(
+            f"`<{element.tag}>`: `{name}` is `{element.get(name)}`, which is not a number", where=where
+        ) from None
 
 
 def _steps(
@@ -207,7 +209,7 @@ def from_job(job: Job, collective: Collective = Collective.NONE) -> Schedule:
                 if kind == Kind.RECV:
                     receives.setdefault(way, []).append((i, row))
                 elif in_bytes[row] == UNKNOWN:
-                    raise MismatchError(f"node {row} sends, nobody knows how much", where=f"rank {rank}")
+                    raise MismatchError(f"node {row} sends an unknown number of bytes", where=f"rank {rank}")
                 else:
                     sends.append((way, (i, row), int(in_bytes[row])))
             else:

@@ -119,7 +119,7 @@ def parse_checkpoints(text: str, system_tiers: tuple[Any, ...] = ()) -> tuple[Sa
     except ClusterError as problem:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     if len({tier.name for tier in found}) < len(found):
-        raise UsageError("--checkpoint: two tiers have one name")
+        raise UsageError("--checkpoint: two tiers have the same name")
     if sum(not tier.every_ns and not tier.steps for tier in found) > 1:
         raise UsageError("--checkpoint: the interval of one tier can be looked for", hint="remote:auto, local:5min")
     return found

@@ -160,7 +160,7 @@ def _figure(row: dict[str, Any], name: str, where: str, usual: float | None = No
     except (TypeError, ValueError):
         value = math.nan
     if not 0 <= value < 9e9:
-        raise UsageError(f"{name}: `{text}` is not a figure that can be", where=where, hint="0 or more")
+        raise UsageError(f"{name}: `{text}` is not a valid value", where=where, hint="0 or more")
     return value
 
 

@@ -91,7 +91,7 @@ class Kind:
 
     def __post_init__(self) -> None:
         if not self.scope or not self.effect:
-            raise ClusterError(f"fault `{self.name}`: scope or effect says nothing")
+            raise ClusterError(f"fault `{self.name}`: scope or effect is missing")
         if (self.mtbf_ns > 0) + (self.seen > 0) + (self.every_ns > 0 or self.at_ns > 0) != 1:
             raise ClusterError(
                 f"fault `{self.name}`: how often? one of mtbf, seen, and at or every", hint="mtbf=2000h, or at=50s"

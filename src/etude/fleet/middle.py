@@ -85,5 +85,5 @@ def _replica(job: Job, rank: int) -> int:
     slots = job.trace(rank).group_slots
     members = job.groups.ranks(int(job.group_slots(rank)[slots.index("dp")])) if "dp" in slots else None
     if members is None:
-        raise UsageError(f"rank {rank} sums gradients with nobody")
+        raise UsageError(f"rank {rank} has no peer to sum gradients with")
     return members.tolist().index(rank)

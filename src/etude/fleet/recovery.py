@@ -86,9 +86,11 @@ def asked(policy: Policy, view: View) -> str:
     if answer not in ANSWERS:
         raise UsageError(f"the recovery policy answered {answer!r}", hint=f"known: {', '.join(ANSWERS)}")
     if view.lost and answer == STAY:
-        raise UsageError("the recovery policy stays as it is after a fault, and would never go on", hint="restart")
+        raise UsageError("the recovery policy does nothing after a fault, so the run never continues", hint="restart")
     if view.lost and answer == WAIT and view.nodes_up >= view.nodes_needed:
-        raise UsageError("the recovery policy waits though all nodes are up, and would never go on", hint="restart")
+        raise UsageError(
+            "the recovery policy waits though all nodes are up, so the run never continues", hint="restart"
+        )
     return answer
 
 
@@ -96,9 +98,11 @@ def asked(policy: Policy, view: View) -> str:
 class Recovery:
     """Times of transitions, and what nodes there are beside the job's. The times are assumptions: say yours."""
 
-    detect_ns: float = figure("time", "until a fault is noticed, where its kind does not say", 60e9, zero=True)
-    restart_ns: float = figure("time", "to start all processes again, before the state is loaded", 300e9, zero=True)
-    regroup_ns: float = figure("time", "to form groups anew while processes live", 30e9, zero=True)
+    detect_ns: float = figure("time", "time until a fault is noticed, where its kind does not say", 60e9, zero=True)
+    restart_ns: float = figure(
+        "time", "time to start all processes again, before the state is loaded", 300e9, zero=True
+    )
+    regroup_ns: float = figure("time", "time to form groups anew while processes live", 30e9, zero=True)
     spares: str = figure("text", "nodes that stand by: a number; default: never short of one", "")
     reintegrate: bool = figure("flag", "nodes that come back are taken in at the next step", True)
     eject: bool = figure("flag", "slow nodes are left out once they are noticed", False)

@@ -72,7 +72,7 @@ def parse_retries(text: str) -> tuple[Stage, ...]:
     except ClusterError as problem:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     if len({stage.name for stage in found}) < len(found):
-        raise UsageError("--retry: two stages have one name", hint=HINT)
+        raise UsageError("--retry: two stages have the same name", hint=HINT)
     endless = [stage.name for stage in found[:-1] if not stage.tries]
     if endless:
         raise UsageError(f"--retry: nothing comes after `{endless[0]}`, which has no end", hint="tries=6")

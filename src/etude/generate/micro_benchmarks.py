@@ -57,7 +57,7 @@ class MicroOptions:
             raise UsageError("nothing to overlap with", hint="--compute 1ms gives each communication a compute node")
         if self.group and self.ranks % (self.group * self.stride):
             raise UsageError(
-                f"{self.ranks} ranks are no whole number of groups of {self.group} at stride {self.stride}",
+                f"{self.ranks} ranks are not a whole number of groups of {self.group} at stride {self.stride}",
                 hint=f"a multiple of {self.group * self.stride}",
             )
         if self.stride > 1 and not self.group:

@@ -79,7 +79,7 @@ def convert(
     activities = device_events(device, events)
     if not len(events) and not len(activities):
         raise TraceError(
-            "no operator, call or device activity is in it",
+            "it holds no operator, call or device activity",
             where=device.json.path,
             hint="is it a trace of the profiler?",
         )

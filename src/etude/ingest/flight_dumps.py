@@ -137,7 +137,10 @@ class _Nodes:
 
     def notes(self) -> Iterator[Note]:
         if self.untimed:
-            yield Note(self.rank, f"{self.untimed} communications are done, but not when: they are taken as instants")
+            yield Note(
+                self.rank,
+                f"{self.untimed} communications have completed at an unknown time: they are taken as instants",
+            )
         for name, count in sorted(self.unknown.items()):
             what = "whose operations were not recorded" if _is_marker(name) else "which is not known"
             yield Note(self.rank, f"{count} communications are called `{name[:80]}`, {what}; they are kept as they are")

@@ -138,7 +138,7 @@ def _typed(found: dict[str, Any], size: int, path: Path) -> _File:
     for listed in _listed(found):
         room -= len(listed)
         if room < 0:
-            raise FormatError(f"the dump says more than its {size:,} bytes can hold", path=path)
+            raise FormatError(f"the dump claims more entries than its {size:,} bytes can hold", path=path)
     try:
         return msgspec.convert({name: found.get(name) for name in _File.__struct_fields__}, _File)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError, RecursionError) as problem:
@@ -164,7 +164,7 @@ def _rank(found: _File, path: Path) -> int:
         return found.rank
     said = _RANK.search(path.name)
     if said is None:
-        raise UsageError("the dump does not say whose it is", where=str(path), hint="name it `trace_rank_3`")
+        raise UsageError("the dump does not say which rank it is of", where=str(path), hint="name it `trace_rank_3`")
     digits = said.group(1) or said.group(2)
     if len(digits) > 9 or int(digits) >= MAX_WORLD:
         raise FormatError(f"rank {digits[:20]} is too large", path=path, hint=f"at most {MAX_WORLD:,} ranks are read")

@@ -61,7 +61,7 @@ def convert_host(host: HostTrace, *, rank: int = 0, groups: Sequence[Mapping[str
     table = communications(host, None, rank=rank, groups=groups)
     nodes, row_of_comm = _nodes(host, table)
     if not len(nodes):
-        raise TraceError("no operator is in it", where=host.json.path, hint="was the observer stopped?")
+        raise TraceError("it holds no operator", where=host.json.path, hint="was the observer stopped?")
     trace, peers = _trace(host, nodes, table, row_of_comm)
     return Part(rank, trace, comm_groups(table), peers, notes=(Note(rank, NOTE),))
 

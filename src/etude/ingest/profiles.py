@@ -60,7 +60,7 @@ def _folder(path: Path) -> list[tuple[Path, Reader]]:
         runs = sorted(entry for entry in inside.iterdir() if entry.is_dir() and _hosts(entry))
         if len(runs) > 1:
             shown = ", ".join(f"`{run.name}`" for run in runs[:8])
-            raise UsageError(f"{len(runs)} runs are in it: {shown}", where=str(path), hint=f"name one: {runs[-1]}")
+            raise UsageError(f"it holds {len(runs)} runs: {shown}", where=str(path), hint=f"name one: {runs[-1]}")
         return _hosts(runs[0]) if runs else []
     return _hosts(path)
 
@@ -163,7 +163,7 @@ READERS: Final = (
 def read_job(path: Path, options: Mapping[str, Any]) -> Job:
     """The job of a profiler's file, or of a folder with a file for each host."""
     if options["groups"] is not None:
-        raise UsageError("a profiler's trace has its groups with it", where=str(path), hint="leave out --groups")
+        raise UsageError("a profiler's trace contains its groups", where=str(path), hint="leave out --groups")
     files = files_of(path)
     ranks: list[Linked] = []
     for file, reader in files:

@@ -55,7 +55,7 @@ def find_run(path: Path) -> tuple[str, list[RankFiles]]:
         return _listed(path)
     runs = _jobs(runs_in(path))
     if not runs:
-        raise UsageError("no device trace of PyTorch's profiler is in it", where=str(path), hint="`*.kineto.json.gz`")
+        raise UsageError("it holds no device trace of PyTorch's profiler", where=str(path), hint="`*.kineto.json.gz`")
     if len(runs) > 1:
         shown = ", ".join(f"`{name or '*'}` ({_said(ranks)})" for name, ranks in list(runs.items())[:8])
         first, of_it = next(iter(runs.items()))

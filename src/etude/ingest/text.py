@@ -53,7 +53,9 @@ def read_text(path: Path, ranks: int, *, passes: int = 1) -> Job:
         raise UsageError(f"{passes} passes", hint="at least 1")
     size = path.stat().st_size
     if size > MAX_BYTES:
-        raise FormatError(f"{size:,} bytes are no text workload", path=path, hint=f"at most {MAX_BYTES:,} are read")
+        raise FormatError(
+            f"{size:,} bytes are too many for a text workload", path=path, hint=f"at most {MAX_BYTES:,} are read"
+        )
     try:
         text = path.read_bytes().decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as problem:

@@ -69,7 +69,7 @@ def _by_step(one: Linked, own: tuple[int, ...], shared: list[int]) -> Linked:
         inside |= (trace.step < 0) & (one.start_ns >= began.min()) & (one.start_ns <= began.max())
     what = f"recorded {_steps(own)}, and is cut to {_steps(shared)}, which all ranks recorded"
     if not inside.any():
-        raise MismatchError(f"{what}; nothing of it lies in them", where=f"rank {one.part.rank}", hint=_HINT)
+        raise MismatchError(f"{what}; it holds nothing of these steps", where=f"rank {one.part.rank}", hint=_HINT)
     return cut(one, inside, what)
 
 

@@ -5,6 +5,8 @@ An interval goes from its start up to its end and may have no length.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from etude.kernels.compile import kernel
@@ -50,16 +52,20 @@ def depths(parent):
     return found
 
 
-@kernel
-def time_by_mask(start, end, bits, width):
+def time_by_mask(start: Any, end: Any, bits: Any, width: int) -> Any:
     """Time in which exactly the classes of a mask run, for each mask of `width` classes; 0 is time in which none does.
 
     Interval i belongs to the classes whose bits are set in bits[i]. Time runs from the first start to the last end.
     """
+    # NumPy sorts: a sort inside a kernel takes longer to compile than all the rest of it
+    return _time_by_mask(start, end, bits, width, np.argsort(start), np.argsort(end))
+
+
+@kernel
+def _time_by_mask(start, end, bits, width, opened, closed):
     total = np.zeros(1 << width, np.int64)
     if len(start) == 0:
         return total
-    opened, closed = np.argsort(start), np.argsort(end)
     alive = np.zeros(width, np.int64)
     mask = 0
     now = start[opened[0]]
@@ -85,12 +91,16 @@ def time_by_mask(start, end, bits, width):
     return total
 
 
-@kernel
-def merged(start, end):
+def merged(start: Any, end: Any) -> Any:
     """The union of intervals as disjoint intervals, ascending: (starts, ends). Touching ones become one."""
+    return _merged(start, end, np.argsort(start))
+
+
+@kernel
+def _merged(start, end, order):
     first, last = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
     count = 0
-    for i in np.argsort(start):
+    for i in order:
         if count and start[i] <= last[count - 1]:
             last[count - 1] = max(last[count - 1], end[i])
         else:

@@ -41,7 +41,9 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
     except ClusterError as problem:
         gone = ", ".join(f"{a}/{b}" for (a, b), factor in slow.items() if math.isinf(factor))
         raise ClusterError(
-            f"{problem.problem} without the links that failed: {gone}", where=topology.name, hint="nothing leads around"
+            f"{problem.problem} without the links that failed: {gone}",
+            where=topology.name,
+            hint="there is no other path",
         ) from None
     return made, [f"{int(failed.sum()):,} directed links have failed, and ways are searched around them"]
 
@@ -81,7 +83,7 @@ def links_between(topology: Topology, pair: tuple[End, End]) -> I64:
 def _vertex(topology: Topology, end: End) -> int:
     if isinstance(end, int):
         if not 0 <= end < len(topology):
-            raise UsageError(f"rank {end} sits on none of the {len(topology):,} devices", where=topology.name)
+            raise UsageError(f"rank {end} is not on any of the {len(topology):,} devices", where=topology.name)
         return int(topology.device[end])
     for vertex in range(len(topology.kind)):
         if topology.vertex_name(vertex) == end:

@@ -188,7 +188,7 @@ def _of_cluster(cluster: Cluster, given: Mapping[str, Any], where: str) -> Syste
     system = system_of({**own, **given}, where)
     if len(system) != count:
         problem = f"levels of {len(system):,} devices stand beside a graph of {count:,}"
-        raise ClusterError(problem, where=f"{where}: levels", hint="leave them away: they are worked out")
+        raise ClusterError(problem, where=f"{where}: levels", hint="leave them out: they are computed")
     if system.placement:
         topology = replace(topology, device=topology.device[list(system.placement)])
     if "device" not in given and "devices" not in given:
@@ -213,7 +213,7 @@ def _devices(cluster: Cluster, where: str) -> list[Device]:
     if empty and len(kinds) > 1:
         rank = int((cluster.figure_of == empty[0]).argmax())
         raise ClusterError(
-            f"nothing is said of the device of rank {rank}, and others have figures",
+            f"the device of rank {rank} is not described, and others are",
             where=where,
             hint="annotate all of them: 'host[:]xpu[:]'",
         )

@@ -135,7 +135,7 @@ def _far_apart(level: Any, known: Mapping[str, Region], where: str) -> Any:
     found = [known.get(name) or _named(name, known, where) for name in names]
     silent = next((one.name for one in found if not one.round_trip_ns), "")
     if silent:
-        raise ClusterError(f"nothing says how far region `{silent}` is", where=f"{where}: regions",
+        raise ClusterError(f"the round trip to region `{silent}` is not given", where=f"{where}: regions",
                            hint=f"regions: {{{silent}: {{round_trip: 80ms}}}} of the system")  # fmt: skip
     ways = sorted(found[i].round_trip_ns for i in range(len(found)) if names[i] not in names[:i])
     more = sum(ways[-2:]) / 2 if len(ways) > 1 else 0.0

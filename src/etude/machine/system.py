@@ -135,13 +135,13 @@ class Device:
         _check_peaks("peak", self.peak_flop_per_s)
         for name, peaks in self.units.items():
             if name in _NOT_A_UNIT or "+" in name or not peaks:
-                raise ClusterError(f"units: `{name}` has no rates, or a name that `--units` has another use for")
+                raise ClusterError(f"units: `{name}` has no rates, or a name that is reserved by `--units`")
             _check_peaks(f"units: {name}", peaks)
         for name in self.packed:
             if name not in self.units:
                 raise ClusterError(f"packed: no unit `{name}`", hint=f"known: {', '.join(self.units) or 'none'}")
         if self.units and not self.peak_flop_per_s:
-            raise ClusterError("units stand without `peak`, the rates where no unit is asked for",
+            raise ClusterError("units are given without `peak`, the rates where no unit is named",
                                hint="peak: those of the fastest unit")  # fmt: skip
         if self.power_w and self.idle_power_w >= self.power_w:
             raise ClusterError(f"idle_power: {self.idle_power_w:g} W is not below the limit of {self.power_w:g} W")
@@ -208,7 +208,7 @@ class Level:
 
     def __post_init__(self) -> None:
         if self.kind == LevelKind.NONE:
-            raise ClusterError("kind: says nothing", hint=f"known: {', '.join(k for k in LevelKind if k)}")
+            raise ClusterError("kind is missing", hint=f"known: {', '.join(k for k in LevelKind if k)}")
         if self.size < 1:
             raise ClusterError(f"size: {self.size} units")
         if not (self.bandwidth_bytes_per_s > 0 and math.isfinite(self.bandwidth_bytes_per_s)):
@@ -326,7 +326,7 @@ class System:
             raise ClusterError("levels: there is none", hint="one device alone is a level of size 1")
         names = [level.name for level in self.levels]
         if len(set(names)) < len(names):
-            raise ClusterError(f"levels: two have one name: {', '.join(names)}")
+            raise ClusterError(f"levels: two have the same name: {', '.join(names)}")
         unknown = [name for name in self.devices if name not in self.kinds]
         if unknown:
             raise ClusterError(f"devices: unknown kind `{unknown[0]}`", hint=f"known: {', '.join(self.kinds)}")
@@ -404,10 +404,10 @@ class System:
         dimensions still close.
         """
         if self.topology is not None:
-            raise UsageError(f"system `{self.name}` is a graph, which has the devices that it has")
+            raise UsageError(f"system `{self.name}` is a graph with a fixed number of devices")
         if self._is_slice(devices):
             if self.devices:
-                raise UsageError(f"system `{self.name}`: of a torus with several kinds of devices no slice is taken")
+                raise UsageError(f"system `{self.name}`: a torus with several kinds of devices cannot be sliced")
             return replace(self, levels=slice_of(self._torus, devices, self.name), placement=())
         levels = list(self.levels)
         below = math.prod(level.size for level in levels[:-1])
@@ -461,7 +461,9 @@ def slice_of(torus: Sequence[Level], devices: int, name: str) -> tuple[Level, ..
     shape = _most_cubic([level.size for level in torus], devices)
     if not shape:
         sizes = "x".join(str(level.size) for level in torus)
-        raise UsageError(f"system `{name}`: {devices} devices are no slice of its {sizes}", hint="take a power of two")
+        raise UsageError(
+            f"system `{name}`: {devices} devices are not a slice of its {sizes}", hint="take a power of two"
+        )
     closes = [not level.wrap or size % level.wrap == 0 for level, size in zip(torus, shape, strict=True)]
     if any(level.wrap_together for level in torus) and not all(closes):
         closes = [False] * len(shape)

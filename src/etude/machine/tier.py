@@ -73,16 +73,16 @@ def check_tiers(tiers: Sequence[Tier], levels: Sequence[str]) -> None:
         if tier.per not in scopes:
             raise ClusterError(f"tiers: `{tier.name}`: per: no level `{tier.per}`", hint=f"known: {', '.join(scopes)}")
     if len(by_name) < len(tiers):
-        raise ClusterError(f"tiers: two have one name: {', '.join(tier.name for tier in tiers)}")
+        raise ClusterError(f"tiers: two have the same name: {', '.join(tier.name for tier in tiers)}")
     for tier in tiers:
         seen = [tier.name]
         while tier.below:
             if tier.below not in by_name:
                 raise ClusterError(
-                    f"tiers: `{tier.name}` lies above `{tier.below}`, which is none",
+                    f"tiers: `{tier.name}` lies above `{tier.below}`, which is not a tier",
                     hint=f"known: {', '.join(by_name)}",
                 )
             tier = by_name[tier.below]
             if tier.name in seen:
-                raise ClusterError(f"tiers: a circle: {' > '.join([*seen, tier.name])}")
+                raise ClusterError(f"tiers: a cycle: {' > '.join([*seen, tier.name])}")
             seen.append(tier.name)

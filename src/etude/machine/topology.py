@@ -159,13 +159,13 @@ class Topology:
 def _check(topology: Topology) -> None:
     where, vertices = topology.name, len(topology.kind)
     if len(topology.device) == 0:
-        raise ClusterError("there is no device in it", where=where)
+        raise ClusterError("it has no device", where=where)
     for name in ("src", "dst"):
         ends = getattr(topology, name)
         if len(ends) and not 0 <= ends.min() <= ends.max() < vertices:
-            raise ClusterError(f"a link's `{name}` is none of its {vertices} vertices", where=where)
+            raise ClusterError(f"a link's `{name}` is not one of its {vertices} vertices", where=where)
     if not 0 <= topology.device.min() <= topology.device.max() < vertices:
-        raise ClusterError(f"a rank sits on none of its {vertices} vertices", where=where)
+        raise ClusterError(f"a rank is not on any of its {vertices} vertices", where=where)
     if len(np.unique(topology.device)) != len(topology.device):
         raise ClusterError("two ranks sit on one vertex", where=where)
     bad = np.flatnonzero(~((topology.bytes_per_s > 0) & np.isfinite(topology.bytes_per_s)))

@@ -54,7 +54,7 @@ class PlanCard:
     global_batch: int = figure("count", "samples of a step", 0, zero=True)
     seq: int = figure("count", "sequence length", 0, zero=True)
     requests: int = figure("count", "requests that are served", 0, zero=True)
-    precision: str = figure("text", "of activations and products", "")
+    precision: str = figure("text", "data type of activations and products", "")
     recompute: str = figure("text", "what is computed twice", "")
     tokens_per_step: int = figure("count", "tokens of a step on all ranks; serving: that come out", 0, zero=True)
     model_flops_per_step: int = figure("count", "FLOPs that the model needs for a step, on all ranks", 0, zero=True)

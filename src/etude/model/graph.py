@@ -66,7 +66,7 @@ def dependencies(trace: Trace, which: Which = "both") -> Csr:
 
 
 def successors(trace: Trace, which: Which = "both") -> Csr:
-    """Who waits for each node: ascending, twice where a dependency is there twice."""
+    """Who waits for each node: ascending, twice where a dependency appears twice."""
     dep = dependencies(trace, which)
     return Csr(*reverse(dep.start, dep.rows))
 

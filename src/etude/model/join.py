@@ -53,7 +53,7 @@ def places_of(jobs: Sequence[Job], given: Places | None = None) -> list[I64]:
         both = [k for k, ranks in enumerate(places) if twice[0] in ranks]
         raise UsageError(
             f"jobs {both[0]} and {both[1]} overlap: both are placed on {ranges(twice)}",
-            hint="a rank of the system runs one job at a time; leave --place away: one after the other",
+            hint="a rank of the system runs one job at a time; without --place jobs get ranks one after the other",
         )
     return places
 

@@ -280,7 +280,7 @@ def _uses(job: Job, at: I32, group: I64, side: I32) -> Uses:
 
 
 def group_ranks(job: Job, group: I64, rank: I32) -> I32:
-    """Position of each rank among its group's members (the first, if it is there twice); -1 where it is none."""
+    """Position of each rank among its group's members (the first, if it appears twice); -1 where it is none."""
     groups = job.groups
     span = 1 + max(int(groups.members.max(initial=0)), int(rank.max(initial=0)))
     owner = np.repeat(np.arange(len(groups), dtype=np.int64), np.diff(groups.start))

@@ -44,7 +44,7 @@ def spell(trace: Trace, heap: U8) -> tuple[U8, I64]:
     """The heap with the reasons of each explained node behind it, and their offsets; -1 on nodes without any."""
     for why in (trace.data_why, trace.ctrl_why):
         if len(why) and int(why.max()) >= len(LETTERS):
-            raise TraceError(f"a dependency has reason {int(why.max())}, which is none of {len(LETTERS)}")
+            raise TraceError(f"a dependency has reason {int(why.max())}, which is not one of the {len(LETTERS)}")
     offset = np.full(len(trace), -1, np.int64)
     base = len(heap) - text.PAD
     size = _place(explained(trace), trace.data_start, trace.ctrl_start, base, offset)

@@ -70,7 +70,7 @@ def _bound(name: str) -> Bound:
         call, _, _ = torch._C._get_operation_overload(base, overload)
         schema = torch._C._get_schema(base, overload)
     except (RuntimeError, TypeError, ValueError):
-        raise UnknownOperatorError(f"`{name}` is no operator of PyTorch {torch.__version__}") from None
+        raise UnknownOperatorError(f"`{name}` is not an operator of PyTorch {torch.__version__}") from None
     positional = [a for a in schema.arguments if not a.kwarg_only]
     kinds = [str(r.type) for r in schema.returns]
     single = kinds == ["Tensor"]

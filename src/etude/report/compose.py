@@ -33,7 +33,7 @@ from etude.view.page import Figure, Page, Section, Told, timeline
 
 NOTHING = Told(
     "good",
-    "Nothing stands out.",
+    "No findings.",
     "No part of the time, no rank and no single operation passes the limit from which it is reported; the sections "
     "below have the figures.",
 )
@@ -141,7 +141,7 @@ def _doubts(subject: Subject) -> list[Told]:
             Told(
                 "warn",
                 "Nothing in this run takes time.",
-                "A collective of one rank has nobody to talk to, "
+                "A collective of one rank has no peers, "
                 "and work without FLOPs, bytes or a duration takes none: give all ranks, or what work costs.",
             )
         )

@@ -83,12 +83,12 @@ def _headline(row: dict[str, Any]) -> str:
 
 def section(subject: Subject) -> Section:
     if len(subject.run.job) < 2:
-        return Section(SECTION, "Stragglers", "", empty="One rank alone has nobody to wait for. Give the traces of all "
-                       "ranks to see who holds the others up.")  # fmt: skip
+        return Section(SECTION, "Stragglers", "", empty="A single rank waits for no other. Give the traces of all "
+                       "ranks to see which one delays the others.")  # fmt: skip
     rows = subject.stragglers.to_pylist()
     if not rows:
-        return Section(SECTION, "Stragglers", "", empty="No rank, link or host is slower than its peers, and nobody is "
-                       "missing.")  # fmt: skip
+        return Section(SECTION, "Stragglers", "", empty="No rank, link or host is slower than its peers, and no rank "
+                       "is missing.")  # fmt: skip
     columns = [
         Heading("rank", "rank"), Heading("kind", "what", lambda k: SAID.get(k, k), number=False),
         Heading("slowdown_pct", "slower by", lambda v: f"{v:.1f}%"), Heading("pattern", "when", number=False),

@@ -41,7 +41,7 @@ def solve(given: Given, asked: Asked) -> Found:
     else:
         judge.take(space)
     if not judge.good:
-        raise UsageError(f"no candidate is left; the first: {judge.first_error or 'limits refuse all'}",
+        raise UsageError(f"no candidate is left; the first: {judge.first_error or 'the limits exclude all candidates'}",
                          where=given.where)  # fmt: skip
     left = whole - len(judge.good) - sum(judge.pruned.values())
     judge.pruned["when" if method == "all" else "not tried, or `when`"] += left
@@ -100,7 +100,7 @@ def _signs(score: Mapping[str, Any], better: Any, where: str) -> dict[str, int]:
     if not isinstance(better, Mapping) or any(v not in ("higher", "lower") for v in better.values()):
         raise UsageError("`better` says higher or lower of a score", where=where, hint="better: {mfu: higher}")
     if unknown := [name for name in better if name not in score]:
-        raise UsageError(f"`better` names `{unknown[0]}`, which is no score", where=where)
+        raise UsageError(f"`better` names `{unknown[0]}`, which is not a score", where=where)
     return {str(name): -1 if better.get(name) == "higher" else 1 for name in score}
 
 

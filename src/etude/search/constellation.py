@@ -167,5 +167,5 @@ def _from_table(path: Path) -> tuple[Sky, list[str]]:
         graphs.setdefault(time, []).append((a, b, latency, rate_of(row["rate"], at)))
     times = list(graphs)
     if times[0] != 0 or times != sorted(times):
-        raise UsageError("times must begin with 0 and rise", where=str(path))
+        raise UsageError("times must start at 0 and increase", where=str(path))
     return sky_of(list(graphs.items()), len(names)), list(names)

@@ -61,7 +61,7 @@ class Asked:
     def once(self, what: str) -> None:
         """Refuses to search again in a space that does not change with time."""
         if self.again_s:
-            raise UsageError(f"{what} do not change with time", where="--again", hint="leave --again away")
+            raise UsageError(f"{what} do not change with time", where="--again", hint="leave out --again")
 
     @property
     def alone(self) -> bool:

@@ -121,5 +121,5 @@ def _from_file(path: Path, latency_ns: int) -> Link:
         except UsageError as problem:
             raise UsageError(problem.problem, where=f"{path}: row {number}", hint=problem.hint) from None
     if starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
-        raise UsageError("times must begin with 0 and rise", where=str(path))
+        raise UsageError("times must start at 0 and increase", where=str(path))
     return Link(tuple(starts), tuple(rates), latency_ns)

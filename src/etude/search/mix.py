@@ -145,7 +145,7 @@ def _hours(given: Given, models: Mapping[str, Wanted], kinds: Sequence[Kind]) ->
             raise UsageError(f"no model `{row.model}`", where=str(given.keys["demand"]),
                              hint=f"known: {', '.join(models)}")  # fmt: skip
         if row.model in asks.setdefault(row.hour, {}):
-            raise UsageError(f"hour {row.hour}: `{row.model}` stands twice", where=str(given.keys["demand"]))
+            raise UsageError(f"hour {row.hour}: `{row.model}` appears twice", where=str(given.keys["demand"]))
         asks[row.hour][row.model] = row.rate
     supply = table(given, "available", Supply) if "available" in given.keys else []
     known = {one.kind for one in kinds}

@@ -63,7 +63,7 @@ def client_of(device: Device, host: Device) -> Client:
     link = device.host_link
     if link is None:
         raise ClusterError(
-            f"device `{device.name}` says nothing of its link to the host", hint="`host_link` in its file"
+            f"device `{device.name}` does not specify its link to the host", hint="`host_link` in its file"
         )
     reached = [(one.ops.get("gemm") or OpCost()).flop_efficiency * one.peak("bf16") / 1e3 for one in (device, host)]
     return Client(

@@ -26,7 +26,7 @@ def table(given: Given, key: str, cls: type[T], name: str = "") -> list[T]:
         if name:
             one = row.get(name, "").strip()
             if one in seen:
-                raise UsageError(f"`{one}` stands twice", where=where)
+                raise UsageError(f"`{one}` appears twice", where=where)
             seen.add(one)
     if not found:
         raise UsageError("has no row", where=file)

@@ -123,7 +123,7 @@ def _flows(given: Given) -> dict[str, Workflow]:
     for name in names:
         files = [str(path) for path in sorted(given.folder.glob(name))] if not Path(name).is_absolute() else [name]
         if not files and any(sign in name for sign in "*?["):
-            raise UsageError(f"no file is like `{name}`", where=given.where)
+            raise UsageError(f"no file matches `{name}`", where=given.where)
         for path in files or [name]:
             stem = Path(path).stem
             if stem in found:
@@ -168,6 +168,6 @@ def _kept(rows: list[Row], given: Given) -> tuple[list[Row], dict[str, int]]:
         else:
             good.append({key: value for key, value in row.items() if key != "error"})
     if not good:
-        first = next((row["error"] for row in rows if row["error"]), "limits refuse all")
+        first = next((row["error"] for row in rows if row["error"]), "the limits exclude all candidates")
         raise UsageError(f"no candidate is left; the first: {first}", where=given.where)
     return good, pruned

@@ -55,7 +55,7 @@ def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16")
     """Tensor parallelism over all ranks of a replica; experts are spread over `ep` of them, or each is split like the
     other layers."""
     if ep > 1 and not model.experts:
-        raise UsageError(f"`{model.name}` has no experts", hint="leave --ep away")
+        raise UsageError(f"`{model.name}` has no experts", hint="leave out --ep")
     if ep > 1 and tp % ep:
         hint = "an --ep that divides --tp, or --tp times --replicas: replicas that share experts"
         raise UsageError(f"experts over {ep} of {tp} ranks", hint=hint)

@@ -74,7 +74,7 @@ class Engine:
         "choice", "who gives way reads again, or leaves its keys and values with the host", Preemption.RECOMPUTE,
         of=Preemption,
     )  # fmt: skip
-    swap_bandwidth_bytes_per_s: int = figure("bandwidth", "between a rank and its host", 25_000_000_000)
+    swap_bandwidth_bytes_per_s: int = figure("bandwidth", "bandwidth between a rank and its host", 25_000_000_000)
     num_speculative_tokens: int = figure("count", "tokens that a draft proposes for a sequence", 0, zero=True)
     acceptance: float = figure("fraction", "chance that the next of these is right", 0.7, zero=True)
     exit_depth: float = figure("fraction", "part of the layers that tokens out go through", 1.0)

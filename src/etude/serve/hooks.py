@@ -121,7 +121,7 @@ class Asked:
             roles = ("decode",) if what == of.PLACE else ("both", "prefill")
             allowed = [one.number for one in given if one.open and one.role in roles]
         if hook is None:
-            raise UsageError("nobody says where it goes", where=where)
+            raise UsageError("no pool is named for it", where=where)
         found = called(hook, where, request, given, now_s)
         state.clock[of.CHOSEN] = number_of(found, allowed, hook, where)
 

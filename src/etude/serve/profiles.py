@@ -72,7 +72,7 @@ def profile_tables(folder: Path, model: Model, tp: int, *, spread: int = 1, grou
     part = folder / f"tp{tp}"
     if not (part / "dense.csv").is_file():
         there = ", ".join(sorted(p.name for p in folder.glob("tp[0-9]*"))) or "nothing"
-        raise FormatError(f"no profile of {tp} ranks is in it", path=folder, hint=f"there: {there}")
+        raise FormatError(f"it has no profile of {tp} ranks", path=folder, hint=f"there: {there}")
     meta = read_mapping(folder / "meta.yaml") if (folder / "meta.yaml").is_file() else {}
     named = str(meta.get("model", ""))
     if named and named.rpartition("/")[2].lower() != model.name.rpartition("/")[2].lower():

@@ -174,7 +174,7 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
         if tokens[1] == 0:
             if _failed(plain, tokens):
                 continue
-            raise FormatError("no token out", path=path, where=where, hint="leave such rows away")
+            raise FormatError("no token out", path=path, where=where, hint="remove such rows")
         found.append((at, *tokens, number))
     if not found:
         raise FormatError("no request with an answer in it", path=path)

@@ -159,13 +159,13 @@ def ready_for(requests: Requests, engine: Engine, groups: Sequence[Group], optio
 def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Rules:
     router, hooks = options.router if isinstance(options.router, str) else "", options.hooks
     if router.removesuffix(STEAL) in ("prefix", "affinity") and engine.caching.mode == "none":
-        raise UsageError(f"the router `{router}` looks for what a cache has", hint="--cache prefix")
+        raise UsageError(f"the router `{router}` needs a cache", hint="--cache prefix")
     admit, value = admit_code(options.admit)
     if admit == of.SLACK and not options.tpot_ns:
         raise UsageError("slack counts from a limit for each token", hint="--slo tpot=50ms")
     swap = max(group.token_bytes for group in groups) * 1e9 / engine.swap_bandwidth_bytes_per_s
     if engine.preemption_mode == "swap" and not swap:
-        raise UsageError("nothing says how many bytes the keys and values of a token have", hint="recompute")
+        raise UsageError("the size of the keys and values of a token is not known", hint="recompute")
     more: dict[str, Any] = {"apart": int(any(group.role != of.BOTH for group in groups))}
     if hooks.route is not None:
         router = ""
@@ -283,7 +283,7 @@ def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State,
                 f"{requests.prompt[i]:,} tokens in and {requests.output[i]:,} out never fit the {least:,} blocks of "
                 f"{rules.block} tokens of a replica",
                 where=f"request {i}",
-                hint="more ranks in --tp, more memory, or leave it away",
+                hint="more ranks in --tp, more memory, or leave it out",
             )
 
 

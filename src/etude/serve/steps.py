@@ -125,7 +125,7 @@ def step_cost(
 def _axis(values: Any, name: str) -> F64:
     found = np.ascontiguousarray(values, np.float64)
     if not len(found) or (np.diff(found) <= 0).any():
-        raise UsageError(f"step costs: places of `{name}` do not rise")
+        raise UsageError(f"step costs: places of `{name}` are not ascending")
     return found
 
 

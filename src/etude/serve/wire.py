@@ -79,7 +79,7 @@ def _read(path: Path) -> list[Codec]:
         found.append(codec)
     names = [codec.name for codec in found]
     if len(set(names)) != len(names):
-        raise FormatError("two codecs have one name", path=path)
+        raise FormatError("two codecs have the same name", path=path)
     return found
 
 

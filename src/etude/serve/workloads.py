@@ -196,7 +196,7 @@ def request_stream(
     """Those of a file (sorted by time if asked, the first so many, at a rate if one is given), of a generator, or
     drawn: all alike, or with the lengths of the file `like`."""
     if path is not None and (like is not None or diurnal):
-        raise UsageError("--lengths and --diurnal are of requests that are drawn", hint="leave --requests away")
+        raise UsageError("--lengths and --diurnal are of requests that are drawn", hint="leave out --requests")
     if path is None:
         random = np.random.default_rng(seed)
         arrival = arrivals(rate_per_s, count, cv, diurnal, random)

@@ -83,7 +83,7 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         wrong = np.flatnonzero(known & ((trace.duration_ns < 0) | (trace.duration_ns > LONGEST_NS)))
         if len(wrong):
             where = f"node {trace.source_id[wrong[0]]}"
-            raise TraceError(f"a duration of {trace.duration_ns[wrong[0]]:,} ns cannot be", where=where)
+            raise TraceError(f"a duration of {trace.duration_ns[wrong[0]]:,} ns is not valid", where=where)
         cost = trace.duration_ns.copy()
         comp, memory = trace.kind == Kind.COMP, IS_MEMORY[trace.kind]
         fixed = ~comp & ~memory & ~IS_COMM[trace.kind]
@@ -224,7 +224,7 @@ def _memory(trace: Trace, memory: Bool, cost: I64, device: Device, options: Opti
     own = device.memory_bandwidth_bytes_per_s
     if not own and not far.all():
         raise ClusterError(
-            f"device `{device.name}` says nothing of its memory's bandwidth, and the job has memory nodes",
+            f"device `{device.name}` does not specify its memory bandwidth, and the job has memory nodes",
             hint="`memory_bandwidth` of the device, or a remote memory",
         )
     rate = np.where(far, remote.bytes_per_s if remote else np.inf, own or np.inf)

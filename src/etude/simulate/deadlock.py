@@ -50,7 +50,7 @@ def explain(lowered: Lowered, nodes: Table) -> DeadlockError:
         lines.append(f"  ... and {len(waits) - SHOWN:,} more")
     circle = _circle(lowered, waits)
     if circle:
-        lines.append(f"circle: {circle}")
+        lines.append(f"cycle: {circle}")
     lines += [f"cause: {cause}" for cause in causes]
     causes += [f"{_who(lowered, w.at)}: {w.text}" for w in cycles]
     return DeadlockError("\n".join(lines), waiting=tuple(_record(lowered, w) for w in waits), causes=tuple(causes))

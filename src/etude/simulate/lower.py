@@ -89,7 +89,7 @@ def lower(job: Job, system: System, options: Options) -> tuple[Lowered, list[str
         )
     notes = costs.notes()
     if programs.missing:
-        notes.append(f"{programs.missing:,} dependencies are on nodes that are not in the files, and hold nothing up")
+        notes.append(f"{programs.missing:,} dependencies are on nodes that are not in the files, and are ignored")
     done = dict(costs.unit_flops)
     return Lowered(source, plain, system, options, matching, groups, classes, programs, base, costs.taken, done), notes
 
@@ -130,7 +130,7 @@ def _classes(
 ) -> RankClasses:
     why = options.why_not_folded
     if options.fold and why:
-        raise UsageError(f"the ranks cannot be folded: {why}", hint="leave --fold away, or the option")
+        raise UsageError(f"the ranks cannot be folded: {why}", hint="leave out --fold, or the option")
     if options.fold is False or why:
         return alone(len(job.ranks), len(groups.group))
     start = np.stack([program_of.astype(np.int64), np.zeros(len(job.ranks), np.int64)], 1)
@@ -148,6 +148,6 @@ def _classes(
     if options.fold and len(classes) == len(job.ranks) > 1:
         raise UsageError(
             "the ranks cannot be folded: no two of them run the same program at the same speed with like partners",
-            hint="leave --fold away: all ranks are simulated",
+            hint="leave out --fold: all ranks are simulated",
         )
     return classes

@@ -318,7 +318,7 @@ def _lone(lowered: Lowered, notes: list[str]) -> _Part:
     factor = link_factors(links.src[link], links.dst[link], lowered.options)
     time_ns = _slowed(time_ns, factor, np.ones(len(link), bool))
     if (sender >= 0).any():
-        notes.append(f"{int((sender >= 0).sum()):,} eager sends are received by nobody")
+        notes.append(f"{int((sender >= 0).sum()):,} eager sends have no matching receive")
     member = np.where(is_send, 0, 1)
     comers, none = np.full(len(link), 2, np.int32), np.zeros(len(link), np.uint8)
     lag_ns = np.zeros(len(link), np.int64)
@@ -352,7 +352,7 @@ def _singles(lowered: Lowered, notes: list[str]) -> tuple[I64, I64]:
         times.append(np.where(recorded == UNKNOWN, modelled, recorded))
     absent = sum(map(len, nodes))
     if absent:
-        notes.append(f"{absent:,} sends and receives have a peer that is not in the job, and wait for nobody")
+        notes.append(f"{absent:,} sends and receives have a peer that is not in the job, and do not wait")
     for i, at in enumerate(lowered.classes.first.tolist()):
         found = _peerless(lowered, i, at)
         nodes.append(found[0])

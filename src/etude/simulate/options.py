@@ -254,7 +254,7 @@ class Options:
             raise UsageError("compute times `ops` and a database of operators go together", hint="--ops FILE")
         check_shares(self.share)
         if (self.share or self.contention) and self.overlap != Overlap():
-            raise UsageError("shares and contention stand in the place of overlap factors", hint="one of both")
+            raise UsageError("shares and contention replace overlap factors", hint="one of both")
         if self._has_links:
             self._check_links()
 
@@ -268,13 +268,15 @@ class Options:
             check_on_links(self.share)
             return self
         if self.link_stats:
-            raise UsageError("statistics of links: closed forms know none", hint="--network flow or links")
+            raise UsageError("statistics of links: closed forms have none", hint="--network flow or links")
         if self.routing != Routing.STATIC:
-            raise UsageError(f"routing: closed forms know no ways, and `{self.routing}` is one", hint="--network flow")
+            raise UsageError(
+                f"routing: closed forms have no paths, which `{self.routing}` needs", hint="--network flow"
+            )
         named = [pair for pair in self.slow_links if not all(isinstance(end, int) for end in pair)]
         if named:
             raise UsageError(
-                f"slow link {named[0][0]}/{named[0][1]}: closed forms know ranks, not links", hint="--network flow"
+                f"slow link {named[0][0]}/{named[0][1]}: closed forms model ranks, not links", hint="--network flow"
             )
         if system.irregular:
             raise UsageError(
@@ -317,7 +319,7 @@ class Options:
     def _check_changes(self) -> None:
         if self.network == Network.ANALYTIC:
             raise UsageError(
-                "links that change during the run: closed forms know the time of a whole operation, and no links",
+                "links that change during the run: closed forms give the time of a whole operation, and have no links",
                 hint="--network flow",
             )
         last = {frozenset(change.ends): change for change in self.link_changes}
@@ -333,12 +335,12 @@ class Options:
         if self.collective_times == Times.RECORDED:
             raise UsageError(
                 f"recorded times of collectives use no links: they are for closed forms, not for `{self.network}`",
-                hint="leave it away, or take --network analytic",
+                hint="leave it out, or use --network analytic",
             )
         if self.fold:
             raise UsageError(
-                f"the ranks cannot be folded: with network `{self.network}` they share links, and no two are alike",
-                hint="leave --fold away: all ranks are simulated",
+                f"the ranks cannot be folded: with network `{self.network}` they share links, so none are equivalent",
+                hint="leave out --fold: all ranks are simulated",
             )
 
 

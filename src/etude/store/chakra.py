@@ -76,7 +76,7 @@ def find_ranks(path: Path, suffixes: Sequence[str] = SUFFIXES) -> tuple[str, dic
                 files = sets.setdefault(found["stem"], {})
                 rank = _rank(found["rank"], folder / entry)
                 if rank in files:
-                    raise UsageError(f"rank {rank} is there twice: {files[rank].name} and {entry}", where=str(folder))
+                    raise UsageError(f"rank {rank} appears twice: {files[rank].name} and {entry}", where=str(folder))
                 files[rank] = folder / entry
     # `run.1.json` may be the group file of `run.1`, and then it is not rank 1 of `run`
     groups = {folder / f"{name}.json" for name in sets}

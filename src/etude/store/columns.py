@@ -178,7 +178,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     sizes = [manifest.world_size, manifest.ranks, manifest.traces, *manifest.layouts]
     sizes += [n for c in manifest.chunks for n in (c.first, c.nodes, c.data, c.ctrl, c.attrs)]
     if min(sizes) < 0 or max(sizes) >= 1 << 40 or sum(manifest.layouts) >= 1 << 32 or manifest.world_size > MAX_WORLD:
-        raise FormatError("holds a count that cannot be", path=path, hint=REPLACED)
+        raise FormatError("holds an invalid count", path=path, hint=REPLACED)
     try:
         check_name(manifest.name)
     except UsageError as problem:

@@ -56,7 +56,7 @@ def read_trace_rows(folder: Path, traces: int) -> TraceRows:
     counts = {n: file.numbers(found[n], n) for n in ("nodes", "data_deps", "ctrl_deps", "attrs", "peer_slots")}
     for name, column in counts.items():
         if len(column) and (column.min() < 0 or column.max() >= 1 << 40):
-            raise file.error(f"column `{name}` holds a count that cannot be")
+            raise file.error(f"column `{name}` holds an invalid count")
     slot_start, labels, _ = file.lists(found["group_slots"], "group_slots")
     missing_start, missing, _ = file.lists(found["missing"], "missing")
     kind_start, lane_kind, _ = file.lists(found["lane_kind"], "lane_kind")

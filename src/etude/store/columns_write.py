@@ -155,7 +155,9 @@ def node_table(pieces: Sequence[ColumnPiece], used: Sequence[str], extras: bool)
         if name in schema.WORDS:
             words = schema.WORDS[name]
             if len(column) and int(column.max()) >= len(words):
-                raise TraceError(f"column `{name}` holds {int(column.max())}, which is none of its {len(words)} values")
+                raise TraceError(
+                    f"column `{name}` holds {int(column.max())}, which is not one of its {len(words)} values"
+                )
             codes = column.astype(np.int32)
             codes[column == 0] = -1 if name not in schema.NEVER_NULL else 0
             columns[name] = coded(codes, pa.array(words))
@@ -191,7 +193,7 @@ def dep_table(pieces: Sequence[ColumnPiece]) -> tuple[Any, int, int]:
     columns: dict[str, Any] = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     why = columns["why"].astype(np.int32)
     if len(why) and int(why.max()) >= len(schema.WHYS):
-        raise TraceError(f"a dependency has reason {int(why.max())}, which is none of {len(schema.WHYS)}")
+        raise TraceError(f"a dependency has reason {int(why.max())}, which is not one of the {len(schema.WHYS)}")
     columns["why"] = coded(why, pa.array(schema.WHYS))
     columns["kind"] = coded(np.repeat(np.arange(2, dtype=np.int32), counts), pa.array(schema.EDGES))
     return table("deps", columns), counts[0], counts[1]

@@ -32,7 +32,7 @@ def read_timing(job: Job, path: Path) -> Timing:
         ids = table["source_id"].cast(pa.uint64()).to_numpy()
         times = [table[name].cast(pa.int64()).fill_null(UNKNOWN).to_numpy() for name in COLUMNS[2:]]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:
-        raise FormatError(f"a column is no column of whole numbers: {problem}", path=path) from None
+        raise FormatError(f"a column does not hold whole numbers: {problem}", path=path) from None
     starts, ends = [], []
     order = np.argsort(rank, kind="stable")
     for at, r in enumerate(job.ranks.tolist()):

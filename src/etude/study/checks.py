@@ -74,7 +74,7 @@ def _mean(values: list[Any]) -> Any:
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return values[0] if len(set(values)) == 1 else float(np.mean(values))
     if any(v != values[0] for v in values):
-        raise UsageError("values that are no numbers differ between seeds")
+        raise UsageError("values that are not numbers differ between seeds")
     return values[0]
 
 

@@ -97,7 +97,7 @@ def _plain(value: Any) -> Any:
     """Numbers and arrays of NumPy as JSON has them."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise UsageError(f"the function returns {type(value).__name__}, which is no column",
+    raise UsageError(f"the function returns {type(value).__name__}, which cannot be a column",
                      hint="numbers, texts, lists of them")  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def kept_in(folder: Path | None, again: bool = False) -> Iterator[Results]:
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError("another run of this study is at work", where=str(folder)) from None
+            raise UsageError("another run of this study is in progress", where=str(folder)) from None
         known = {**_table(folder / FILE), **_lines(journal)}
         if again:
             known = {key: found for key, found in known.items() if not found["error"]}

@@ -127,7 +127,7 @@ def spec_of(
     mentioned = frozenset(named_in([shared, *variants.values()], where))
     if neutral:
         if not switched:
-            raise UsageError("says nothing of how its mechanism is switched off", where=where, hint="neutral: {...}")
+            raise UsageError("does not say how its mechanism is switched off", where=where, hint="neutral: {...}")
         first = next(iter(variants))
         variants = {n: dict(p) if n == first else {**p, **switched} for n, p in variants.items()}
     space = _space(used, where)

@@ -173,7 +173,7 @@ def check(learned: Learned, path: Path) -> None:
         for knots in (spread.rank, spread.step, spread.both):
             fine &= len(knots) != 1 and all(factor > 0 for _, factor in knots) and _ascending(knots)
     if not fine:
-        raise FormatError("a learned model that does not hang together", path=path, hint="learn it again")
+        raise FormatError("a learned model that is inconsistent", path=path, hint="learn it again")
 
 
 def _ascending(knots: Knots) -> bool:

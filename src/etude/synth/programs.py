@@ -87,7 +87,7 @@ def programs_of(job: Job, words: dict[str, int]) -> list[LearnedProgram]:
 def _program(job: Job, number: int, trace: Trace, words: dict[str, int]) -> LearnedProgram:
     order = order_of(trace)
     if len(order) < len(trace):
-        raise TraceError("nodes wait for one another in a circle, so there is no order to learn", where=job.name)
+        raise TraceError("nodes wait for one another in a cycle, so there is no order to learn", where=job.name)
     step = _steps(trace, order)
     by_step = np.argsort(
         step, kind="stable"

@@ -23,12 +23,12 @@ svg{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;background:#f
 rect{stroke-width:1.2}text{fill:#1c2430}path{fill:none;stroke:#8b96a5;stroke-width:1.2}
 path.ctrl{stroke-dasharray:4 3}#tip path{stroke:none;fill:#8b96a5}
 .compute rect{fill:#d7e8f7;stroke:#0072b2}.communication rect{fill:#fbe3c8;stroke:#d55e00}
-.memory rect{fill:#d5efe5;stroke:#009e73}.host rect{fill:#ece7f4;stroke:#7a68a6}
+.memory rect{fill:#d5efe5;stroke:#009e73}.copy rect{fill:#e3f0d0;stroke:#6a8f1f}.host rect{fill:#ece7f4;stroke:#7a68a6}
 .other rect,.none rect{fill:#eef0f3;stroke:#8b96a5}.centre rect{stroke-width:3.5}
 .legend text,text.below{fill:#5b6675}text.below{font-size:10.5px}
 @media(prefers-color-scheme:dark){svg{background:#12161c}text{fill:#e6ebf2}path{stroke:#6d7a8c}
 #tip path{fill:#6d7a8c}.compute rect{fill:#12324a;stroke:#56b4e9}.communication rect{fill:#4a2a12;stroke:#e69f4f}
-.memory rect{fill:#0f3a2d;stroke:#35c492}.host rect{fill:#2c2540;stroke:#a996d6}
+.memory rect{fill:#0f3a2d;stroke:#35c492}.copy rect{fill:#2b3a12;stroke:#9cc24a}.host rect{fill:#2c2540;stroke:#a996d6}
 .other rect,.none rect{fill:#262d37;stroke:#6d7a8c}.legend text,text.below{fill:#9aa6b5}}
 """
 

@@ -116,7 +116,7 @@ def by_depth(parent: I64) -> list[int]:
     while (depth < 0).any():
         known = (depth < 0) & (depth[parent] >= 0)
         if not known.any():
-            raise AssertionError("a tree with a circle")
+            raise AssertionError("the tree has a cycle")
         depth[known] = depth[parent[known]] + 1
     return np.argsort(depth, kind="stable").tolist()
 

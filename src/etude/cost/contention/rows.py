@@ -122,5 +122,5 @@ def _number(row: Mapping[str, str], name: str, at: str, default: float | None = 
     except ValueError:
         raise UsageError(f"`{name}`: `{text}` is not a number", where=at) from None
     if not 0 <= value < 1e18:
-        raise UsageError(f"`{name}`: {text} is outside what can be", where=at)
+        raise UsageError(f"`{name}`: {text} is out of range", where=at)
     return value

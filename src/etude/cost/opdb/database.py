@@ -147,7 +147,7 @@ def read_ops(path: str | PathLike[str]) -> OpDatabase:
             "there is no such database", where=where, hint="etude ops measure MODEL --db FILE makes one"
         ) from None
     except (OSError, pa.ArrowInvalid) as problem:
-        raise FormatError(f"is no operator database: {str(problem).splitlines()[0]}", path=where) from None
+        raise FormatError(f"is not an operator database: {str(problem).splitlines()[0]}", path=where) from None
     marked = (table.schema.metadata or {}).get(_MARK)
     if marked != VERSION:
         what = "is Parquet, but no operator database" if marked is None else f"is of version {marked.decode()}"
@@ -241,7 +241,7 @@ def _refuse_twice(table: pa.Table, where: str) -> None:
     if other.any():
         row = found.slice(int(np.flatnonzero(other)[0]), 1).to_pylist()[0]
         raise FormatError(
-            f"`{row['op']}` is there twice, with {row['time_us_min']} us and with {row['time_us_max']} us: from "
+            f"`{row['op']}` appears twice, with {row['time_us_min']} us and with {row['time_us_max']} us: from "
             f"`{row['source']}`, repeat {row['repeat']}",
             path=where,
             hint="repeats have numbers of their own in column `repeat`, other measurements another `source`",

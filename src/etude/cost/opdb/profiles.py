@@ -52,7 +52,7 @@ def read_profile(folder: str | PathLike[str], shape_of: Callable[[str], Shape]) 
     """The rows of a profile folder; `shape_of` gives the shape of a model by its name."""
     place = Path(folder)
     if not (place / META).is_file():
-        raise FormatError(f"no `{META}` is in it", path=place, hint="a folder such as RTX4090/meta-llama/.../bf16")
+        raise FormatError(f"it has no `{META}`", path=place, hint="a folder such as RTX4090/meta-llama/.../bf16")
     meta = read_mapping(place / META)
     for name in ("hardware", "model", "variant", "vllm_version"):
         if not isinstance(meta.get(name), str):
@@ -70,7 +70,7 @@ def read_profile(folder: str | PathLike[str], shape_of: Callable[[str], Shape]) 
         for source, op, dims, time_us in _folder(part, shape, int(part.name.removeprefix("tp")))
     ]
     if not tables:
-        raise FormatError("no `tp1/dense.csv` is in it", path=place)
+        raise FormatError("it has no `tp1/dense.csv`", path=place)
     return OpDatabase(checked(numbered(pa.concat_tables(tables)), fspath(folder)), fspath(folder))
 
 
@@ -119,7 +119,7 @@ def _folder(part: Path, shape: Shape, tp: int) -> Iterator[tuple[str, str, dict[
 def _columns(path: Path, names: tuple[str, ...], time: str = "time_us") -> dict[str, Any]:
     """Columns of a CSV, numbers as numbers."""
     if not path.is_file():
-        raise FormatError(f"no `{path.name}` is in it", path=path.parent)
+        raise FormatError(f"it has no `{path.name}`", path=path.parent)
     types = {name: pa.string() if name in TEXTS else pa.int64() for name in names} | {time: pa.float64()}
     try:
         table = pc.read_csv(path, convert_options=pc.ConvertOptions(column_types=types, null_values=[""]))
@@ -133,7 +133,7 @@ def _columns(path: Path, names: tuple[str, ...], time: str = "time_us") -> dict[
     found = {name: table[name].to_numpy(zero_copy_only=False) for name in (*names, time)}
     wrong = np.flatnonzero(~np.isfinite(found[time]) | (found[time] <= 0))
     if len(wrong):
-        raise FormatError(f"line {wrong[0] + 2}: a time of {found[time][wrong[0]]} us cannot be", path=path)
+        raise FormatError(f"line {wrong[0] + 2}: a time of {found[time][wrong[0]]} us is not valid", path=path)
     return found
 
 

@@ -188,7 +188,7 @@ def out_of_core(
     """`room_bytes` of the host hold features, or sums that wait. Results of a layer are written once, and are the
     features of the next."""
     if read not in READS:
-        raise UsageError(f"no such way to read `{read}`", hint=f"known: {', '.join(READS)}")
+        raise UsageError(f"unknown way to read `{read}`", hint=f"known: {', '.join(READS)}")
     if train and read == "stream":
         raise UsageError("a stream of features is of inference", hint="--read partitions with --train")
     (source, target), partitioner_bytes = graph.parted

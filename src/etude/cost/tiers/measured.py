@@ -53,7 +53,7 @@ Predicted = list[tuple[str, float | None, float]]
 def _figure(row: Row, name: str, least: float = 1.0) -> float:
     value = float(row[name])
     if not least <= value < 1e18:
-        raise ValueError(f"`{name}`: {row[name]} is outside what can be")
+        raise ValueError(f"`{name}`: {row[name]} is out of range")
     return value
 
 
@@ -115,7 +115,7 @@ def _way(system: System, method: str) -> Checkpointing:
     known = {way.name: way for way in system.checkpoints}
     bare = next((method.removesuffix(end) for end in ENDINGS if method.endswith(end)), method)
     if method not in known and bare not in known:
-        raise ClusterError(f"system `{system.name}` says nothing of checkpoints by `{bare}`",
+        raise ClusterError(f"system `{system.name}` does not specify checkpoints by `{bare}`",
                            hint=f"`checkpoints` in its file; known: {', '.join(known) or 'none'}")  # fmt: skip
     return known.get(method) or known[bare]
 

@@ -14,7 +14,7 @@ def streamed_ns(compute_ns: F64, load_ns: F64, buffers: int = 2) -> float:
     """End of the last layer. A layer's load waits for the one before and for a free buffer; a layer computes when it
     is loaded and the one before is over."""
     if len(compute_ns) != len(load_ns) or buffers < 1:
-        raise UsageError(f"{len(compute_ns)} layers, {len(load_ns)} loads and {buffers} buffers do not go together")
+        raise UsageError(f"{len(compute_ns)} layers, {len(load_ns)} loads and {buffers} buffers do not match")
     loaded = 0.0
     ends: list[float] = []
     for i, (work, load) in enumerate(zip(compute_ns.tolist(), load_ns.tolist(), strict=True)):
@@ -28,7 +28,7 @@ def staged_ns(times_ns: F64, buffers: int = 2) -> float:
     """End of the last item of all: row s of `times_ns` is stage s, which takes one item after the other when the stage
     before is done with it and one of the buffers to the stage behind is free."""
     if times_ns.ndim != 2 or not times_ns.size or buffers < 1:
-        raise UsageError(f"{times_ns.shape} times of stages and {buffers} buffers do not go together")
+        raise UsageError(f"{times_ns.shape} times of stages and {buffers} buffers do not match")
     stages, items = times_ns.shape
     ends = [[0.0] * items for _ in range(stages)]
     for i, column in enumerate(times_ns.T.tolist()):

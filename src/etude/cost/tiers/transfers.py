@@ -18,7 +18,7 @@ def copy_ns(device: Device, direction: str, size_bytes: float, *, pinned: bool =
     link = device.host_link
     if link is None:
         raise ClusterError(
-            f"device `{device.name}` says nothing of its link to the host", hint="`host_link` in its file"
+            f"device `{device.name}` does not specify its link to the host", hint="`host_link` in its file"
         )
     if direction not in DIRECTIONS:
         raise UsageError(f"unknown direction `{direction}`", hint=f"known: {', '.join(DIRECTIONS)}")
@@ -34,7 +34,9 @@ def copy_ns(device: Device, direction: str, size_bytes: float, *, pinned: bool =
 
 def _staged(link: HostLink, direction: str, size_bytes: float) -> float:
     if not link.staged_bytes_per_s:
-        raise ClusterError("the link says nothing of memory that is not pinned", hint="`staged` in `host_link`")
+        raise ClusterError(
+            "the link does not specify a rate for memory that is not pinned", hint="`staged` in `host_link`"
+        )
     near = size_bytes
     if direction.startswith("h2d") and link.staged_far_bytes_per_s:
         near = min(size_bytes, link.staged_near_bytes)

@@ -88,7 +88,7 @@ class GroupRun:
         tiers = {tier.name: tier for tier in prices.system.tiers}
         self.host_rate = tiers[HOST].read_bytes_per_s if HOST in tiers else 0.0
         if group.host_copies != HostCopies.NONE and not self.host_rate:
-            raise UsageError(f"`{prices.system.name}` says nothing of its hosts", hint="--host-copies none")
+            raise UsageError(f"`{prices.system.name}` does not specify its hosts", hint="--host-copies none")
         self.peer_rate = prices.system.levels[-1].rate_bytes_per_ns * 1e9
         self.replace_ns = round(group.replace_ns or recovery.restart_ns)
 

@@ -33,7 +33,7 @@ class Group:
     host_copies: HostCopies = figure("choice", "experts in the memory of hosts", HostCopies.OWN, of=HostCopies)
     storage_bytes_per_s: float = figure("bandwidth", "read by a node from storage", 1e9)
     replace_ns: float = figure(
-        "time", "until a new process is there for a lost rank, while others serve; 0: as --restart", 0.0, zero=True
+        "time", "time until a new process is there for a lost rank, while others serve; 0: as --restart", 0.0, zero=True
     )
     horizon_ns: float = figure("time", "how long the group serves", 600e9)
 

@@ -103,7 +103,7 @@ def drawn_clients(
 
     down = of(link, parse_bandwidth, "--link", 0)
     if (down <= 0).any():
-        raise UsageError(f"--link: `{link}` carries nothing", hint="--link 7..10Gb/s")
+        raise UsageError(f"--link: `{link}` has no bandwidth", hint="--link 7..10Gb/s")
     back = of(up, parse_bandwidth, "--up", 3) if up else down
     steps = of(step, lambda one: parse_time(one) / 1e9, "--step", 1)
     there = of(available, float, "--available", 2)
@@ -123,9 +123,9 @@ def bounds(text: str, parse: Callable[[str], float], what: str) -> tuple[float, 
     try:
         low, high = float(parse(first.strip())), float(parse(last.strip()))
     except (UsageError, ValueError):
-        raise UsageError(f"{what}: `{text}` is not a figure or two", hint="7..10Gb/s") from None
+        raise UsageError(f"{what}: `{text}` is neither a value nor a range", hint="7..10Gb/s") from None
     if not 0 <= low <= high < 1e18:
-        raise UsageError(f"{what}: `{text}` is not from less to more", hint="7..10Gb/s")
+        raise UsageError(f"{what}: `{text}` is not an ascending range", hint="7..10Gb/s")
     return low, high
 
 
@@ -185,7 +185,7 @@ def _link(row: dict[str, str], name: str, where: str) -> float:
     except UsageError as problem:
         raise UsageError(f"{name}: {problem.problem}", where=where, hint=problem.hint) from None
     if value <= 0:
-        raise UsageError(f"{name}: `{row[name]}` carries nothing", where=where)
+        raise UsageError(f"{name}: `{row[name]}` has no bandwidth", where=where)
     return float(value)
 
 
@@ -197,7 +197,7 @@ def _memory(row: dict[str, str], where: str) -> float:
     except UsageError as problem:
         raise UsageError(f"memory: {problem.problem}", where=where, hint="8GB") from None
     if value <= 0:
-        raise UsageError(f"memory: `{row['memory']}` holds nothing", where=where, hint="8GB")
+        raise UsageError(f"memory: `{row['memory']}` must be above 0", where=where, hint="8GB")
     return value
 
 
@@ -211,5 +211,5 @@ def _figure(row: dict[str, str], name: str, where: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e12:
-        raise UsageError(f"{name}: `{row[name]}` is not a figure that can be", where=where)
+        raise UsageError(f"{name}: `{row[name]}` is not a valid value", where=where)
     return value

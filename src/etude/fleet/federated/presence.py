@@ -51,8 +51,8 @@ def two_states(available: F64, away: F64, rounds: int, rng: np.random.Generator)
     if (back > 1).any() or (leave > 1).any():
         worst = int(np.flatnonzero((back > 1) | (leave > 1))[0])
         raise UsageError(
-            f"available {available[worst]:g} with absences of {away[worst]:g} rounds cannot be: it would be there for "
-            "less than a round at a time", hint="longer absences, or 0 for rounds that are drawn anew",
+            f"available {available[worst]:g} with absences of {away[worst]:g} rounds is not possible: it would be "
+            "there for less than a round at a time", hint="longer absences, or 0 for rounds that are drawn anew",
         )  # fmt: skip
     out = np.empty((rounds, len(available)), np.bool_)
     now = rng.random(len(available)) < available

@@ -108,7 +108,7 @@ def federate(
 
 def _check(clients: Clients, rules: Rules) -> None:
     if rules.sample not in SAMPLES:
-        raise UsageError(f"--sample: no such way `{rules.sample}`", hint=f"known: {', '.join(SAMPLES)}")
+        raise UsageError(f"--sample: unknown method `{rules.sample}`", hint=f"known: {', '.join(SAMPLES)}")
     if not 1 <= rules.count <= len(clients):
         raise UsageError(
             f"{rules.count} clients a round of {len(clients)}", hint="--count, at most as many as there are"

@@ -35,7 +35,7 @@ def trained(clients: Clients, how: str, *, model_bytes: float, steps: int, deadl
     word, _, value = how.partition(":")
     hint = "full, share:0.3, share:auto"
     if word != "share" or not value:
-        raise UsageError(f"--train: no such way `{how}`", hint=hint)
+        raise UsageError(f"--train: unknown method `{how}`", hint=hint)
     if value != "auto":
         try:
             share = float(value)

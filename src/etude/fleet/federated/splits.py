@@ -41,7 +41,7 @@ class Lengths:
         except ValueError:
             alpha = 0.0
         if word != "dirichlet" or not 0 < alpha < 1e6:
-            raise UsageError(f"--lengths: no such way `{text}`", hint=hint)
+            raise UsageError(f"--lengths: unknown method `{text}`", hint=hint)
         if longest < PARTS[0]:
             raise UsageError(f"--lengths: {longest} tokens are too few to be shortened", hint="--seq 512")
         self.tokens = np.array([longest // part for part in PARTS], np.int64)

@@ -152,7 +152,7 @@ def _pool(
     every: list[Cell | Asked] = [*cells, *services]
     names = [one.name for one in every]
     if len(numbers) < len(nodes) or len(set(names)) < len(names):
-        raise UsageError("a name stands twice", where=where, hint="name: second")
+        raise UsageError("a name appears twice", where=where, hint="name: second")
     for one in every:
         if one.node not in numbers:
             raise UsageError(f"{one.name}: no node `{one.node}`", where=where, hint=f"nodes: {', '.join(numbers)}")

@@ -99,7 +99,7 @@ def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone
         raise UsageError(f"unknown policy `{spec.policy}`", where=where, hint=f"known: {', '.join(POLICIES)}")
     found = [replace(one, name=one.name or str(k)) for k, one in enumerate(found)]
     if len({one.name for one in found}) < len(found):
-        raise UsageError("two tasks have one name", where=where, hint="name: second")
+        raise UsageError("two tasks have the same name", where=where, hint="name: second")
     rates = [one.rate > 0 for one in found]
     if any(rates) if spec.load else not all(rates):
         raise UsageError("either load, or a rate for each task", where=where, hint="load: 0.8")

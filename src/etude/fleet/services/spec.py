@@ -61,7 +61,7 @@ def read_services(path: str | PathLike[str], policy: str = "") -> tuple[Services
         raise UsageError(f"unknown policy `{spec.policy}`", where=where, hint=f"known: {', '.join(POLICIES)}")
     found = [replace(one, name=one.name or one.model) for one in found]
     if len({one.name for one in found}) < len(found):
-        raise UsageError("two services have one name", where=where, hint="name: second")
+        raise UsageError("two services have the same name", where=where, hint="name: second")
     rates = [one.rate > 0 for one in found]
     if any(rates) if spec.load else not all(rates):
         raise UsageError("either load, or a rate for each service", where=where, hint="load: 0.8")

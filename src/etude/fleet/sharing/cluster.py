@@ -105,7 +105,7 @@ def _cluster(name: str, rows: list[Row], groups: tuple[NodeKind, ...] = (), grou
     price, own = np.array([row[4] for row in rows], np.float64), np.array(group or [0] * len(rows), np.int64)
     names = [one.name for one in groups if one.name]
     if len(set(names)) < len(names):
-        raise UsageError("two groups of nodes have one name", where=name)
+        raise UsageError("two groups of nodes have the same name", where=name)
     return Cluster(name, gpus, cpu, memory, kind, price, kinds, own, groups or (NodeKind(),))
 
 
@@ -176,5 +176,5 @@ def _number(row: dict[str, str], name: str, where: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e15:
-        raise UsageError(f"{name}: `{text}` is not a figure that can be", where=where)
+        raise UsageError(f"{name}: `{text}` is not a valid value", where=where)
     return value

@@ -64,7 +64,7 @@ def sizes_of(jobs: Jobs, job: int) -> Sizes:
     devices = np.array(sorted(map(int, pairs)), np.int64)
     speed = np.array([pairs[str(n)] for n in devices.tolist()])
     if int(jobs.gpus[job]) not in devices.tolist():
-        raise UsageError(f"says nothing of {jobs.gpus[job]} devices, which the job asks for", where=where)
+        raise UsageError(f"has no speed for {jobs.gpus[job]} devices, which the job asks for", where=where)
     inside = (devices >= jobs.least[job]) & (devices <= jobs.most[job])
     own = float(speed[devices == jobs.gpus[job]][0])
     return Sizes(devices[inside], speed[inside] / own)

@@ -198,7 +198,7 @@ def _figures(
     bad = ~np.isfinite(found) | ((found < 0) & (not negative))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        raise UsageError(f"{name}: `{rows[row].get(name, '')}` is not a figure that can be", where=f"{path}: row {row}")
+        raise UsageError(f"{name}: `{rows[row].get(name, '')}` is not a valid value", where=f"{path}: row {row}")
     return found
 
 

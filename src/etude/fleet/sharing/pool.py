@@ -80,7 +80,7 @@ def times_of(given: Mapping[str, Any], where: str) -> Times:
         if key in given:
             time_ns = parse_time(given[key])
             if time_ns < 0 or (key == "horizon" and not time_ns):
-                raise UsageError(f"{key}: {given[key]} cannot be", where=where, hint=f"{key}: 30s")
+                raise UsageError(f"{key}: {given[key]} is out of range", where=where, hint=f"{key}: 30s")
             found[f"{key}_ns"] = time_ns
     return Times(**found)
 

@@ -71,7 +71,7 @@ def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> l
             stream = replace(stream, requests=str(Path(where).parent / stream.requests))
         found.append(stream)
     if len({stream.name for stream in found}) < len(found):
-        raise UsageError("two streams have one name", where=where)
+        raise UsageError("two streams have the same name", where=where)
     if len({stream.nodes for stream in found}) < len(found):
         raise UsageError("two streams have the same nodes", where=where, hint="nodes of their own")
     return found

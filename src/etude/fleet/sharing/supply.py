@@ -117,7 +117,7 @@ def read_capacity(path: str, most: int) -> tuple[NDArray[np.int64], NDArray[np.i
     of = dict(zip(columns, found, strict=True))
     time, devices = of["time_s"], of["devices"]
     if not len(time) or time[0] != 0 or (np.diff(time) <= 0).any():
-        raise UsageError("times must begin with 0 and rise", where=path, hint="time_s,devices / 0,32 / 600,16")
+        raise UsageError("times must start at 0 and increase", where=path, hint="time_s,devices / 0,32 / 600,16")
     if devices.max() > most:
         raise UsageError(f"{devices.max():g} devices, and the nodes have {most}", where=path, hint="a larger count")
     return np.round(time * 1e9).astype(np.int64), devices.astype(np.int64), of.get("price")

@@ -68,7 +68,7 @@ def core(local: Shard, heads: Heads, part: str) -> list[Op]:
         raise UsageError("context parallelism is for training and prefill")
     if not local.flash:
         if local.cp > 1:
-            raise UsageError("context parallelism needs fused attention", hint="leave --attention unfused away")
+            raise UsageError("context parallelism needs fused attention", hint="leave out --attention unfused")
         return _unfused(local, heads, part)
     if local.cp == 1:
         return [_fused(local, heads, heads.pairs, heads.queries, heads.keys, part)]

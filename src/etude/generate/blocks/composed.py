@@ -266,7 +266,7 @@ def _weights(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 def _conv(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     if not flow.side:
-        raise UsageError(f"part `{_path(part)}`: a convolution of a stream that is no picture", hint="side: 224")
+        raise UsageError(f"part `{_path(part)}`: a convolution of a stream that is not an image", hint="side: 224")
     if walker.local.tp > 1:
         raise UsageError("convolutions are not split over tensor-parallel ranks", hint="--tp 1")
     groups = part.groups or flow.width

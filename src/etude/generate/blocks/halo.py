@@ -28,7 +28,7 @@ def tile(local: Shard, side: int) -> tuple[int, int]:
     rows, columns = local.domain
     if side % rows or side % columns:
         raise UsageError(
-            f"a picture of {side} x {side} has no equal tiles on {rows} x {columns} ranks",
+            f"a picture of {side} x {side} cannot be cut into equal tiles on {rows} x {columns} ranks",
             hint="a --domain that divides the picture, and what is left of it after each stride",
         )
     return side // rows, side // columns

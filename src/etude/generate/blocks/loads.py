@@ -49,7 +49,7 @@ def loads_of(text: str, experts: int, layers: int, seed: int) -> F64:
         shares = np.tile(values, (layers, 1))
     total = shares.sum(axis=1, keepdims=True)
     if (total <= 0).any():
-        raise UsageError("loads of experts: nobody has tokens in a layer", where=text)
+        raise UsageError("loads of experts: no expert of a layer has tokens", where=text)
     return np.asarray(shares / total * experts, np.float64)
 
 

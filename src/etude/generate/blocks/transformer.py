@@ -172,7 +172,7 @@ def self_attention(
     heads = local.split(model.heads, "attention heads")
     kv = max(model.kv // local.tp, 1)
     if model.kv % local.tp and local.tp % model.kv:
-        raise UsageError(f"{model.kv} heads of keys and values fit no {local.tp} tensor-parallel ranks")
+        raise UsageError(f"{model.kv} heads of keys and values cannot be split over {local.tp} tensor-parallel ranks")
     gate = model.gated_attention
     out = (heads + gate * heads + 2 * kv) * d
     wide = (model.heads + gate * model.heads + 2 * model.kv) * d

@@ -83,7 +83,7 @@ class Sharing:
     def replicate(self, bucket: int) -> None:
         """Sum the gradients of all copies after the last pass of each step."""
         if self.sums:
-            raise UsageError("`replicate` is there twice")
+            raise UsageError("`replicate` appears twice")
         for passes in self._passes(last=True):
             self._sum_after(passes, bucket)
 

@@ -152,7 +152,7 @@ def parse(text: str) -> tuple[str, int]:
     name = next((k for k in KNOWN if k.replace("_", "") == plain), ALIASES.get(plain, ""))
     if not name and plain == "roundrobin":
         raise UsageError(
-            "`roundrobin` is no order of a rank's own stages", hint="`etude generate --schedule roundrobin`"
+            "`roundrobin` does not order a rank's own stages", hint="`etude generate --schedule roundrobin`"
         )
     if not name:
         raise UsageError(
@@ -169,7 +169,7 @@ def parse(text: str) -> tuple[str, int]:
         return name, KNOWN[name].chunks
     chunks = int(number) if number.isascii() and number.isdigit() and len(number) < 5 else 0
     if colon and not chunks:
-        raise UsageError(f"`{text}`: `{number}` is no number of chunks", hint=f"for example {name}:2")
+        raise UsageError(f"`{text}`: `{number}` is not a number of chunks", hint=f"for example {name}:2")
     return name, chunks or 2
 
 

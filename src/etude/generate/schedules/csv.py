@@ -34,7 +34,7 @@ def read(path: str | Path, *, ranks: int | None = None, micro_batches: int | Non
     while orders and not orders[-1]:  # a line feed at the end
         orders.pop()
     if not orders:
-        raise FormatError("no action in it", path=path)
+        raise FormatError("it holds no action", path=path)
     for rank, order in enumerate(orders):
         if not order:
             raise FormatError(f"rank {rank} has nothing to do", path=path, where=f"line {rank + 1}")
@@ -58,7 +58,7 @@ def _row(cells: list[str], rank: int, path: Path) -> list[Step]:
         for place, part in enumerate(parts):
             if part is None:
                 raise FormatError(
-                    f"`{text[:40]}` is no action",
+                    f"`{text[:40]}` is not an action",
                     path=path,
                     where=f"line {rank + 1}, cell {column + 1}",
                     hint="2F0 is stage 2, forward, micro-batch 0; B, I and W are backwards",

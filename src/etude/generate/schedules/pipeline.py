@@ -163,7 +163,7 @@ def _check_counts(schedule: PipelineSchedule, where: str) -> None:
         stage, micro_batch = np.argwhere(bad)[0].tolist()
         found = ", ".join(f"{Action(a).letter}: {count[a, stage, micro_batch]}" for a in range(1, 5))
         raise UsageError(
-            f"stage {stage}, micro-batch {micro_batch} is done other than once ({found})",
+            f"stage {stage}, micro-batch {micro_batch} is not done exactly once ({found})",
             where=where,
             hint="each needs one F and one B, or one F, one I and one W",
         )
@@ -193,7 +193,7 @@ def _check_pairs(schedule: PipelineSchedule, where: str) -> None:
     rank = np.repeat(np.arange(schedule.ranks), np.diff(schedule.start))
     alone = first[(first + 1 == len(schedule)) | (rank[np.minimum(first + 1, len(schedule) - 1)] != rank[first])]
     if len(alone):
-        raise UsageError(f"the last action of rank {rank[alone[0]]} has none to run together with", where=where)
+        raise UsageError(f"the last action of rank {rank[alone[0]]} has no partner to run with", where=where)
     kinds = np.sort(np.stack([schedule.action[first], schedule.action[first + 1]]), 0)
     odd = (kinds[0] != Action.FORWARD) | (kinds[1] == Action.FORWARD) | schedule.paired[first + 1]
     if odd.any():
@@ -293,7 +293,7 @@ def _deadlock(schedule: PipelineSchedule, at: I64, stuck: NDArray[Any]) -> Deadl
     waiting = tuple({"rank": int(r), "action": schedule.order(int(r))[int(at[r] - schedule.start[r])]} for r in stuck)
     shown = ", ".join(f"rank {w['rank']} at {w['action']}" for w in waiting[:4])
     return DeadlockError(
-        f"the order stands still: {shown}{', ...' if len(waiting) > 4 else ''} (stage, action, micro-batch)",
+        f"the order deadlocks: {shown}{', ...' if len(waiting) > 4 else ''} (stage, action, micro-batch)",
         where=f"schedule `{schedule.name}`",
         waiting=waiting,
         hint="an action comes before one that it waits for, here or by way of other ranks",

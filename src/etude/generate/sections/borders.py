@@ -66,7 +66,7 @@ def travels(border: Border, given: Sections, placed: tuple[Placed, ...]) -> Both
     used = _anchors(other.found, "head.loss" if logits else other.found.layout.stages[0][0].name, Phase.FORWARD)
     for anchors, placed_, what in ((made, one, border.carries), (used, other, "loss" if logits else "input")):
         if not (anchors.rows >= 0).any(axis=0).all():
-            raise UsageError(f"`{placed_.name}` has no {what} that a border could be tied to", where=given.name)
+            raise UsageError(f"`{placed_.name}` has no {what} that a border could connect to", where=given.name)
     there = _one_way(a, b, (one, other), (made, used), logits, (tokens, wide))
     back = None
     if one.waits and not logits:

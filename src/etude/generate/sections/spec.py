@@ -59,7 +59,7 @@ class Section:
             )
         taken = {"gpus", "global_batch", "train", "lengths", "steps"} & set(self.plan)
         if taken:
-            raise ClusterError(f"`{sorted(taken)[0]}` is no part of a section's plan",
+            raise ClusterError(f"`{sorted(taken)[0]}` does not belong in a section's plan",
                                hint="`gpus` and `mode` are the section's, `batch` is that of all")  # fmt: skip
         if self.makes_tokens:
             self._check_rollout()

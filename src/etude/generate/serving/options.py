@@ -20,21 +20,23 @@ class Serving:
     max_batch: int = figure("count", "sequences in a pass at most; 0: any number", 0, zero=True)
     token_budget: int = figure("count", "tokens of a pass at most; 0: any number", 0, zero=True)
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", False)
-    kv_dtype: str = figure("text", "of keys and values: bf16, fp8; default: the plan's", "")
-    kv_memory_bytes: int = figure("bytes", "of keys and values on a rank at most; 0: no limit", 0, zero=True)
+    kv_dtype: str = figure("text", "data type of keys and values: bf16, fp8; default: the plan's", "")
+    kv_memory_bytes: int = figure("bytes", "most memory of keys and values on a rank; 0: no limit", 0, zero=True)
     preempt: bool = figure("flag", "requests enter when their prompt fits; the last gives way, and reads again", False)
     speculate: int = figure("count", "tokens that a draft model proposes in a round", 0, zero=True)
     accept: float = figure("fraction", "chance that a proposed token is taken", 0.7)
     disaggregate: str = figure("text", "instances that read prompts and that make tokens: `2:6`", "")
-    seed: int = figure("count", "of the tokens that are taken", 0, zero=True)
+    seed: int = figure("count", "seed of the tokens that are taken", 0, zero=True)
 
     def __post_init__(self) -> None:
         if self.chunked and not self.token_budget:
             raise ClusterError("chunks need a size", hint="--token-budget 2048")
         if self.preempt and not self.kv_memory_bytes:
-            raise ClusterError("nothing gives way where there is no limit", hint="--kv-memory 20GB")
+            raise ClusterError("without a memory limit no request is preempted", hint="--kv-memory 20GB")
         if self.preempt and self.disaggregate:
-            raise ClusterError("who gives way reads its prompt again: with instances that do both", hint="no --preempt")
+            raise ClusterError(
+                "a preempted request reads its prompt again, which needs instances that do both", hint="no --preempt"
+            )
         if not 0.0 <= self.accept <= 1.0:
             raise ClusterError(f"a chance of {self.accept}", hint="0 to 1")
 

@@ -63,7 +63,7 @@ class Lengths:
             raise UsageError(f"a length of more than {LONGEST:,} tokens", where=where)
         tokens, share = np.array([p[0] for p in pairs], np.int64), np.array([p[1] for p in pairs])
         if not len(tokens) or tokens.min() < 1 or not np.isfinite(share).all() or share.min() < 0 or not share.sum():
-            raise UsageError("lengths are 1 at least, and some must come", where=where)
+            raise UsageError("lengths are at least 1, and their weights add up to more than 0", where=where)
         return cls(tokens, share / share.sum())
 
     def stream(self, seed: int, longest: int) -> Iterator[int]:

@@ -138,7 +138,7 @@ def _device_parents(device: DeviceTrace, cpu: I64, cpu_ts: F64) -> tuple[I64, I6
     launch = launch[np.argsort(device.correlation[launch], kind="stable")]
     correlation = device.correlation[launch]
     if (twice := np.flatnonzero(correlation[1:] == correlation[:-1])).size:
-        raise TraceError(f"correlation {correlation[twice[0]]} is there twice among launches", where=device.json.path)
+        raise TraceError(f"correlation {correlation[twice[0]]} appears twice among launches", where=device.json.path)
     at = np.searchsorted(correlation, device.correlation[gpu])
     has_launch = np.append(correlation, UNKNOWN)[at] == device.correlation[gpu]
     launched, launch = gpu[has_launch], launch[at[has_launch]]

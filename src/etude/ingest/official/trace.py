@@ -50,8 +50,8 @@ def convert(host: HostTrace, device: DeviceTrace | None = None) -> tuple[Decoded
     comms = _Comms(host, order, device, nodes)
     trace = _trace(host, order, device, nodes, comms, (data_start, data, keep))
     if len(topological_order(trace, "data")) < len(trace):
-        hint = "operators hand over to one another in a circle: the file was not written by a linker"
-        raise TraceError("nodes wait for one another in a circle", where=host.json.path, hint=hint)
+        hint = "operators hand over to one another in a cycle: the file was not written by a linker"
+        raise TraceError("nodes wait for one another in a cycle", where=host.json.path, hint=hint)
     start_ns = np.broadcast_to(np.int64(UNKNOWN), (len(trace),))
     decoded = Decoded(trace, _metadata(host), tuple(comms.groups), np.empty(0, np.int64), start_ns, ())
     return decoded, _report(host, device, linked, nodes, comms)
@@ -196,7 +196,7 @@ def collective_of(kernel: str, path: str = "") -> Collective:
     if _SEND_RECV in kernel:
         return Collective.ALL_TO_ALL
     raise TraceError(
-        f"kernel `{kernel}` is no collective that the official converter knows: it stops here",
+        f"kernel `{kernel}` is not a collective known to the official converter, which stops here",
         where=path,
         hint="without --as-official every collective is converted",
     )

@@ -143,7 +143,7 @@ def _ranks(value: str, count: int, where: str) -> range:
     try:
         first = int(value.removesuffix(":"))
     except ValueError:
-        raise ClusterError(f"rank `{value}` is no number", where=where) from None
+        raise ClusterError(f"rank `{value}` is not a number", where=where) from None
     if count > 1 and not value.endswith(":"):
         raise ClusterError(
             f"{count} nodes cannot all be rank {first}", where=where, hint=f"`{first}:` counts on from it"
@@ -186,7 +186,9 @@ def _devices(graph: InfraGraph, kind: NDArray[np.uint8], rank: Mapping[int, int]
     device = np.full(len(rank), -1, np.int32)
     for vertex, r in rank.items():
         if not 0 <= r < len(rank) or device[r] >= 0:
-            raise ClusterError(f"rank {r} of {graph(vertex)} is double, or not in 0..{len(rank) - 1}", where=where)
+            raise ClusterError(
+                f"rank {r} of {graph(vertex)} appears twice, or is not in 0..{len(rank) - 1}", where=where
+            )
         device[r] = vertex
     return device
 

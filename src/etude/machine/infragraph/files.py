@@ -54,11 +54,11 @@ def _documents(path: Path) -> list[dict[str, Any]]:
     try:
         found = [msgspec.json.decode(text)] if text.lstrip()[:1] == "{" else _yaml(text)
     except msgspec.DecodeError as problem:
-        raise FormatError(f"is no JSON: {problem}", path=path) from None
+        raise FormatError(f"is not JSON: {problem}", path=path) from None
     except (yaml.YAMLError, RecursionError) as problem:
-        raise FormatError(f"is no YAML: {problem}", path=path) from None
+        raise FormatError(f"is not YAML: {problem}", path=path) from None
     if not found or not all(isinstance(d, dict) for d in found):
-        raise FormatError("is no InfraGraph: a mapping was expected", path=path)
+        raise FormatError("is not an InfraGraph: a mapping was expected", path=path)
     return found
 
 

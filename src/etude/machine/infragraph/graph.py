@@ -381,7 +381,7 @@ def _figure(given: Any, scales: Mapping[str, float], where: str) -> tuple[float,
     try:
         value = float(given[unit])
     except (TypeError, ValueError):
-        raise ClusterError(f"{unit} is `{given[unit]}`, which is no number", where=where) from None
+        raise ClusterError(f"{unit} is `{given[unit]}`, which is not a number", where=where) from None
     return value * scales.get(unit, float("nan")), unit
 
 
@@ -396,7 +396,7 @@ def _link_of(entry: Mapping[str, Any], own: Mapping[str, int], where: str) -> in
 def _bad_edge(entry: Any, own: Mapping[str, int], where: str) -> ClusterError:
     """Goes through a broken edge slowly, to say what is wrong with it."""
     if not isinstance(entry, Mapping):
-        return ClusterError("is no mapping", where=where)
+        return ClusterError("is not a mapping", where=where)
     try:
         for end in ("ep1", "ep2"):
             for part in ("instance", "component"):
@@ -464,7 +464,7 @@ def _indices(index: str | None, count: int, text: str, where: str) -> I64:
             return np.array([at])
         return np.arange(count)[slice(*parts)]
     except (ValueError, TypeError):
-        raise ClusterError(f"`{text}`: `[{index}]` is no slice", where=where, hint="for example [0:8]") from None
+        raise ClusterError(f"`{text}`: `[{index}]` is not a slice", where=where, hint="for example [0:8]") from None
 
 
 def _list(given: Mapping[str, Any], key: str, where: str) -> list[Any]:
@@ -479,7 +479,7 @@ def _list(given: Mapping[str, Any], key: str, where: str) -> list[Any]:
 def _mapping(given: Any, key: str, where: str) -> Mapping[str, Any]:
     value = given.get(key) if isinstance(given, Mapping) else None
     if not isinstance(value, Mapping):
-        raise ClusterError(f"`{key}` is missing or no mapping", where=where)
+        raise ClusterError(f"`{key}` is missing or not a mapping", where=where)
     return value
 
 

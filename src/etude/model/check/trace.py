@@ -65,8 +65,8 @@ def _check_graph(report: Report, at: I32, trace: Trace) -> None:
     cycle = graph.find_cycle(trace, but_self=True)
     if len(cycle):
         ids = [report.id_of(int(at[0]), int(r)) for r in cycle]
-        what = f"nodes wait for one another in a circle: {graph.cycle_text(ids)}"
-        report.nodes("cycle", at, cycle[:1], what, "no node of a circle can ever start")
+        what = f"nodes wait for one another in a cycle: {graph.cycle_text(ids)}"
+        report.nodes("cycle", at, cycle[:1], what, "no node of a cycle can ever start")
     _check_never(report, at, trace, cycle)
 
 
@@ -106,7 +106,7 @@ def _check_never(report: Report, at: I32, trace: Trace, cycle: I32) -> None:
     rows = np.flatnonzero(never)
     if len(rows):
         node = report.id_of(int(at[0]), int(rows[0]))
-        causes = [*(["a missing node"] if (dep.rows < 0).any() else []), *(["a circle"] if stuck else [])]
+        causes = [*(["a missing node"] if (dep.rows < 0).any() else []), *(["a cycle"] if stuck else [])]
         what = f"node {node} can never start: it is behind {' or '.join(causes)}"
         report.nodes("never_starts", at, rows, what, _NEVER_HINT)
 

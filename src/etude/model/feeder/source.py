@@ -63,7 +63,7 @@ class FeederGraph:
         return cls(succ_start, succ, indegree), lost, ahead
 
     def cycle(self) -> list[int]:
-        """Nodes that wait for one another in a circle, each for the one before it; [] if there is no circle."""
+        """Nodes that wait for one another in a cycle, each for the one before it; [] if there is no circle."""
         remaining = self.indegree.copy()
         if topological(remaining, self.succ_start, self.succ, np.empty(len(self), np.int32)) == len(self):
             return []
@@ -111,7 +111,7 @@ def raise_dangling(view: NodeView, missing_id: int, edges: int) -> None:
 def raise_cycle(rank: int, ids: Sequence[int]) -> None:
     shown = " -> ".join(map(str, ids[:SHOWN])) + (f" -> ... ({len(ids)} in all)" if len(ids) > SHOWN else "")
     raise CycleError(
-        f"nodes wait for one another in a circle: {shown} -> {ids[0]}",
+        f"nodes wait for one another in a cycle: {shown} -> {ids[0]}",
         where=f"rank {rank}",
         hint="each of these ids waits for the one before it; no order of execution satisfies the trace",
     )

@@ -41,7 +41,7 @@ def tokens_by_room(
     """One entry for each room. Reads of the host are split over its own cores and the link of the device."""
     if device.host_link is None:
         raise ClusterError(
-            f"device `{device.name}` says nothing of its link to the host", hint="`host_link` in its file"
+            f"device `{device.name}` does not specify its link to the host", hint="`host_link` in its file"
         )
     far = (1e9 * memory_rate(host), device.host_link.read_bytes_per_s)
     found = []

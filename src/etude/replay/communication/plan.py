@@ -280,7 +280,7 @@ def _call(
         return _message(job, trace, rank, row, kind, dtype, place)
     members, name = _members(job, trace, row, groups, place)
     if rank not in members:
-        raise TraceError(f"a collective of group `{name}`, of which the rank is no member", where=place)
+        raise TraceError(f"a collective of group `{name}`, but the rank is not a member", where=place)
     into, out = _bytes(trace, row, kind, len(members), place)
     root = NOTHING
     if kind in _ROOTED:
@@ -317,7 +317,7 @@ def _kind(trace: Trace, row: int, place: str) -> CommKind:
         return CommKind.RECV
     found = int(trace.collective[row])
     if not Collective.NONE < found < Collective.OTHER:
-        raise TraceError("a collective of which the trace does not say what it does", where=place)
+        raise TraceError("a collective of unknown kind", where=place)
     return CommKind(found)
 
 
@@ -338,7 +338,7 @@ def _members(job: Job, trace: Trace, row: int, groups: I32, place: str) -> tuple
     members = job.groups.ranks(group)
     if members is None:
         hint = "give them with --groups"
-        raise TraceError(f"nobody knows the members of group `{job.groups.names[group]}`", where=place, hint=hint)
+        raise TraceError(f"the members of group `{job.groups.names[group]}` are not known", where=place, hint=hint)
     return members.tolist(), job.groups.names[group]
 
 
@@ -352,10 +352,10 @@ def _message(job: Job, trace: Trace, rank: int, row: int, kind: CommKind, dtype:
     slot = int(trace.dst[row] if kind == CommKind.SEND else trace.src[row])
     peer = int(job.peer_slots(rank)[slot]) if slot >= 0 else -1
     if not 0 <= peer < job.world_size or peer == rank:
-        raise TraceError("a message of which nobody knows the other end", where=place)
+        raise TraceError("the other end of a message is not known", where=place)
     size = int(trace.in_bytes[row] if trace.in_bytes[row] != UNKNOWN else trace.out_bytes[row])
     if size < 0:
-        raise TraceError("a message of which the size was not recorded", where=place)
+        raise TraceError("the size of a message was not recorded", where=place)
     tag = int(trace.tag[row])
     tag = tag + int(job.tag_base[job.index(rank)]) if tag >= 0 else 0
     return {
@@ -371,7 +371,7 @@ def _bytes(trace: Trace, row: int, kind: CommKind, n: int, place: str) -> tuple[
     if kind == CommKind.BARRIER:
         return 0, 0
     if into == UNKNOWN and out == UNKNOWN:
-        raise TraceError("a collective of which the size was not recorded", where=place)
+        raise TraceError("the size of a collective was not recorded", where=place)
     if kind in _SHARED_OUT:
         into, out = (out // n if into == UNKNOWN else into), (into * n if out == UNKNOWN else out)
     elif kind in _SHARED_IN:

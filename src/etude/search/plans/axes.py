@@ -92,7 +92,7 @@ def read_axes(over: Mapping[str, Sequence[Any] | None], s: Setting, fixed: Mappi
                              hint=f"known: {known}, or any other field of a plan with its values")  # fmt: skip
         if name in fixed and name != SYSTEM:
             raise UsageError(f"`{name}` is searched, and it is given too", where="over",
-                             hint=f"leave away one of --over {name} and --{name.replace('_', '-')}")  # fmt: skip
+                             hint=f"leave out one of --over {name} and --{name.replace('_', '-')}")  # fmt: skip
         if values is None and name not in USUAL:
             raise UsageError(f"axis `{name}` has no usual values", where="over", hint=f"--over {name}=A|B")
         found[name] = list(values) if values is not None else USUAL[name](s)
@@ -120,7 +120,7 @@ def parse_over(text: str) -> dict[str, list[Any] | None]:
         if not key or (equals and not values.strip()):
             raise UsageError(f"`{part}` is not AXIS or AXIS=A|B", where="--over", hint="--over tp=1|2|4,zero")
         if key in found:
-            raise UsageError(f"axis `{key}` is there twice", where="--over")
+            raise UsageError(f"axis `{key}` appears twice", where="--over")
         found[key] = [yaml.safe_load(v) if v.strip() else "" for v in values.split("|")] if equals else None
     return found
 

@@ -33,7 +33,7 @@ def read_scores(names: Sequence[str]) -> list[str]:
         if name not in SCORES:
             raise UsageError(f"unknown score `{name}`", where="score", hint=f"known: {', '.join(SCORES)}")
     if len(set(names)) < len(names):
-        raise UsageError("a score is there twice", where="score")
+        raise UsageError("a score appears twice", where="score")
     return list(names) or ["step"]
 
 

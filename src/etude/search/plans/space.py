@@ -156,7 +156,7 @@ def _prices(given: Any, systems: Mapping[str, System]) -> dict[str, float]:
         elif own is not None:
             found[name] = own
     if isinstance(given, Mapping) and (unknown := [n for n in given if n not in systems]):
-        raise UsageError(f"`{unknown[0]}` is no system of this search", where="price")
+        raise UsageError(f"`{unknown[0]}` is not a system of this search", where="price")
     return found
 
 

@@ -51,14 +51,14 @@ def lora_cost(model: Model, tp: int, system: System, stack: ServingStack, rank: 
     if not slots:
         return NO_LORA
     if model.family is not Family.DECODER or not model.heads:
-        raise UsageError(f"`{model.name}`: adapters are of decoders with attention", hint="leave --max-loras away")
+        raise UsageError(f"`{model.name}`: adapters are of decoders with attention", hint="leave out --max-loras")
     device, products = system.device, _products(model, tp)
     moved = sum(WIDTH * (wide + 2 * out) + 2 * 4 * rank for _, wide, out in products)
     flops = sum(2 * rank * (wide + out) for _, wide, out in products)
     held = adapter_bytes(model, rank, tp)
     memory, peak = device.memory_bandwidth_bytes_per_s, device.peak_flop_per_s.get("bf16", 0.0)
     if not memory or not peak:
-        raise UsageError("says nothing of its memory or of its rate in bf16", where=device.name)
+        raise UsageError("does not specify its memory or its rate in bf16", where=device.name)
     kernels = CALLS * len({name for name, _, _ in products}) * model.layers
     each = device.ops["default"] if "default" in device.ops else OpCost()
     link = device.host_link.read_bytes_per_s if device.host_link else HOST_BYTES_PER_S
@@ -83,7 +83,7 @@ def tower_cost(model: Model, tp: int, system: System) -> TowerCost:
     """The towers of a model as a pass of their own. Every rank of a replica has them whole, and takes the images in
     turn."""
     if not model.towers:
-        raise UsageError(f"`{model.name}` has no tower for images", hint="leave `images` away, or qwen3-vl-8b")
+        raise UsageError(f"`{model.name}` has no tower for images", hint="leave out `images`, or use qwen3-vl-8b")
     tower = model.towers[0]
     alone = replace(model, name=f"{model.name}-tower", family=Family.COMPOSED, streams=tower.streams,
                     blocks=tower.blocks, towers=(), params="")  # fmt: skip

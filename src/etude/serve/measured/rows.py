@@ -176,7 +176,7 @@ def steady(row: dict[str, str], device: Device | None = None) -> Steady:
     sizes = number(row, "total_params_b", 0), number(row, "active_params_b", 0)
     running, output = number(row, "avg_batch_size"), max(number(row, "avg_output_len"), 2.0)
     if not running or running > output * ENTER_MOST:
-        raise UsageError(f"{running:g} sequences that answer {output:g} tokens each are no steady state")
+        raise UsageError(f"{running:g} sequences that answer {output:g} tokens each do not form a steady state")
     if gpus % copies:
         raise UsageError(f"{copies} copies on {gpus} GPUs")
     ranks = gpus // copies

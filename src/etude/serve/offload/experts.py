@@ -187,7 +187,7 @@ def _link(system: System) -> tuple[float, float]:
             return tier.read_bytes_per_s, tier.latency_ns
     link = system.device.host_link
     if link is None:
-        raise UsageError("says nothing of its link to the host", where=system.name, hint="a tier `host` in its file")
+        raise UsageError("does not specify its link to the host", where=system.name, hint="a tier `host` in its file")
     return link.read_bytes_per_s, link.latency_ns
 
 

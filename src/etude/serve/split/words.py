@@ -50,7 +50,7 @@ def split_rules(text: str) -> SplitRules:
         if word == "sequences":
             more["sequences"] = True
         if set(more) & set(found):
-            raise UsageError(f"--hbm-split: `{word}` says it again", hint=HINT)
+            raise UsageError(f"--hbm-split: `{word}` is given twice", hint=HINT)
         found |= more
     if "ratios" not in found:
         raise UsageError(f"--hbm-split: `{text}` has no ratio", hint=HINT)

@@ -99,7 +99,7 @@ def passes_in(served: Served, groups: Sequence[Group], window: Window, **given: 
         mine = chosen & (replica == number)
         times = np.stack([moment.start_ns[k], moment.start_ns[k] + moment.time_ns[k]])
         if not np.array_equal(times, np.stack([start[mine], end[mine]])):
-            raise UsageError("the stream went otherwise when it was served again", hint="hooks that keep no state")
+            raise UsageError("the stream took another course when it was served again", hint="hooks that keep no state")
     return moment
 
 

@@ -282,9 +282,9 @@ class Registry:
             raise UsageError(f"{len(members)} ranks for a schedule of {op.schedule.members} members")
         if len(members) and not 0 <= members.min() <= members.max() < len(self.topology):
             bad = members[(members < 0) | (members >= len(self.topology))][0]
-            raise UsageError(f"rank {bad} sits on none of the {len(self.topology)} devices of {self.topology.name}")
+            raise UsageError(f"rank {bad} is not on any of the {len(self.topology)} devices of {self.topology.name}")
         if len(np.unique(members)) != len(members):
-            raise UsageError("a rank is twice in a group")
+            raise UsageError("a rank appears twice in a group")
 
     def _plan(self, schedule: Schedule) -> int:
         if id(schedule) in self.plans:

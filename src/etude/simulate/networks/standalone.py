@@ -64,7 +64,7 @@ def run_operations(
     if len(stuck):
         op = int(state.places["operation"][stuck[0]])
         raise DeadlockError(
-            f"operation {op} ({operations[op].schedule.algorithm}) never ends: its transfers wait in a circle"
+            f"operation {op} ({operations[op].schedule.algorithm}) never completes: its transfers wait in a cycle"
         )
     return OperationTimes(
         tuple(np.split(finish_ns, state.carried["place0"][1:])) if operations else (),

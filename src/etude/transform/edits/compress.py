@@ -64,7 +64,7 @@ def rewrite(
         np.isin(here.trace.collective[rows], REDUCING) if where == "auto" else np.full(len(rows), where == "inside")
     )
     if where == "around" and np.isin(here.trace.collective[rows], REDUCING).any():
-        raise UsageError("a reduction cannot be coded around: a sum of codes is no code", where="edit `compress`",
+        raise UsageError("a reduction cannot be coded around: coded values cannot be summed", where="edit `compress`",
                          hint="where=inside, or collective=all_gather,all_to_all")  # fmt: skip
     calls = _calls(here, rows, part, (encode, decode, fixed), np.where(inside, chunk, 0))
     before_ns, behind_ns = _exposed(here, calls, link)

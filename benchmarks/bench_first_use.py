@@ -1,0 +1,114 @@
+"""What a first use and a small command take: CPU and wall seconds, with an empty cache of kernels and with a full one.
+
+    python benchmarks/bench_first_use.py [--against ../before/src] [--only info] [--no-demo]
+
+`cold` is a process with an empty cache, `warm` the least CPU time of `--times` processes after it. With `--against`
+each command runs with the sources of another tree, too, in turn with this one, and `ratio` is its CPU time by ours: on
+a machine with other work CPU seconds grow with the load, and their ratio does not. `kernels` are those compiled for
+Python; what they call is compiled within them. Both trees have their bytecode compiled beforehand, as an installed
+package has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent / "src"
+SMALL = "generate llama3-8b --gpus 2 --tp 2 --to et -o {out}/small --force"
+COMMANDS = {
+    "info": "info {out}/small",
+    "check": "check {out}/small",
+    "breakdown": "breakdown {out}/job",
+    "link": "link {sample} -o {out}/job --force",
+    "simulate": "simulate {out}/small --system dgx-h100 --json",
+    "demo": "demo -o {out}/demo",
+}
+INSIDE = """
+import sys
+from etude.cli import main, running
+told = []
+running.FirstUse.__call__ = lambda self, name, seconds: told.append(name)
+code = main(sys.argv[1:])
+print(len(told), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+class Tree:
+    """Sources, and a cache of kernels and bytecode of their own."""
+
+    def __init__(self, sources: Path, folder: Path) -> None:
+        self.sources, self.folder = sources, folder
+        self.out = folder / "out"
+        self.out.mkdir(parents=True)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder / "pyc")
+        compileall.compile_dir(sources, quiet=2)
+
+    def run(self, command: str) -> tuple[float, float, int]:
+        """(CPU s, wall s, kernels compiled) of one command in a process of its own."""
+        words = command.format(out=self.out, sample=self.sources / "etude" / "sample").split()
+        environment = os.environ | {
+            "PYTHONPATH": str(self.sources),
+            "NUMBA_CACHE_DIR": str(self.folder / "cache"),
+            "PYTHONPYCACHEPREFIX": str(self.folder / "pyc"),
+        }
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", INSIDE, *words], env=environment, capture_output=True, text=True, check=False
+        )
+        wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(words)}\n{done.stderr}")
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return cpu, wall, int(done.stderr.split()[-1])
+
+    def forget(self) -> None:
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
+
+
+def measured(trees: list[Tree], command: str, times: int) -> list[list[tuple[float, float, int]]]:
+    """For each tree its cold run and its warm one."""
+    for tree in trees:
+        tree.forget()
+    cold = [tree.run(command) for tree in trees]
+    warm = [[tree.run(command) for tree in trees] for _ in range(times)]
+    return [[cold[i], min(row[i] for row in warm)] for i in range(len(trees))] if times else [[one] for one in cold]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", type=Path, help="the `src` of another tree")
+    parser.add_argument("--only", default="", help="commands, separated by commas")
+    parser.add_argument("--no-demo", action="store_true", help="leave out the demo, which takes longest")
+    parser.add_argument("--times", type=int, default=3, help="warm runs of each command")
+    given = parser.parse_args()
+    chosen = (
+        given.only.split(",") if given.only else [name for name in COMMANDS if not (given.no_demo and name == "demo")]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        sources = [HERE] + ([given.against.resolve()] if given.against else [])
+        trees = [Tree(source, Path(folder) / str(number)) for number, source in enumerate(sources)]
+        for tree in trees:
+            for command in (SMALL, COMMANDS["link"]):
+                tree.run(command)
+        print(f"{'command':12} {'':5} {'kernels':>8} {'CPU s':>8} {'wall s':>8} {'before':>8} {'ratio':>6}")
+        for name in chosen:
+            found = measured(trees, COMMANDS[name], 0 if name == "demo" else given.times)
+            for at, kind in enumerate(("cold", "warm")[: len(found[0])]):
+                cpu, wall, kernels = found[0][at]
+                beside = f"{found[1][at][0]:>8.2f} {found[1][at][0] / cpu:>6.2f}" if len(found) > 1 else ""
+                print(f"{name:12} {kind:5} {kernels:>8} {cpu:>8.2f} {wall:>8.2f} {beside}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
