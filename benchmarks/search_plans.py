@@ -87,10 +87,12 @@ def parallel(model: str, gpus: int, workers: int) -> None:
     one, many = alone(model, gpus, 1), alone(model, gpus, workers)
     same = "the same answer" if one["record"] == many["record"] else "ANOTHER ANSWER"
     print(f"{model} on {gpus} H100: -j 1 {one['wall']:.1f} s, -j {workers} {many['wall']:.1f} s, {same}", flush=True)
-    # The wall of a loaded machine says little: what an idle one needs at least follows from CPU seconds.
-    least = many["own"] + many["theirs"] / workers
-    print(f"  CPU s: -j 1 {one['own']:.1f}; -j {workers} {many['own']:.1f} and {many['theirs']:.1f} of its workers: "
-          f"{least:.1f} s at least, {least / one['own']:.2f} of it", flush=True)  # fmt: skip
+    # The wall of a loaded machine says little, and CPU seconds of two runs differ with the load: the last figure is of
+    # the second run alone.
+    own, theirs = many["own"], many["theirs"]
+    least = own + theirs / workers
+    print(f"  CPU s: -j 1 {one['own']:.1f}; -j {workers} {own:.1f} and {theirs:.1f} of its workers, at least "
+          f"{least:.1f} s of a wall: {least / (own + theirs):.2f} of their sum", flush=True)  # fmt: skip
 
 
 def main() -> None:
