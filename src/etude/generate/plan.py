@@ -141,7 +141,7 @@ class Plan:
     )
     domain: str = figure("text", "rows x columns of context-parallel ranks that share a picture, `2x4`", "")
     order: str = figure("text", "axes from the fastest to the slowest in the numbering of ranks", "tp-cp-dp-pp")
-    schedule: str = figure("text", "of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
+    schedule: str = figure("text", "schedule of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
     stages: tuple[int, ...] = figure("list", "layers of each pipeline stage (with chunks: in model order)", (), of=int)
     micro_batch: int = figure("count", "samples of a micro-batch", 1)
     global_batch: int = figure(
@@ -152,15 +152,15 @@ class Plan:
     )
     steps: int = figure("count", "steps in one job, one after another", 1)
     seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
-    lengths: str = figure("text", "of samples: 2048, or 512:0.5,4096:0.5, or a .csv; default: all of seq", "")
-    batching: Batching = figure("choice", "how samples of --lengths are put together", Batching.FIXED, of=Batching)
-    length_seed: int = figure("count", "of the lengths that are drawn", 0, zero=True)
+    lengths: str = figure("text", "lengths of samples: 2048, or 512:0.5,4096:0.5, or a .csv; default: all of seq", "")
+    batching: Batching = figure("choice", "how samples of --lengths are batched", Batching.FIXED, of=Batching)
+    length_seed: int = figure("count", "seed of the drawn lengths", 0, zero=True)
     budget: int = figure("count", "tokens of a micro-batch at most; 0: micro_batch x seq", 0, zero=True)
     power: float = figure("number", "batching `compute`: samples x longest^power is bounded; 0: the model's work", 0.0,
                           zero=True)  # fmt: skip
     memory_budget_bytes: int = figure("bytes", "memory of a rank that micro-batches may fill; 0: any", 0, zero=True)
     window: int = figure("count", f"batching `online`: samples that wait; 0: {WAITING}", 0, zero=True)
-    samples: int = figure("count", "of an epoch, which makes as many steps as they fill; 0: no end", 0, zero=True)
+    samples: int = figure("count", "samples of an epoch, which has as many steps as they fill; 0: no end", 0, zero=True)
     join: bool = figure("flag", "ranks without samples do empty steps until the epoch of all ranks is done", False)
     zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
     directives: str = figure(
@@ -190,13 +190,15 @@ class Plan:
         "lora:16",
         "all",
     )
-    precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
-    scaling: Scaling = figure("choice", "of 8-bit products: delayed, current, block, mx", Scaling.DELAYED, of=Scaling)
-    grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
-    optimizer: Optimizer = figure("choice", "what updates the weights", Optimizer.ADAMW, of=Optimizer)
+    precision: Precision = figure("choice", "precision of activations and products", Precision.BF16, of=Precision)
+    scaling: Scaling = figure(
+        "choice", "scaling of 8-bit products: delayed, current, block, mx", Scaling.DELAYED, of=Scaling
+    )
+    grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32")
+    optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW, of=Optimizer)
     keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
-    loss_dtype: str = figure("text", "of logits in the loss", "fp32")
-    state_dtype: str = figure("text", "of the optimizer's moments", "fp32")
+    loss_dtype: str = figure("text", "data type of logits in the loss", "fp32")
+    state_dtype: str = figure("text", "data type of the optimizer's moments", "fp32")
     master: bool = figure("flag", "the optimizer keeps weights in fp32 too", True)
     attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
     clip: bool = figure("flag", "gradients are clipped by their norm", True)
@@ -206,7 +208,7 @@ class Plan:
         "load of each expert: zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file; default: all have the same",
         "",
     )
-    moe_seed: int = figure("count", "of the loads that are drawn", 0, zero=True)
+    moe_seed: int = figure("count", "seed of the drawn loads", 0, zero=True)
     dispatch: Dispatch = figure("choice", "data type of tokens on their way to experts", Dispatch.PRODUCTS, of=Dispatch)
     ep_node: int = figure(
         "count",
@@ -219,7 +221,7 @@ class Plan:
     data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
     checkpoint: bool = figure("flag", "the state is written out at the end", False)
     host_bandwidth_bytes_per_s: float = figure(
-        "bandwidth", "of a rank to the host's memory, from which `roundrobin` streams weights", 0.0, zero=True
+        "bandwidth", "bandwidth of a rank to the host's memory, from which `roundrobin` streams weights", 0.0, zero=True
     )
     host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, zero=True)
     graphs: bool = figure("flag", "the host issues graphs of all that routing does not size, at no time", False)

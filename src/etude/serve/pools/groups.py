@@ -40,7 +40,7 @@ ROLES: Final = {Role.BOTH: of.BOTH, Role.PREFILL: of.PREFILL, Role.DECODE: of.DE
 class Pool:
     """Replicas that are alike."""
 
-    role: Role = figure("choice", "what they do", Role.BOTH, of=Role)
+    role: Role = figure("choice", "role of the replicas", Role.BOTH, of=Role)
     count: int = figure("count", "replicas", 1)
     system: str = figure("text", "name in the catalogue, or a file", "")
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
@@ -54,22 +54,24 @@ class Between:
     disaggregate: str = figure("text", "replicas that read prompts, and those that decode: `2:6`", "")
     link_bytes_per_s: int = figure("bandwidth", "port of a replica, each way, for keys and values", 50_000_000_000)
     link_later: str = figure("text", "other rates of it from a time on: `30s:10Gb/s;60s:100Gb/s`", "")
-    link_latency_ns: int = figure("time", "of a transfer of keys and values", 5_000, zero=True)
-    kv_codec: str = figure("text", "of keys and values on their way: none, fp8, int4, several, or FILE.csv", "")
+    link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True)
+    kv_codec: str = figure("text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "")
     kv_choose: str = figure(
         "text", "which of these: best, learn (the link from transfers so far), or fixed:NAME", "best"
     )
     kv_quality: float = figure("number", "codecs of less quality are left out", 0.0, zero=True)
     admit: str = figure("text", "branches of an answer side by side: off, eager, cap:4, slack, slack:0.5", "off")
     draft_model: str = figure("text", "proposes --num-speculative-tokens, on the devices of a replica", "")
-    decide_ns: int = figure("time", "that the router takes for each request", 0, zero=True)
+    decide_ns: int = figure("time", "time that the router takes for each request", 0, zero=True)
     reconfigure: str = figure(
         "text", "plans that change: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans", ""
     )
-    plans: str = figure("text", "that these choose among: `tp=1;tp=4,split=1:3`", "")
+    plans: str = figure("text", "plans that these choose among: `tp=1;tp=4,split=1:3`", "")
     scale: str = figure("text", "replicas that come and go: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
-    set_up_ns: int = figure("time", "of groups, when a plan changes or a replica starts", 1_000_000_000, zero=True)
-    load_bytes_per_s: int = figure("bandwidth", "weights into a rank, then", 50_000_000_000)
+    set_up_ns: int = figure(
+        "time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True
+    )
+    load_bytes_per_s: int = figure("bandwidth", "rate of loading weights into a rank then", 50_000_000_000)
     tenant_weights: str = figure("text", "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`", "")
     hook: str = figure("text", "functions that decide: `evict=mine.py:longest,batch=mine.py:order`", "")
 
