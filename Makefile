@@ -89,9 +89,10 @@ bench: $(DEV_STAMP)
 	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
 	done
 
-# docs/generate.py, where there is one, writes the pages that are made from the code.
+# docs/generate.py writes the pages that are made from the code, docs/pictures.py draws the pictures.
 docs: $(DOCS_STAMP)
-	@test ! -f docs/generate.py || $(BIN)/python docs/generate.py
+	@$(BIN)/python docs/generate.py
+	@$(BIN)/python docs/pictures.py
 	@$(BIN)/python docs/notebook.py
 	@rm -rf site
 	$(BIN)/zensical build --clean --strict

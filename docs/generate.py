@@ -138,7 +138,11 @@ etude systems check my-cluster.yaml                                  # what it i
 etude predict llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml  # a training step
 etude simulate job/ --system my-cluster.yaml --network flow          # a job that you have, on its links
 etude energy llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml   # what it draws
-etude plan llama3-8b --gpus 16 --system my-cluster.yaml              # how to cut a model for it
+```
+
+<!-- slow: simulates every plan that fits -->
+```
+etude plan llama3-70b --gpus 512 --system my-cluster.yaml            # how to cut a model for it
 ```
 
 Every command with `--system` takes the path of such a file, or the name of a [cluster](#clusters) or [device](#devices) of the catalogue: `--system dgx-h100`, `--system rtx5090`. From Python `etude.open_system("my-cluster.yaml")` is the same, and `.resized(512)` is as many of its nodes as 512 devices take (of a torus the slice nearest to a cube; `wrap` says whether its dimensions still close: on TPU v6e a dimension of 16 does, on v5p those of whole 4x4x4 cubes). What the figures do is in [Costs](costs.md).
@@ -374,10 +378,12 @@ def _system(row: dict[str, str]) -> tuple[str, str, str, str]:
 
 
 def main(argv: list[str]) -> int:
-    from generate_api import api_page
+    from generate_api import analyse_index, api_page
 
+    analyses = DOCS / "analyse" / "index.md"
     pages = {
         DOCS / "api.md": api_page(),
+        analyses: analyse_index(analyses.read_text()),
         DOCS / "data-model.md": page(),
         DOCS / "machines.md": machines_page(),
         DOCS / "gallery.md": gallery_page(),

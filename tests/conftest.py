@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, settings
 
 # The same examples every time, so that a change is what makes a test fail; a random search is one setting away.
-settings.register_profile("etude", deadline=None, derandomize=True)
+settings.register_profile("etude", deadline=None, derandomize=True, max_examples=60)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.register_profile("no-shrink", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("ETUDE_HYPOTHESIS", "etude"))

@@ -132,6 +132,11 @@ def readers(folder: Path) -> list[Reader]:
         Reader("device", "device.json", device, lambda path: linked(folder / "host.json", path)),
         Reader("host alone", "alone.json", host, etude.open),
         Reader("engine", "engine.json", engine, etude.open),
+        Reader("xplane", "run.xplane.pb", _profile("jax_cpu.xplane.pb.gz"), etude.open),
+        Reader("xla json", "run.trace.json", _profile("jax_cpu.trace.json.gz"), etude.open),
+        Reader("nsight", "run.sqlite", _profile("nsight_h200.sqlite.gz"), etude.open),
+        Reader("rocprofv3", "results.json", _profile("rocprofv3.json"), etude.open),
+        Reader("rocprof", "results.json", _profile("rocprof_results.json"), etude.open),
         Reader("dump", "fr_0", pickle.dumps(DUMP), etude.open),
         Reader("dump.json", "fr_0.json", _json(DUMP), etude.open),
         Reader("parquet", "nodes.parquet", (made["parquet"] / "nodes.parquet").read_bytes(), _within(made["parquet"])),
@@ -170,6 +175,12 @@ ASTRA = {
 
 def _json(value: object) -> bytes:
     return json.dumps(value).encode()
+
+
+def _profile(name: str) -> bytes:
+    """A file of another profiler, unpacked."""
+    data = (Path(__file__).parent / "golden" / "profiles" / name).read_bytes()
+    return gzip.decompress(data) if name.endswith(".gz") else data
 
 
 def _jobs(folder: Path) -> dict[str, Path]:

@@ -279,6 +279,25 @@ def test_a_terminal_gets_a_table_without_markup(monkeypatch: pytest.MonkeyPatch,
     assert "─" in shown
 
 
+def test_on_a_terminal_times_have_units(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    rows = [{"rank": 0, "span_ns": 812_400_000, "idle_ns": None, "rate_bytes_per_ns": 7}]
+    emit(rows)
+    assert capsys.readouterr().out.split() == [
+        "rank", "span_ns", "idle_ns", "rate_bytes_per_ns", "0", "812400000", "-", "7"
+    ]  # fmt: skip
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    emit(rows)
+    head, *_, row = (line for line in capsys.readouterr().out.splitlines() if line.strip())
+    assert "span" in head
+    assert "span_ns" not in head
+    assert "rate_bytes_per_ns" in head
+    assert row.split() == ["0", "812.4", "ms", "-", "7"]
+    emit({"length_ns": 90_000_000_000, "ranks": 4})
+    assert capsys.readouterr().out.split() == ["length", "90", "s", "ranks", "4"]
+    emit(rows, json=True)
+    assert json.loads(capsys.readouterr().out) == rows
+
+
 def test_one_form_at_a_time():
     with pytest.raises(UsageError, match="only one of"):
         emit([], json=True, csv=True)

@@ -1,5 +1,6 @@
 """`--help` of every command, at 80 columns."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,3 +95,17 @@ def test_system_is_where_something_is_simulated(name: str) -> None:
         for option in options(command):
             if "--system" in option.opts[:1] and words != "simulate astra":
                 assert "imulate" in option.help, (words, option.help)
+
+
+QUAINT = re.compile(
+    r"its likes|for ever\b|\btorn\b|\btold\b|laid down|stands out|beside one another|is no multiple|how manieth|nought"
+)
+FRAGMENT = re.compile(r"^(Of|Whose|In which|That|Until|Between) [a-z]")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_in_plain_words(name: str) -> None:
+    for words, command in commands(name):
+        texts = [command.help or "", *(getattr(p, "help", None) or "" for p in command.params)]
+        assert [text for text in texts if QUAINT.search(text)] == [], words
+        assert [text for text in texts[1:] if FRAGMENT.search(text)] == [], words

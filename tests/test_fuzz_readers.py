@@ -9,7 +9,8 @@ from etude.errors import EtudeError
 
 CASES = 25
 NAMES = (
-    "et", "et.gz", "json", "kineto", "kineto.gz", "host", "device", "host alone", "engine", "dump", "dump.json",
+    "et", "et.gz", "json", "kineto", "kineto.gz", "host", "device", "host alone", "engine", "xplane", "xla json",
+    "nsight", "rocprofv3", "rocprof", "dump", "dump.json",
     "parquet", "manifest",
     "system", "infragraph", "model", "hugging face", "card", "ops",
     "requests", "lengths", "schedule", "times", "table", "msccl", "text",

@@ -13,6 +13,7 @@ from etude.units import (
     parse_bytes,
     parse_count,
     parse_time,
+    readable_time,
 )
 
 SIZES = st.integers(0, INT64_MAX)
@@ -161,3 +162,12 @@ def test_exact_rates_and_counts_come_back(number: int):
 @given(SIZES)
 def test_rounded_bytes_are_within_half_of_the_third_digit(size: int):
     assert abs(parse_bytes(format_bytes(size)) - size) * 200 <= size
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [(0, "0 ns"), (950, "950 ns"), (12_345, "12.35 µs"), (812_400_000, "812.4 ms"), (3_102_000_000, "3.102 s"),
+     (90_000_000_000, "90 s"), (853_200_000_000, "14.22 min"), (9_000_000_000_000, "2.5 h"), (-1_500_000, "-1.5 ms")],
+)  # fmt: skip
+def test_a_time_as_people_read_it(time_ns: int, text: str):
+    assert readable_time(time_ns) == text

@@ -26,6 +26,12 @@ _BYTES_DECIMAL = {f"{prefix}B": scale for prefix, scale in _DECIMAL.items()}
 _BYTES_BINARY = {"B": 1} | {f"{prefix}B": scale for prefix, scale in _BINARY.items()}
 _TIME = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
+_READ = (
+    ("ns", 1, 1e3), ("µs", 1e3, 1e6), ("ms", 1e6, 1e9), ("s", 1e9, 120e9), ("min", 60e9, 7200e9),
+    ("h", 3600e9, float("inf")),
+)  # fmt: skip
+"""Unit, its nanoseconds, and below which time it is the one to read."""
+
 _Scales = dict[str, int] | dict[str, Fraction]
 _NUMBER = re.compile(r"(-?(?:[0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)(?:e[+-]?[0-9]{1,2})?)\s*(.*)", re.DOTALL)
 
@@ -80,6 +86,12 @@ def format_bytes(size_bytes: int, *, binary: bool = False, digits: int | None = 
 
 def format_time(time_ns: int, *, digits: int | None = 3) -> str:
     return _format(time_ns, _TIME, digits)
+
+
+def readable_time(time_ns: float) -> str:
+    """A time as people read it, in four digits: `950 ns`, `12.35 µs`, `812.4 ms`, `3.102 s`, `14.22 min`, `2.5 h`."""
+    unit, scale = next((unit, scale) for unit, scale, below in _READ if abs(time_ns) < below)
+    return f"{time_ns / scale:.4g} {unit}"
 
 
 def format_bandwidth(bytes_per_s: int, *, digits: int | None = 3) -> str:

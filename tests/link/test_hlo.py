@@ -91,5 +91,6 @@ def test_an_unknown_element_type_has_no_size() -> None:
 
 
 def test_a_damaged_program_is_refused() -> None:
-    with pytest.raises(FormatError, match="compiled program"):
-        read_module(b"\x0a\x7f\x01")
+    for data in (b"\x0a\x7f\x01", field(1, 7), field(1, field(1, 1 << 40)), field(1, field(3, 5))):
+        with pytest.raises(FormatError, match="compiled program"):
+            read_module(data)

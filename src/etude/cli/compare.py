@@ -43,7 +43,7 @@ def compare(
         bool, typer.Option("--operators", help="By the operators that launched, which other devices have, too.")
     ] = False,
     why: Annotated[bool, typer.Option("--why", help="Only the ranked list of what makes the difference.")] = False,
-    top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 30,
+    top: Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")] = 30,
     workers: Workers = 0,
     json: AsJson = False,
     csv: AsCsv = False,

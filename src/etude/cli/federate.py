@@ -73,7 +73,7 @@ def federate(
     count: Annotated[int, typer.Option(min=0, help="Clients of a round; 0: all.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Local steps of a client in a round.")] = 1,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples of a local step, where it is predicted.")] = 1,
-    precision: Annotated[str, typer.Option(help="Of the weights that are sent: bf16, fp32.")] = "bf16",
+    precision: Annotated[str, typer.Option(help="Data type of the weights that are sent: bf16, fp32.")] = "bf16",
     sample: Annotated[
         str, typer.Option(help="How clients are drawn: uniform (psp), weighted (by samples), awpsp (by availability).")
     ] = "uniform",
@@ -85,7 +85,7 @@ def federate(
     share: Annotated[
         str, typer.Option(help="How updates get around: server, swarm, swarm+warmup.", rich_help_panel=SWARM)
     ] = "server",
-    chunk: Annotated[str, typer.Option(help="Of a swarm.", rich_help_panel=SWARM)] = "16MB",
+    chunk: Annotated[str, typer.Option(help="Size of a chunk of a swarm.", rich_help_panel=SWARM)] = "16MB",
     peers: Annotated[int, typer.Option(min=0, help="Others that a client knows; 0: all.", rich_help_panel=SWARM)] = 0,
     warmup: Annotated[
         float, typer.Option(min=0.0, help="Part of the chunks that everybody holds after it.", rich_help_panel=SWARM)

@@ -16,7 +16,7 @@ def graph(
     out: Annotated[Path, typer.Option("--out", "-o", help="`g.svg`, `g.dot` or `g.graphml`.")],
     around: Annotated[str, typer.Option(help="A node: its row, `id=N`, or its name.")] = "",
     hops: Annotated[int, typer.Option(min=0, help="Dependencies from it, in both directions.")] = 3,
-    rank: Annotated[int | None, typer.Option(help="Whose graph; by default that of the first rank.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank whose graph is drawn; by default the first.")] = None,
     groups: GroupFile = None,
     workers: Workers = 0,
     max_bytes: MaxBytes = None,

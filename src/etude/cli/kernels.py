@@ -31,7 +31,7 @@ def kernels(
             "--counters: kernel, operator, module, phase, step, rank.",
         ),
     ] = "",
-    top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 0,
+    top: Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")] = 0,
     counted: CountedAs = "etude",
     system: OnSystem = "",
     timing: TimesFile = None,

@@ -32,7 +32,7 @@ Batch = Annotated[str, typer.Option(help="Sequences that decode, or samples of a
 Keys = Annotated[str, typer.Option(help="Keys of each sequence that decodes; default: `512,2048,8192`.")]
 Recipe = Annotated[str, typer.Option("--stack", help="Stack whose recipe training follows.")]
 Repeats = Annotated[int, typer.Option(min=1, max=100, help="Times that each point is measured.")]
-Backend = Annotated[str, typer.Option(help="Whose kernels are measured: a name of yours.")]
+Backend = Annotated[str, typer.Option(help="Name of the backend whose kernels are measured.")]
 FLUSH = 64
 """Points after which the file is written."""
 

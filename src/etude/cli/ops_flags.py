@@ -10,7 +10,9 @@ from etude.errors import UsageError
 OpsFile = Annotated[
     Path | None, typer.Option("--ops", help="Times from a database of operators, or a profile folder; see `etude ops`.")
 ]
-OpsBackend = Annotated[str, typer.Option("--ops-backend", help="Whose kernels, where the database holds several.")]
+OpsBackend = Annotated[
+    str, typer.Option("--ops-backend", help="Backend whose kernels are taken, where the database holds several.")
+]
 
 
 def ops_options(path: Path | None, backend: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def graph(
         "h200-server"
     ),
     tier: Annotated[str, typer.Option(help="The tier.")] = "disk",
-    host: Annotated[str, typer.Option(help="Whose memory gathers and sums: a device of the catalogue.")] = "xeon-8480",
+    host: Annotated[str, typer.Option(help="Device of the catalogue whose memory gathers and sums.")] = "xeon-8480",
     json: AsJson = False,
 ) -> None:
     """What a graph network reads and writes whose features lie in storage, and how long it takes
@@ -113,12 +113,12 @@ def place(
         str, typer.Option("--memory", "--room", help="Memory of the device that may be used: `2GiB,4GiB,8GiB`.")
     ],
     context: Annotated[int, typer.Option(min=1, help="Tokens whose keys and values are read.")] = 4096,
-    bits: Annotated[float, typer.Option(help="Of a weight; keys and values have 16.")] = 16.0,
+    bits: Annotated[float, typer.Option(help="Bits of a weight; keys and values have 16.")] = 16.0,
     buffers: Annotated[str, typer.Option(help="Part of it that is taken in any case.")] = "0.5GB",
     device: Annotated[
         str, typer.Option("--device", "-d", help="Device: a name in the catalogue, or your own.")
     ] = "rtx5090",
-    host: Annotated[str, typer.Option(help="Whose memory holds the rest: a device of the catalogue.")] = "desktop",
+    host: Annotated[str, typer.Option(help="Device of the catalogue whose memory holds the rest.")] = "desktop",
     json: AsJson = False,
 ) -> None:
     """Tokens a second of one sequence where a device holds a part of a model and the host the rest, by memory

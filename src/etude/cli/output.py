@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from etude.errors import UsageError
+from etude.units import readable_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,7 @@ def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = Fa
     elif md:
         _emit_markdown(names, rows, right)
     elif sys.stdout.isatty():
+        names, rows = _with_units(names, rows, record=isinstance(value, Mapping))
         _emit_rich(names, rows, right, title, head=not isinstance(value, Mapping))
     else:
         _emit_plain(names, rows, right, head=not isinstance(value, Mapping))
@@ -86,6 +88,31 @@ def _columns(value: Emitted) -> tuple[list[str], Iterator[Sequence[Any]], list[b
     columns = ([column.to_pylist() for column in batch.columns] for batch in value.to_batches(max_chunksize=65536))
     right = [kinds.is_integer(t) or kinds.is_floating(t) or kinds.is_decimal(t) for t in value.schema.types]
     return list(value.schema.names), (row for batch in columns for row in zip(*batch, strict=True)), right
+
+
+def _with_units(
+    names: list[str], rows: Iterable[Sequence[Any]], *, record: bool
+) -> tuple[list[str], Iterator[Sequence[Any]]]:
+    """On a terminal times are read by people: `span_ns` 812400000 is `span` 812.4 ms. Elsewhere they stay exact."""
+    if record:
+        return names, ([_bare(name, value), _timed(name, value)] for name, value in rows)
+    return [_bare(name, 0) for name in names], (
+        [_timed(name, value) for name, value in zip(names, row, strict=True)] for row in rows
+    )
+
+
+def _bare(name: Any, value: Any) -> Any:
+    return name.removesuffix("_ns") if isinstance(name, str) and _is_time(name, value) else name
+
+
+def _timed(name: Any, value: Any) -> Any:
+    return readable_time(value) if _is_time(name, value) and value is not None else value
+
+
+def _is_time(name: Any, value: Any) -> bool:
+    """`rank_ns`, but not `_ns` alone, nor a rate `bytes_per_ns`."""
+    number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return number and isinstance(name, str) and name.endswith("_ns") and len(name) > 3 and not name.endswith("_per_ns")
 
 
 def _all_numbers(values: Iterable[Any]) -> bool:

@@ -24,7 +24,7 @@ def report(
         typer.Argument(help="A job, a profiler trace or a served stream; two runs are compared.", show_default=False),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Its heading; by default the name of the input.")] = "",
+    title: Annotated[str, typer.Option(help="Heading of the page; by default the name of the input.")] = "",
     ran_on: RanOn = "",
     system: OnSystem = "",
     timing: TimesFile = None,

@@ -14,7 +14,7 @@ def roofline(
     ran_on: RanOn = "",
     utilisation: Annotated[bool, typer.Option("--utilisation", help="MFU and HFU of each rank instead.")] = False,
     model_flops: Annotated[str, typer.Option("--model-flops", help="What the model needs on a rank, e.g. `12T`.")] = "",
-    top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 0,
+    top: Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")] = 0,
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,

@@ -23,7 +23,7 @@ EXAMPLE = """The best of a space of designs: plans, placements, cuts, mixes; sco
 
 A space is a YAML file: `search:` says what is chosen, the other keys say of what, `score` by what, and `limits` within
 what. `docs/search.md` shows one of each kind. With the name of a model instead, its plans are searched: what a
-flag says is kept, `--over` names the axes. What was left out, and why, is told.
+flag says is kept, `--over` names the axes. The result says what was left out, and why.
 """
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
 """Columns of a table of plans beside its axes."""

@@ -59,8 +59,10 @@ def serve(
     ] = "",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks of a replica.")] = 1,
     ep: Annotated[int, typer.Option(min=1, help="Ranks of a replica that experts are spread over.")] = 1,
-    precision: Annotated[str, typer.Option(help="Of weights and products: bf16, fp8.")] = "bf16",
-    kv_dtype: Annotated[str, typer.Option(help="Of keys and values: bf16, fp8; default: as the model computes.")] = "",
+    precision: Annotated[str, typer.Option(help="Data type of weights and products: bf16, fp8.")] = "bf16",
+    kv_dtype: Annotated[
+        str, typer.Option(help="Data type of keys and values: bf16, fp8; default: as the model computes.")
+    ] = "",
     replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each with an engine of its own.")] = 1,
     router: Annotated[
         str,
@@ -159,7 +161,7 @@ def serve(
     ] = "",
     gpus: Annotated[int, typer.Option(min=1, help="Devices that images share.", rich_help_panel=IMAGES)] = 8,
     images_at_once: Annotated[
-        int, typer.Option(min=1, max=16, help="Of one size that share a step.", rich_help_panel=IMAGES)
+        int, typer.Option(min=1, max=16, help="Images of one size that share a step.", rich_help_panel=IMAGES)
     ] = 1,
     encode: Annotated[str, typer.Option(help="Time to encode a text, on one device.", rich_help_panel=IMAGES)] = "0s",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,

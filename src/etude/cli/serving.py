@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PANEL = "Serving, with --serve"
 with_serving = with_fields(Serving, "serving", PANEL)
 
-Serve = Annotated[bool, typer.Option("--serve", help="Not training but inference.", rich_help_panel=PANEL)]
+Serve = Annotated[bool, typer.Option("--serve", help="Inference instead of training.", rich_help_panel=PANEL)]
 Requests = Annotated[
     Path | None,
     typer.Option(help="A file as `etude serve` takes it. With --system they wait.", rich_help_panel=PANEL),

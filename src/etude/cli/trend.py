@@ -34,7 +34,7 @@ def trend(
         str, typer.Option(help="What is followed: `step_time`, `compute`, `idle`, ...; of a table, a column.")
     ] = "step_time",
     period: Annotated[str, typer.Option(help="Steps in a cycle; `auto` looks for one, `none` does not.")] = AUTO,
-    forecast: Annotated[str, typer.Option(help="Tell what comes next: `20` steps, or a time, `7d`.")] = "",
+    forecast: Annotated[str, typer.Option(help="Forecast what comes next: `20` steps, or a time, `7d`.")] = "",
     work: Annotated[
         str,
         typer.Option(
@@ -48,7 +48,7 @@ def trend(
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="How fast ranks write to storage, by step, instead.")
     ] = False,
-    least: Annotated[float, typer.Option(min=0, help="Least change of level that is told.")] = 0.03,
+    least: Annotated[float, typer.Option(min=0, help="Least change of level that is reported.")] = 0.03,
     detect: Annotated[bool, typer.Option("--detect", help="Print the findings alone.")] = False,
     system: OnSystem = "",
     timing: TimesFile = None,

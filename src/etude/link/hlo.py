@@ -73,11 +73,13 @@ def read_module(data: bytes, path: str = "") -> Module:
     """A program from its HloProto; a damaged one is refused."""
     try:
         return _module(memoryview(data))
-    except (IndexError, ValueError) as problem:
+    except (IndexError, TypeError, ValueError) as problem:
         raise FormatError(f"a compiled program in it cannot be read: {problem}", path=path) from None
 
 
-def _fields(data: memoryview) -> Iterator[Field]:
+def _fields(data: Any) -> Iterator[Field]:
+    if not isinstance(data, memoryview):
+        raise ValueError("a number where a message is due")
     p = 0
     while p < len(data):
         key, p = decode_varint(data, p)
@@ -95,6 +97,12 @@ def _fields(data: memoryview) -> Iterator[Field]:
         p += length
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, memoryview):
+        raise ValueError("a number where a text is due")
+    return value.tobytes().decode("utf-8", "replace")
+
+
 def _module(proto: memoryview) -> Module:
     name, found = "", {}
     for number, module in _fields(proto):
@@ -102,7 +110,7 @@ def _module(proto: memoryview) -> Module:
             continue
         for part, value in _fields(module):
             if part == 1:
-                name = bytes(value).decode("utf-8", "replace")
+                name = _text(value)
             elif part == 3:
                 for inner, instruction in _fields(value):
                     if inner == 2 and (one := _instruction(instruction)) is not None:
@@ -119,7 +127,7 @@ def _instruction(data: memoryview) -> tuple[str, HloCollective] | None:
     what = half = ""
     for number, value in _fields(data):
         if number in (1, 2):
-            texts[number] = bytes(value).decode("utf-8", "replace")
+            texts[number] = _text(value)
         if number == 2:
             opcode = texts.get(1, "") if texts[2] == "async-start" else texts[2]
             what, half = xla_collective(opcode)

@@ -57,7 +57,7 @@ class Between:
     link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True)
     kv_codec: str = figure("text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "")
     kv_choose: str = figure(
-        "text", "which of these: best, learn (the link from transfers so far), or fixed:NAME", "best"
+        "text", "choice among these: best, learn (the link from transfers so far), or fixed:NAME", "best"
     )
     kv_quality: float = figure("number", "codecs of less quality are left out", 0.0, zero=True)
     admit: str = figure("text", "branches of an answer side by side: off, eager, cap:4, slack, slack:0.5", "off")
