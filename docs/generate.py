@@ -269,7 +269,7 @@ def keys(cls: type[Any]) -> str:
 
 MACHINES_CATALOGUE = """## The catalogue
 
-An *assumption* says so: it is nobody's measurement.
+An *assumption* says so: it was not measured.
 
 """
 
