@@ -1,10 +1,11 @@
 """Placements of ranks: the order of the numbers, five random ones and the best that is found, on links.
 
     python benchmarks/search_placement.py              five fabrics of 16 devices, greedy with 60 simulations each
-    python benchmarks/search_placement.py --all        a ring of 8: every placement by itself against each method
+    python benchmarks/search_placement.py --all 8      a ring of 8: every placement by itself against each method
 
 With --all rank 0 sits on device 0 or 1 and the others everywhere, since an even ring that is turned by two is the same;
-of two that mirror each other one is taken: 7! = 5,040 of 8! placements. Brute force knows nothing of bounds.
+of two that mirror each other one is taken: 7! = 5,040 of 8! placements. Brute force knows
+nothing of bounds.
 
 Columns: ms of the job by number, of five random placements from the best to the worst, of the best found and where it
 came from, and CPU seconds of the search. Wan 2.1 14B, two layers, one denoising pass, tp 4 x cp 4.
@@ -45,21 +46,23 @@ def fabric(kind: str, sizes: tuple[int, ...]) -> System:
     return System(name=kind, device=open_device("tpu-v5e"), levels=levels, collectives=settings)
 
 
-def on_a_ring() -> Iterator[tuple[int, ...]]:
-    """Of the placements of 8 ranks on a ring of 8 that are the same when it is turned by two or mirrored, one."""
+def on_a_ring(size: int) -> Iterator[tuple[int, ...]]:
+    """One of the placements on a ring that are the same when it is turned by two or mirrored; `size` is even."""
     for first in (0, 1):
-        for rest in permutations([device for device in range(8) if device != first]):
-            if rest < tuple((2 * first - device) % 8 for device in rest):
+        for rest in permutations([device for device in range(size) if device != first]):
+            if rest < tuple((2 * first - device) % size for device in rest):
                 yield (first, *rest)
 
 
-def exhaustive() -> None:
-    """Four pipeline stages of two tensor-parallel ranks on a ring of 8: the best of all, and what each method finds."""
-    system = fabric("ring", (8,))
+def exhaustive(size: int) -> None:
+    """Pipeline stages of two tensor-parallel ranks on a ring: the best of all, and what each method finds."""
+    system = fabric("ring", (size,))
     model = open_model("gpt2").replace(layers=4, seq=8, hidden=64, heads=4, ffn=256, vocab=128)
-    made = generate(model, Plan(gpus=8, tp=2, pp=4, seq=8, global_batch=1, train="forward"))
+    made = generate(model, Plan(gpus=size, tp=2, pp=size // 2, seq=8, global_batch=1, train="forward"))
     begun = time.process_time()
-    times = [simulate(made.job, system.replace(placement=seats), network="flow").makespan_ns for seats in on_a_ring()]
+    times = [
+        simulate(made.job, system.replace(placement=seats), network="flow").makespan_ns for seats in on_a_ring(size)
+    ]
     took = time.process_time() - begun
     print(f"brute force: {len(times):,} simulated, {min(times):,} to {max(times):,} ns, {took:.1f} CPU s")
     for method in ("all", "greedy", "anneal"):
@@ -77,10 +80,10 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=60)
     parser.add_argument("--network", default="flow", choices=["flow", "links"])
     parser.add_argument("--method", default="greedy", choices=["greedy", "anneal"])
-    parser.add_argument("--all", action="store_true", help="brute force on a ring of 8 instead")
+    parser.add_argument("--all", type=int, choices=[4, 6, 8], help="brute force on a ring of so many instead")
     asked = parser.parse_args()
     if asked.all:
-        exhaustive()
+        exhaustive(asked.all)
         return
     plan = Plan(gpus=16, tp=4, cp=4, seq=75600, global_batch=1, train="forward")
     made = generate(shortened(open_model("wan2.1-14b"), 2), plan)

@@ -9,9 +9,11 @@ tried and pruned.
 """
 
 import argparse
+import multiprocessing
 import os
 import resource
 import time
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from etude.search.crew import crew
@@ -54,8 +56,8 @@ def brute_force(model: str, gpus: int, axes: dict[str, list[Any]], workers: int)
     return min(steps), len(steps), every.space
 
 
-def cpu_s() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+def cpu_s(*whose: int) -> float:
+    used = [resource.getrusage(who) for who in whose or (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
@@ -67,14 +69,43 @@ def searched(model: str, gpus: int, workers: int) -> tuple[Any, float, float]:
     return found, cpu_s() - before, time.perf_counter() - begin
 
 
+def alone(model: str, gpus: int, workers: int) -> dict[str, Any]:
+    """The search in a Python of its own, so that none finds what another has made: record, wall, and CPU seconds of the
+    process that asks (`own`) and of its workers (`theirs`), without starting Python."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_alone, model, gpus, workers).result()
+
+
+def _alone(model: str, gpus: int, workers: int) -> dict[str, Any]:
+    before = cpu_s(resource.RUSAGE_SELF)
+    found, _, wall = searched(model, gpus, workers)
+    own, theirs = cpu_s(resource.RUSAGE_SELF) - before, cpu_s(resource.RUSAGE_CHILDREN)
+    return {"record": found.record(), "wall": wall, "own": own, "theirs": theirs}
+
+
+def parallel(model: str, gpus: int, workers: int) -> None:
+    one, many = alone(model, gpus, 1), alone(model, gpus, workers)
+    same = "the same answer" if one["record"] == many["record"] else "ANOTHER ANSWER"
+    print(f"{model} on {gpus} H100: -j 1 {one['wall']:.1f} s, -j {workers} {many['wall']:.1f} s, {same}", flush=True)
+    # The wall of a loaded machine says little, and CPU seconds of two runs differ with the load: the last figure is of
+    # the second run alone.
+    own, theirs = many["own"], many["theirs"]
+    least = own + theirs / workers
+    print(f"  CPU s: -j 1 {one['own']:.1f}; -j {workers} {own:.1f} and {theirs:.1f} of its workers, at least "
+          f"{least:.1f} s of a wall: {least / (own + theirs):.2f} of their sum", flush=True)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", choices=list(CASES), action="append")
     parser.add_argument("-j", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--parallel", action="store_true", help="one worker against -j, by the wall")
+    parser.add_argument("--parallel", action="store_true", help="one worker against -j, by the wall and by CPU seconds")
     given = parser.parse_args()
     for model in given.case or CASES:
         gpus, axes = CASES[model]
+        if given.parallel:
+            parallel(model, gpus, given.j)
+            continue
         found, cpu, wall = searched(model, gpus, 1)
         best = found.best
         print(
@@ -84,11 +115,6 @@ def main() -> None:
         print(f"  {best['flags']}", flush=True)
         told = ", ".join(f"{count:,} {why}" for why, count in found.pruned.items())
         print(f"  {found.space:,} combinations: {found.tried} tried, {told}", flush=True)
-        if given.parallel:
-            again, _, other = searched(model, gpus, given.j)
-            same = "the same answer" if again.record() == found.record() else "ANOTHER ANSWER"
-            print(f"  -j 1 {wall:.1f} s, -j {given.j} {other:.1f} s: {wall / other:.2f}x, {same}", flush=True)
-            continue
         before = cpu_s()
         least, tried, size = brute_force(model, gpus, axes, given.j)
         ratio = least / best["step_time_ns"]

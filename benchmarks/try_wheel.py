@@ -89,7 +89,7 @@ def tried(python: list[str], wheel: str, folder: str) -> dict[str, str]:
     done, told, _ = run([*python, "-m", "venv", folder])
     at = [*python[:-1], f"{folder}/bin/python"]
     if done:
-        done, told, seconds = run([*at, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel])
+        done, told, seconds = run([*at, "-m", "pip", "install", "-q", "--no-compile", wheel])
         row["install"] = f"{seconds:.0f} s" if done else "failed"
     if done:
         row["numba"] = run([*at, "-c", "import numba; print(numba.__version__)"])[1]

@@ -269,7 +269,7 @@ def keys(cls: type[Any]) -> str:
 
 MACHINES_CATALOGUE = """## The catalogue
 
-An *assumption* says so: it is nobody's measurement.
+An *assumption* says so: it was not measured.
 
 """
 
@@ -378,10 +378,12 @@ def _system(row: dict[str, str]) -> tuple[str, str, str, str]:
 
 
 def main(argv: list[str]) -> int:
-    from generate_api import api_page
+    from generate_api import analyse_index, api_page
 
+    analyses = DOCS / "analyse" / "index.md"
     pages = {
         DOCS / "api.md": api_page(),
+        analyses: analyse_index(analyses.read_text()),
         DOCS / "data-model.md": page(),
         DOCS / "machines.md": machines_page(),
         DOCS / "gallery.md": gallery_page(),

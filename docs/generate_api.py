@@ -115,3 +115,13 @@ def api_page() -> str:
             signature, line, example = parts(name)
             text += f"### {name}\n\n`{signature}`\n\n{line}.\n\n```python\n{example}\n```\n\n"
     return text.rstrip("\n") + "\n" + FOOT + "".join(f"| `{room}` | {what} |\n" for room, what in ROOMS.items())
+
+
+def analyse_index(text: str) -> str:
+    """docs/analyse/index.md with the table of analyses as they are declared."""
+    from etude.analyse.catalogue import docs_rows
+
+    head = "| page | question |\n|---|---|\n"
+    before, _, rest = text.partition(head)
+    after = rest[rest.index("\n\n") :]
+    return before + head + "\n".join(f"| {page} | {question} |" for page, question in docs_rows()) + after

@@ -10,7 +10,9 @@ CELLS = [
     "# A first look\n\nA recording of PyTorch in a notebook: what is in it, where its time goes, what a change would give. "
     "The recording comes with Etude; `etude collect` makes one of yours.",
     "from pathlib import Path\n\nimport etude\n\nsample = Path(etude.__file__).parent / \"sample\"\nrun = etude.open_run(sample)\nrun",
-    "## SQL over its nodes\n\nResults are Arrow tables; times and sizes show their units.",
+    "## Where the time goes\n\nAn analysis takes a run and returns an Arrow table; times and sizes show their units.",
+    "etude.breakdown(run)",
+    "## SQL over its nodes\n\nNodes, dependencies, groups and ranks are tables.",
     "sql = \"\"\"\n    SELECT name, count(*) AS calls, sum(duration_ns) AS time_ns\n    FROM nodes WHERE kind = 'COMP_NODE' AND duration_ns IS NOT NULL\n"
     "    GROUP BY ALL ORDER BY time_ns DESC, name\n\"\"\"\netude.query(run.job, sql)",
     "## Simulated\n\n`simulate` runs the job on a system of the catalogue, or of a file of yours; compute takes as long as it was recorded.",

@@ -5,6 +5,8 @@ help is asked for; `etude --help` and completion read this table alone, and stay
 A test holds each line to the command's docstring.
 """
 
+from etude.analyse.catalogue import command_lines
+
 LOOK = "Look"
 CONVERT = "Convert"
 MAKE = "Make and change"
@@ -98,35 +100,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         RUN,
         "Is this node as fast as others, and as it was? Micro jobs, ranked; slow GPUs, links, hosts; exit code 1 if so",
     ),
-    "breakdown": (ANALYSE, "Where each device's time goes: compute, exposed communication, exposed memory, idle"),
-    "idle": (ANALYSE, "Why devices are idle: the host, synchronisation, launches, communication; launches and queues"),
-    "kernels": (ANALYSE, "Kernels by time, or operators by their own time and that of what they launch"),
-    "collectives": (
-        ANALYSE,
-        "Collectives matched across ranks: transfer apart from waiting, algorithm and bus bandwidth",
-    ),
-    "critical-path": (
-        ANALYSE,
-        "What the end of the run waited for, over hosts, kernels, ranks and collectives; as long as the run",
-    ),
-    "stragglers": (
-        ANALYSE,
-        "Who holds the others up: slow ranks and links, late hosts, ranks that are missing or disagree; how sure",
-    ),
-    "trend": (
-        ANALYSE,
-        "Step time over a run or many recordings: trend, cycle, changes of ranks against their own past, forecast",
-    ),
-    "compare": (
-        ANALYSE,
-        "Two runs side by side: why one takes longer, operation by operation, and whether it became worse",
-    ),
-    "metrics": (
-        ANALYSE,
-        "What benchmarks publish of a run: step time, MFU, communication, overlap, bandwidth, balance, TTFT and TPOT",
-    ),
-    "roofline": (ANALYSE, "FLOP/s and bytes/s of operators, and how much of the device's roofline they reach"),
-    "memory": (ANALYSE, "Memory in use over time and its peaks; how fast copies go"),
+    **{name: (ANALYSE, line) for name, line in command_lines().items()},
     "demo": (LOOK, "The main path end to end on an embedded recording: no GPU, no server, no download"),
 }
 

@@ -40,20 +40,22 @@ class SaveTier:
     """One place that the state is saved to."""
 
     name: str = figure("text", "local, peer, remote, or a tier of the system")
-    every_ns: float = figure("time", "between saves; 0: `steps` says it, or it is looked for", 0.0, zero=True)
+    every_ns: float = figure("time", "time between saves; 0: given by `steps`, or searched for", 0.0, zero=True)
     steps: int = figure("count", "steps between saves", 0, zero=True)
-    share: float = figure("fraction", "of the state that changes from save to save (differential)", 1.0)
+    share: float = figure("fraction", "part of the state that changes from save to save (differential)", 1.0)
     background: bool = figure("flag", "steps go on while it is written", False)
     rate_bytes_per_s: float = figure("bandwidth", "written by a node", 0.0, zero=True)
     read_bytes_per_s: float = figure("bandwidth", "read by a node; default: as written", 0.0, zero=True)
     total_bytes_per_s: float = figure("bandwidth", "all nodes together; 0: no limit", 0.0, zero=True)
-    snapshot_bytes_per_s: float = figure("bandwidth", "of a node into its host, before a background save", 2e11)
-    latency_ns: float = figure("time", "of a save or a load, beside its bytes", 0.0, zero=True)
-    slots: int = figure("count", "requests of a node that storage takes at once; 0: no limit", 0, zero=True)
+    snapshot_bytes_per_s: float = figure(
+        "bandwidth", "rate of a node's copy into its host, before a background save", 2e11
+    )
+    latency_ns: float = figure("time", "fixed time of a save or a load", 0.0, zero=True)
+    slots: int = figure("count", "concurrent requests of a node that storage accepts; 0: no limit", 0, zero=True)
     request_bytes: float = figure("bytes", "of one such request", float(1 << 20))
     response_ns: float = figure("time", "of one such request", 50e6)
-    contend: float = figure("number", "steps beside a background save over usual ones", 1.0)
-    survives: str = figure("text", "the largest fault it outlives: process, node, group, all", "all")
+    contend: float = figure("number", "time of a step during a background save over the usual one", 1.0)
+    survives: str = figure("text", "the largest fault it survives: process, node, group, all", "all")
 
     def __post_init__(self) -> None:
         if self.survives not in SEVERITY:

@@ -71,22 +71,22 @@ USUAL_PER: Final = {Scope.GPU: Per.GPU, Scope.NODE: Per.NODE, Scope.RACK: Per.GR
 class Kind:
     """One way to break."""
 
-    name: str = figure("text", "what it is called")
-    scope: Scope = figure("choice", "what goes down: process, gpu, node, rack, switch, all", Scope.NODE, of=Scope)
+    name: str = figure("text", "name")
+    scope: Scope = figure("choice", "what fails: process, gpu, node, rack, switch, all", Scope.NODE, of=Scope)
     effect: Effect = figure("choice", "stop, slow, preempt, storage", Effect.STOP, of=Effect)
     mtbf_ns: float = figure("time", "mean time between faults of one unit", 0.0, zero=True)
     per: Per = figure("choice", "the unit: gpu, node, group, job; default: as the scope", Per.NONE, of=Per)
     seen: int = figure("count", "times in the mix's `observed`, instead of mtbf", 0, zero=True)
     at_ns: float = figure("time", "the first, where faults come at fixed times", 0.0, zero=True)
-    every_ns: float = figure("time", "from one to the next of these", 0.0, zero=True)
-    times: int = figure("count", "how many of these", 1)
+    every_ns: float = figure("time", "time from one of these to the next", 0.0, zero=True)
+    times: int = figure("count", "number of these", 1)
     nodes: int = figure("count", "nodes side by side that go down; default: 1, a rack 4, a switch 32", 0, zero=True)
-    detect_ns: float | None = figure("time", "until it is noticed; default: --detect", None, zero=True)
+    detect_ns: float | None = figure("time", "time until it is detected; default: --detect", None, zero=True)
     repair_ns: float = figure("time", "mean time until the node is back", 4.0 * HOUR_NS, zero=True)
-    repair_spread: str = figure("text", "of the repair: fixed, or exponential", "fixed")
-    factor: float = figure("number", "steps of a slow one over usual ones", 1.0)
-    duration_ns: float = figure("time", "of slow, preempt, storage", 0.0, zero=True)
-    notice_ns: float = figure("time", "before a preemption", 0.0, zero=True)
+    repair_spread: str = figure("text", "distribution of the repair time: fixed, or exponential", "fixed")
+    factor: float = figure("number", "time of a slow step over the usual one", 1.0)
+    duration_ns: float = figure("time", "duration of slow, preempt, storage", 0.0, zero=True)
+    notice_ns: float = figure("time", "notice before a preemption", 0.0, zero=True)
     skew: float = figure("number", "hazard of the k-th worst node ~ k^-skew; 0: all alike", 0.0, zero=True)
 
     def __post_init__(self) -> None:
@@ -124,10 +124,10 @@ class Observed:
 class Faults:
     """Kinds that happen side by side, each on its own."""
 
-    name: str = figure("text", "what the mix is called", "faults")
-    doc: str = figure("text", "what it is", "")
-    source: Mapping[str, str] = figure("texts", "where the figures come from", {})
-    observed: Observed | None = figure("one", "what `seen` was counted on", None, of=Observed)
+    name: str = figure("text", "name of the mix", "faults")
+    doc: str = figure("text", "description", "")
+    source: Mapping[str, str] = figure("texts", "source of the figures", {})
+    observed: Observed | None = figure("one", "the system and time that `seen` was counted on", None, of=Observed)
     kinds: tuple[Kind, ...] = figure("list", "what breaks", (), of=Kind)
 
     def __post_init__(self) -> None:

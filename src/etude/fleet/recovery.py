@@ -98,14 +98,12 @@ def asked(policy: Policy, view: View) -> str:
 class Recovery:
     """Times of transitions, and what nodes there are beside the job's. The times are assumptions: say yours."""
 
-    detect_ns: float = figure("time", "time until a fault is noticed, where its kind does not say", 60e9, zero=True)
-    restart_ns: float = figure(
-        "time", "time to start all processes again, before the state is loaded", 300e9, zero=True
-    )
-    regroup_ns: float = figure("time", "time to form groups anew while processes live", 30e9, zero=True)
-    spares: str = figure("text", "nodes that stand by: a number; default: never short of one", "")
+    detect_ns: float = figure("time", "time until a fault is detected, unless its kind says", 60e9, zero=True)
+    restart_ns: float = figure("time", "time to restart all processes, before the state is loaded", 300e9, zero=True)
+    regroup_ns: float = figure("time", "time to form groups again while processes live", 30e9, zero=True)
+    spares: str = figure("text", "number of spare nodes; default: always enough", "")
     reintegrate: bool = figure("flag", "nodes that come back are taken in at the next step", True)
-    eject: bool = figure("flag", "slow nodes are left out once they are noticed", False)
+    eject: bool = figure("flag", "slow nodes are left out once they are detected", False)
 
     def __post_init__(self) -> None:
         if self.spares and not self.spares.isdecimal():

@@ -29,11 +29,11 @@ STREAM: Final = 1 << 31
 class Stage:
     """Tries of one kind."""
 
-    name: str = figure("text", "what it is called")
+    name: str = figure("text", "name")
     p: float = figure("fraction", "chance that a try succeeds")
-    every_ns: float = figure("time", "from one try to the next")
+    every_ns: float = figure("time", "time from one try to the next")
     tries: int = figure("count", "at most; 0: until one succeeds", 0, zero=True)
-    first_ns: float | None = figure("time", "until the first try; default: `every`", None, zero=True)
+    first_ns: float | None = figure("time", "time until the first try; default: `every`", None, zero=True)
 
     @property
     def until_first_ns(self) -> float:

@@ -153,8 +153,8 @@ class Plan:
     steps: int = figure("count", "steps in one job, one after another", 1)
     seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
     lengths: str = figure("text", "lengths of samples: 2048, or 512:0.5,4096:0.5, or a .csv; default: all of seq", "")
-    batching: Batching = figure("choice", "how samples of --lengths are put together", Batching.FIXED, of=Batching)
-    length_seed: int = figure("count", "seed of the lengths that are drawn", 0, zero=True)
+    batching: Batching = figure("choice", "how samples of --lengths are batched", Batching.FIXED, of=Batching)
+    length_seed: int = figure("count", "seed of the drawn lengths", 0, zero=True)
     budget: int = figure("count", "tokens of a micro-batch at most; 0: micro_batch x seq", 0, zero=True)
     power: float = figure("number", "batching `compute`: samples x longest^power is bounded; 0: the model's work", 0.0,
                           zero=True)  # fmt: skip
@@ -190,12 +190,12 @@ class Plan:
         "lora:16",
         "all",
     )
-    precision: Precision = figure("choice", "data type of activations and products", Precision.BF16, of=Precision)
+    precision: Precision = figure("choice", "precision of activations and products", Precision.BF16, of=Precision)
     scaling: Scaling = figure(
         "choice", "scaling of 8-bit products: delayed, current, block, mx", Scaling.DELAYED, of=Scaling
     )
     grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32")
-    optimizer: Optimizer = figure("choice", "what updates the weights", Optimizer.ADAMW, of=Optimizer)
+    optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW, of=Optimizer)
     keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
     loss_dtype: str = figure("text", "data type of logits in the loss", "fp32")
     state_dtype: str = figure("text", "data type of the optimizer's moments", "fp32")
@@ -208,7 +208,7 @@ class Plan:
         "load of each expert: zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file; default: all have the same",
         "",
     )
-    moe_seed: int = figure("count", "seed of the loads that are drawn", 0, zero=True)
+    moe_seed: int = figure("count", "seed of the drawn loads", 0, zero=True)
     dispatch: Dispatch = figure("choice", "data type of tokens on their way to experts", Dispatch.PRODUCTS, of=Dispatch)
     ep_node: int = figure(
         "count",

@@ -12,16 +12,18 @@ from etude.errors import ClusterError
 class DataPlane:
     """What the edit `data` takes where it does not say otherwise. A rate of 0 is no limit."""
 
-    read_bytes_per_s: float = figure("bandwidth", "that one rank reads; 0: no limit", 0.0, zero=True)
-    store_bytes_per_s: float = figure("bandwidth", "that all ranks together read; 0: no limit", 0.0, zero=True)
-    decode_bytes_per_s: float = figure("bandwidth", "of samples, on one thread; 0: no limit", 0.0, zero=True)
-    workers: int = figure("count", "threads of a rank that put batches together", 1)
-    work_bytes_per_s: float = figure("bandwidth", "of one worker; 0: no limit", 0.0, zero=True)
+    read_bytes_per_s: float = figure("bandwidth", "read rate of one rank; 0: no limit", 0.0, zero=True)
+    store_bytes_per_s: float = figure("bandwidth", "read rate of all ranks together; 0: no limit", 0.0, zero=True)
+    decode_bytes_per_s: float = figure(
+        "bandwidth", "decoding rate of samples, on one thread; 0: no limit", 0.0, zero=True
+    )
+    workers: int = figure("count", "threads of a rank that assemble batches", 1)
+    work_bytes_per_s: float = figure("bandwidth", "rate of one worker; 0: no limit", 0.0, zero=True)
     queue: int = figure("count", "batches made before they are taken", 2)
     producers: int = figure("count", "machines that make batches of all ranks; 0: ranks read samples", 0, zero=True)
-    make_bytes_per_s: float = figure("bandwidth", "of samples, of one producer; 0: no limit", 0.0, zero=True)
-    commit_ns: float = figure("time", "of a batch of a producer, until readers see it", 0.0, zero=True)
-    commit_grows_ns: float = figure("time", "that each commit takes longer than the one before", 0.0, zero=True)
+    make_bytes_per_s: float = figure("bandwidth", "rate of samples of one producer; 0: no limit", 0.0, zero=True)
+    commit_ns: float = figure("time", "time to commit a batch of a producer, until readers see it", 0.0, zero=True)
+    commit_grows_ns: float = figure("time", "growth of the time of each commit over the one before", 0.0, zero=True)
     commits: str = figure("text", "one for each batch (`fixed`), or for more as they take longer (`adaptive`)", "fixed")
     reclaim: int = figure("count", "batches between checkpoints that shorten the manifest; 0: none do", 0, zero=True)
     visible: str = figure("text", "`rank` by rank, or to `all` ranks at once", "rank")

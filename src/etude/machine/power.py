@@ -27,16 +27,18 @@ LEAST_CLOCK: Final = 0.3
 class PowerCosts:
     """What work costs beyond the idle power, at the nominal clock."""
 
-    active_w: float = figure("power", "of running kernels, whatever they compute", 0.0, zero=True)
+    active_w: float = figure("power", "power of running kernels, whatever they compute", 0.0, zero=True)
     flop_pj: Mapping[str, float] = figure("map of number", "pJ of a FLOP by data type of the matrix units", {})
     vector_pj: float = figure("number", "pJ of a FLOP of the vector units", 0.0, zero=True)
     byte_pj: float = figure("number", "pJ of a byte read from or written to the memory", 0.0, zero=True)
     link_byte_pj: float = figure("number", "pJ of a byte sent over a link", 0.0, zero=True)
-    quantised_w: float = figure("power", "of experts whose weights are scaled or unpacked, beyond", 0.0, zero=True)
-    communication_w: float = figure("power", "of a running collective or message", 0.0, zero=True)
+    quantised_w: float = figure(
+        "power", "additional power of experts whose weights are scaled or unpacked", 0.0, zero=True
+    )
+    communication_w: float = figure("power", "power of a running collective or message", 0.0, zero=True)
     clock_mhz: float = figure("number", "nominal clock in MHz; 0 unknown", 0.0, zero=True)
     least_clock_mhz: float = figure("number", "lowest clock in MHz; 0 unknown", 0.0, zero=True)
-    exponent: float = figure("number", "of the clock in the power of the cores", EXPONENT)
+    exponent: float = figure("number", "exponent of the clock in the power of the cores", EXPONENT)
     voltage_clock_mhz: float = figure("number", "clock in MHz below which the voltage stays; 0 unknown", 0.0, zero=True)
     least_voltage: float = figure("number", "voltage there over that at the nominal clock", 1.0)
     memory_clock_mhz: float = figure("number", "clock in MHz below which the memory is slower too", 0.0, zero=True)

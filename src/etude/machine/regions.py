@@ -35,13 +35,13 @@ _COLUMNS: Final = {
 class Region:
     """A place where machines can stand."""
 
-    name: str = figure("text", "what it is called", "")
+    name: str = figure("text", "name", "")
     carbon_g_per_kwh: float = figure("number", "grams of CO2 for a kWh; 0 unknown", 0.0, zero=True)
     price_per_kwh: float = figure("number", "dollars for a kWh; 0 unknown", 0.0, zero=True)
     pue: float = figure("number", "energy of the site over that of its machines", 1.0)
-    round_trip_ns: float = figure("time", "to a point that all regions and users meet at, and back", 0.0, zero=True)
+    round_trip_ns: float = figure("time", "round trip to a point where all regions and users meet", 0.0, zero=True)
     available: float = figure("fraction", "share of hours in which it is to be had, or is up", 1.0)
-    source: Mapping[str, str] = figure("texts", "where the figures come from", {})
+    source: Mapping[str, str] = figure("texts", "source of the figures", {})
 
     def __post_init__(self) -> None:
         if self.pue < 1:

@@ -17,7 +17,7 @@ class KernelSharing:
         "bandwidth", "most that one core draws from memory; 0: no limit", 0.0, zero=True
     )
     gap_ns: float = figure(
-        "time", "from the end of a kernel to the first block of the next of its stream", 1000.0, zero=True
+        "time", "time from the end of a kernel to the first block of the next of its stream", 1000.0, zero=True
     )
     communication_cores: int = figure("count", "cores that a collective or message holds while it runs", 16)
 
@@ -38,14 +38,14 @@ class HostLink:
     staged_far_bytes_per_s: float = figure(
         "bandwidth", "the same to the device, of what the host's cache does not hold", 0.0, zero=True
     )
-    staged_near_bytes: int = figure("bytes", "what it holds", 0, zero=True)
+    staged_near_bytes: int = figure("bytes", "size of the host's cache", 0, zero=True)
     staged_latency_ns: float = figure("time", "fixed time of such a copy", 0.0, zero=True)
     latency_ns: float = figure("time", "fixed time of a copy beside its bytes", 5000.0, zero=True)
-    least_ns: float = figure("time", "what a copy takes at least", 0.0, zero=True)
+    least_ns: float = figure("time", "least time of a copy", 0.0, zero=True)
     queued_latency_ns: float = figure(
         "time", "the same of a copy that follows another of its stream", 3000.0, zero=True
     )
-    queued_least_ns: float = figure("time", "what such a copy takes at least", 0.0, zero=True)
+    queued_least_ns: float = figure("time", "least time of such a copy", 0.0, zero=True)
 
     def __post_init__(self) -> None:
         least = min(self.read_bytes_per_s, self.write_bytes_per_s)

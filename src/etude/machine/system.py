@@ -103,7 +103,7 @@ def _check_peaks(where: str, peaks: Mapping[str, float]) -> None:
 class Device:
     """One accelerator. Rates are dense peaks of the data sheet."""
 
-    name: str = figure("text", "what it is called")
+    name: str = figure("text", "name")
     peak_flop_per_s: Mapping[str, float] = figure("map of rate", "peak by data type, dense", {})
     units: Mapping[str, Mapping[str, float]] = figure(
         "map of map of rate", "units on its one memory: peak by data type of each, for `--units`", {}
@@ -121,15 +121,13 @@ class Device:
     launch_ns: float = figure("time", "host time to launch a kernel", 4000.0, zero=True)
     power_w: float = figure("power", "board power limit; 0 unknown", 0.0, zero=True)
     idle_power_w: float = figure("power", "power when idle; 0 unknown", 0.0, zero=True)
-    energy: PowerCosts | None = figure("one", "what work costs beyond idle; default: worked out", None, of=PowerCosts)
-    price: float = figure("number", "of an hour, in dollars; 0 unknown", 0.0, zero=True)
+    energy: PowerCosts | None = figure("one", "energy of work beyond idle; default: derived", None, of=PowerCosts)
+    price: float = figure("number", "price of an hour, in dollars; 0 unknown", 0.0, zero=True)
     available: float = figure("fraction", "share of hours in which one is to be had, or is up", 1.0)
     ops: Mapping[str, OpCost] = figure("map of one", "constants by op class, `default` for the others", {}, of=OpCost)
-    sharing: KernelSharing = figure(
-        "one", "how kernels of several streams meet on it", KernelSharing(), of=KernelSharing
-    )
+    sharing: KernelSharing = figure("one", "how kernels of several streams share it", KernelSharing(), of=KernelSharing)
     host_link: HostLink | None = figure("one", "the way to the host's memory", None, of=HostLink)
-    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
         _check_peaks("peak", self.peak_flop_per_s)
@@ -183,18 +181,24 @@ class Device:
 class Level:
     """One level of the network: `size` units (devices, or what the levels below make up) joined as `kind` says."""
 
-    name: str = figure("text", "what it is called")
-    kind: LevelKind = figure("choice", "how its units are joined", of=LevelKind)
+    name: str = figure("text", "name")
+    kind: LevelKind = figure("choice", "how its units are connected", of=LevelKind)
     size: int = figure("count", "units joined")
-    bandwidth_bytes_per_s: float = figure("bandwidth", "of one device, one direction, all its links of this level")
-    latency_ns: float = figure("time", "from one device to the next, a single message", 500.0, zero=True)
+    bandwidth_bytes_per_s: float = figure(
+        "bandwidth", "bandwidth of one device, one direction, all its links of this level"
+    )
+    latency_ns: float = figure("time", "latency of a single message from one device to the next", 500.0, zero=True)
     efficiency: float = figure("fraction", "part of the bandwidth that payload reaches", 1.0)
     efficiency_by_units: Mapping[str, float] = figure(
-        "map of fraction", "the same for a collective in which so many of its units take part", {}
+        "map of fraction", "the same for a collective over this many of its units", {}
     )
-    in_switch_efficiency: float = figure("fraction", "the same for reduction in the switch; 0: no such", 0.0, zero=True)
+    in_switch_efficiency: float = figure(
+        "fraction", "the same for reduction in the switch; 0: not supported", 0.0, zero=True
+    )
     wrap: int = figure("count", "a slice of the ring closes if its size is a multiple of this; 0: always", 0, zero=True)
-    wrap_together: bool = figure("flag", "... and only where that holds for every dimension of the torus", False)
+    wrap_together: bool = figure(
+        "flag", "the ring closes only where that holds for every dimension of the torus", False
+    )
     oversubscription: float = figure("number", "bandwidth into the level over bandwidth across it", 1.0)
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
     on_host_link: bool = figure("flag", "its bytes go over the device's link to the host (PCIe), beside copies", False)
@@ -204,7 +208,7 @@ class Level:
     step_ns: Mapping[str, float] = figure(
         "map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True
     )
-    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
         if self.kind == LevelKind.NONE:
@@ -255,7 +259,7 @@ class Protocol:
     launch_ns: float = figure("time", "fixed cost of a collective", 0.0, zero=True)
     bandwidth_fraction: float = figure("fraction", "payload in what is sent", 1.0)
     most_bytes: int = figure("bytes", "payload above which it is not used; 0: used for every size", 0, zero=True)
-    least_ns: float = figure("time", "what a collective takes at least", 0.0, zero=True)
+    least_ns: float = figure("time", "least time of a collective", 0.0, zero=True)
     chunk_ns: float = figure("time", "cost of one more chunk in flight; makes the pipeline's ramp", 0.0, zero=True)
     ramp_bytes: int = figure("bytes", "bytes through a port from which chunks grow no more", 64_000_000)
 
@@ -268,10 +272,10 @@ class CollectiveSettings:
     protocols: Mapping[str, Protocol] = figure("map of one", "the protocols there are", {}, of=Protocol)
     message_ns: float = figure("time", "cost of one more message of an all-to-all or gather", 0.0, zero=True)
     p2p_launch_ns: float = figure("time", "fixed cost of a single message", 0.0, zero=True)
-    p2p_least_ns: float = figure("time", "what a single message takes at least", 0.0, zero=True)
+    p2p_least_ns: float = figure("time", "least time of a single message", 0.0, zero=True)
     max_chunks: int = figure("count", "chunks that a pipelined collective is cut into, at most", 64)
     window_counts: int = figure("count", "counts that `put` and `get` send to each target: experts of a rank", 1)
-    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
         for name in self.protocols:
@@ -299,8 +303,8 @@ class System:
     system: etude.System = etude.open_system("dgx-h100")
     """
 
-    name: str = figure("text", "what it is called")
-    doc: str = figure("text", "what it is", "")
+    name: str = figure("text", "name")
+    doc: str = figure("text", "description", "")
     device: Device = figure("one", "the accelerator, or the name of one in the catalogue", of=Device)
     devices: Mapping[str, str] = figure(
         "map of text", "a mix instead: which devices are of which kind, `h100: 0-15` or `a100: nvlink 2-3`", {}

@@ -16,23 +16,23 @@ RANK, NODE, ALL = SCOPES = ("rank", "node", "all")
 class Tier:
     """One place where bytes lie. Requests of `slots` threads or streams are under way at once (Little's law)."""
 
-    name: str = figure("text", "what it is called: host, peer, nvme, store")
+    name: str = figure("text", "name: host, peer, nvme, store")
     capacity_bytes: int = figure("bytes", "room; 0: not limited", 0, zero=True)
     read_bytes_per_s: float = figure("bandwidth", "out of it, all requests together")
     write_bytes_per_s: float = figure("bandwidth", "into it, all requests together")
     thread_bytes_per_s: float = figure("bandwidth", "most that one request reads; 0: no limit", 0.0, zero=True)
-    latency_ns: float = figure("time", "of a read request, beside its bytes", 0.0, zero=True)
-    write_latency_ns: float = figure("time", "of a write request", 0.0, zero=True)
-    call_ns: float = figure("time", "of a request in the caller, one after another", 0.0, zero=True)
+    latency_ns: float = figure("time", "fixed time of a read request", 0.0, zero=True)
+    write_latency_ns: float = figure("time", "fixed time of a write request", 0.0, zero=True)
+    call_ns: float = figure("time", "time of a request in the caller, one after another", 0.0, zero=True)
     turn_ns: float = figure("time", "the same where several threads take turns", 0.0, zero=True)
-    read_ahead_bytes: int = figure("bytes", "what it asks the tier below for at once, at least", 0, zero=True)
-    slots: int = figure("count", "requests under way at most; 0: as many as come", 0, zero=True)
-    per: str = figure("text", "who has one in common: `rank`, `node`, a level, `all`", "node")
+    read_ahead_bytes: int = figure("bytes", "least bytes that it requests from the tier below", 0, zero=True)
+    slots: int = figure("count", "most requests in flight; 0: no limit", 0, zero=True)
+    per: str = figure("text", "scope that shares one: `rank`, `node`, a level, `all`", "node")
     links: int = figure(
         "count", "ways of `read` and `write` each into it, which its ranks share; 0: one for each rank", 1, zero=True
     )
     below: str = figure("text", "the tier that it keeps a copy of, and that holds what was flushed", "")
-    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
 
     def part(self, ranks: int) -> float:
         """Of its rates what each of so many ranks has that use it at once."""
@@ -52,13 +52,13 @@ class Tier:
 class Checkpointing:
     """One way in which the host writes and reads a checkpoint."""
 
-    name: str = figure("text", "what it is called: torch_save, dcp_load")
+    name: str = figure("text", "name: torch_save, dcp_load")
     save_bytes_per_s: float = figure(
         "bandwidth", "serialising, with the copy from the device; 0: it does not save", 0.0, zero=True
     )
     load_bytes_per_s: float = figure("bandwidth", "reading it into the device; 0: it does not load", 0.0, zero=True)
     reads_file: bool = figure("flag", "the file is read beside that, where no cache holds it", False)
-    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
         if bool(self.save_bytes_per_s) == bool(self.load_bytes_per_s):

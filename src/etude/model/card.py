@@ -26,15 +26,15 @@ class Workload(StrEnum):
 class ModelCard:
     """The network. Counts are of the whole model."""
 
-    name: str = figure("text", "what it is called", "")
-    family: str = figure("text", "what it is made of: decoder, encoder, dlrm, ...", "")
+    name: str = figure("text", "name", "")
+    family: str = figure("text", "family: decoder, encoder, dlrm, ...", "")
     params: int = figure("count", "parameters", 0, zero=True)
     layers: int = figure("count", "layers", 0, zero=True)
     hidden: int = figure("count", "width of the residual stream", 0, zero=True)
     heads: int = figure("count", "attention heads", 0, zero=True)
     experts: int = figure("count", "routed experts; 0: dense", 0, zero=True)
     vocab: int = figure("count", "rows of the embedding", 0, zero=True)
-    assumed: str = figure("text", "what of the shape was guessed, and from what", "")
+    assumed: str = figure("text", "what was assumed about the shape, and why", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class PlanCard:
     pp: int = figure("count", "pipeline parallel", 1)
     ep: int = figure("count", "expert parallel", 1)
     zero: int = figure("count", "ZeRO stage", 0, zero=True)
-    schedule: str = figure("text", "of the pipeline", "")
+    schedule: str = figure("text", "schedule of the pipeline", "")
     micro_batch: int = figure("count", "samples of a micro-batch", 0, zero=True)
     global_batch: int = figure("count", "samples of a step", 0, zero=True)
     seq: int = figure("count", "sequence length", 0, zero=True)
     requests: int = figure("count", "requests that are served", 0, zero=True)
-    precision: str = figure("text", "data type of activations and products", "")
-    recompute: str = figure("text", "what is computed twice", "")
+    precision: str = figure("text", "precision of activations and products", "")
+    recompute: str = figure("text", "what is recomputed", "")
     tokens_per_step: int = figure("count", "tokens of a step on all ranks; serving: that come out", 0, zero=True)
     model_flops_per_step: int = figure("count", "FLOPs that the model needs for a step, on all ranks", 0, zero=True)
     more: Mapping[str, str] = figure("map of text", "whatever else a plan says", {})
@@ -64,24 +64,24 @@ class PlanCard:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareCard:
     system: str = figure("text", "a name of `etude systems`", "")
-    device: str = figure("text", "what the ranks ran on, as it calls itself", "")
+    device: str = figure("text", "device of the ranks, by its own name", "")
     devices: int = figure("count", "how many", 0, zero=True)
     memory_bytes: int = figure("bytes", "of one", 0, zero=True)
-    network: str = figure("text", "what joins them", "")
+    network: str = figure("text", "network between them", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareCard:
     tool: str = figure("text", "what made or recorded the job", "")
-    backend: str = figure("text", "of communication: nccl, gloo, ...", "")
+    backend: str = figure("text", "backend of communication: nccl, gloo, ...", "")
     versions: Mapping[str, str] = figure("map of text", "by name: torch, cuda, nccl, ...", {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     card: int = figure("count", "version of this format", FORMAT)
-    name: str = figure("text", "what the run is called", "")
-    doc: str = figure("text", "what a reader should know of it", "")
+    name: str = figure("text", "name of the run", "")
+    doc: str = figure("text", "notes for a reader", "")
     model: ModelCard = figure("one", "the network", ModelCard(), of=ModelCard)
     plan: PlanCard = figure("one", "what was done with it", PlanCard(), of=PlanCard)
     hardware: HardwareCard = figure("one", "on what", HardwareCard(), of=HardwareCard)

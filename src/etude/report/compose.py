@@ -6,10 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
+from importlib import import_module
+from types import ModuleType
 from typing import Final
 
 import pyarrow as pa
 
+from etude.analyse.catalogue import report_sections
 from etude.analyse.critical_path import length_ns
 from etude.machine.system import Device
 from etude.model.job import Job, Note
@@ -41,8 +44,10 @@ UNWORKED = 0.1
 """Share of a run after its last work from which a report says so."""
 _TELL: Final = (stragglers, critical_path, breakdown, steps, kernels, collectives, roofline)
 """Sections that have findings, in the order in which findings of equal cost are listed."""
-_SHOW: Final = (breakdown, steps, critical_path, stragglers, kernels, collectives, roofline, memory, energy)
-"""Sections in the order of the page."""
+_ORDER: Final = (breakdown, steps, critical_path, stragglers, kernels, collectives, roofline, memory, energy)
+_DECLARED: Final = tuple(import_module(f"etude.report.{name}") for name in report_sections())
+_SHOW: Final[tuple[ModuleType, ...]] = (*_ORDER, *(part for part in _DECLARED if part not in _ORDER))
+"""Sections in the order of the page; what analyse/catalogue.py declares beyond them comes last."""
 PARTS: Final = len(_TELL) + len(_SHOW)
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 

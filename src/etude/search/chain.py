@@ -34,23 +34,23 @@ ROWS: Final = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     memory: bool = figure("flag", "layers and activations fit in the memory of their device", True)
-    deadline_ns: int = figure("time", "of an inference", 0, zero=True)
+    deadline_ns: int = figure("time", "deadline of an inference", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     model: str = figure("text", "name or file", "")
     layers: Any = figure("one", "layers by hand", None)
-    input_bytes: int = figure("bytes", "what the first of these is given", 0, zero=True)
-    dtype: str = figure("text", "of weights and activations", "fp32")
+    input_bytes: int = figure("bytes", "input of the first of these", 0, zero=True)
+    dtype: str = figure("text", "data type of weights and activations", "fp32")
     batch: int = figure("count", "samples of an inference", 1)
     seq: int = figure("count", "tokens of a sample; 0: the model's", 0, zero=True)
     devices: Any = figure("one", "in order: names, files, or keys of a device")
-    links: Any = figure("one", "between neighbouring devices")
+    links: Any = figure("one", "links between neighbouring devices")
     score: str = figure("text", "latency, energy, bottleneck", "latency")
-    limits: Limits = figure("one", "of a cut", Limits(), of=Limits)
+    limits: Limits = figure("one", "limits of a cut", Limits(), of=Limits)
     duration_ns: int = figure("time", "with --again", 600_000_000_000)
-    every_ns: int = figure("time", "an inference begins so often, after the one before", 1_000_000_000)
+    every_ns: int = figure("time", "time from one inference to the next", 1_000_000_000)
 
 
 def solve(given: Given, asked: Asked) -> Found:

@@ -44,14 +44,14 @@ class Sky(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constellation:
-    planes: int = figure("count", "of orbits, spread over half of the equator", 6)
-    satellites: int = figure("count", "of a plane", 11)
-    altitude_km: float = figure("number", "above the ground", 780.0)
+    planes: int = figure("count", "number of orbital planes, spread over half of the equator", 6)
+    satellites: int = figure("count", "satellites of a plane", 11)
+    altitude_km: float = figure("number", "altitude above the ground", 780.0)
     inclination: float = figure("number", "degrees", 86.4)
     polar: float = figure("number", "latitude in degrees from which on satellites have no link to other planes", 60.0)
-    rate: Any = figure("one", "of a link, each way; inf: no limit", "100Mb/s")
-    latency_ns: int | None = figure("time", "of a link; nothing: that of light", None, zero=True)
-    every_ns: int = figure("time", "between graphs; 0: that of the start stays", 60_000_000_000, zero=True)
+    rate: Any = figure("one", "rate of a link, each way; inf: no limit", "100Mb/s")
+    latency_ns: int | None = figure("time", "latency of a link; unset: that of light", None, zero=True)
+    every_ns: int = figure("time", "time between graphs; 0: the first one stays", 60_000_000_000, zero=True)
 
 
 def read_sky(given: Any, folder: Path, where: str, duration_ns: int) -> tuple[Sky, list[str]]:

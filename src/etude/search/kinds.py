@@ -29,9 +29,9 @@ class Kind:
     device: str = figure("text", "a device of the catalogue, or a file")
     price: float = figure("number", "dollars an hour of one device")
     node: int = figure("count", "devices that one replica can use", 1)
-    link_bytes_per_s: int = figure("bandwidth", "between two devices of a node", 25_000_000_000)
-    latency_ns: int = figure("time", "of that link", 2000)
-    available: float = figure("number", "devices of it; nothing: no limit", inf, zero=True)
+    link_bytes_per_s: int = figure("bandwidth", "bandwidth between two devices of a node", 25_000_000_000)
+    latency_ns: int = figure("time", "latency of that link", 2000)
+    available: float = figure("number", "number of devices; unset: no limit", inf, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class Wanted:
     model: str = figure("text", "a model of the catalogue, or a file")
     prompt: int = figure("count", "tokens in", 1024)
     output: int = figure("count", "tokens out", 128)
-    ttft_ns: float = figure("time", "until the first token; nothing: no limit", inf)
-    tpot_ns: float = figure("time", "of each further token", inf)
-    latency_ns: float = figure("time", "of the whole answer", inf)
-    precision: str = figure("text", "of weights and products", "bf16")
-    weight: float = figure("number", "of a request, where goodput is the score", 1.0)
+    ttft_ns: float = figure("time", "time until the first token; unset: no limit", inf)
+    tpot_ns: float = figure("time", "time of each further token", inf)
+    latency_ns: float = figure("time", "time of the whole answer", inf)
+    precision: str = figure("text", "precision of weights and products", "bf16")
+    weight: float = figure("number", "weight of a request, where goodput is the score", 1.0)
 
     def limits(self) -> dict[str, dict[str, float]]:
         times = {"ttft_s": self.ttft_ns, "tpot_s": self.tpot_ns, "latency_s": self.latency_ns}
@@ -74,8 +74,8 @@ class Offer:
 
     model: str = figure("text", "a key of `models`")
     kind: str = figure("text", "a kind")
-    plan: str = figure("text", "what it is called", "")
-    devices: int = figure("count", "that the replica uses", 1)
+    plan: str = figure("text", "name of the plan", "")
+    devices: int = figure("count", "devices that the replica uses", 1)
     rate: float = figure("number", "requests a second")
 
 

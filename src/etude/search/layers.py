@@ -72,11 +72,11 @@ class Layers:
 class GivenLayer:
     """A layer as a space gives it."""
 
-    name: str = figure("text", "of the layer", "")
+    name: str = figure("text", "name of the layer", "")
     flops: int = figure("count", "operations", 0, zero=True)
-    moved_bytes: int = figure("bytes", "through the memory", 0, zero=True)
-    weights_bytes: int = figure("bytes", "of its weights", 0, zero=True)
-    out_bytes: int = figure("bytes", "handed to the next layer", 0, zero=True)
+    moved_bytes: int = figure("bytes", "bytes read and written in memory", 0, zero=True)
+    weights_bytes: int = figure("bytes", "bytes of its weights", 0, zero=True)
+    out_bytes: int = figure("bytes", "bytes passed to the next layer", 0, zero=True)
 
 
 def given_layers(rows: Any, in_bytes: int, dtype: str, where: str) -> Layers:

@@ -34,14 +34,14 @@ class Drawn:
 
     low_bytes_per_s: int = figure("bandwidth", "lowest rate")
     high_bytes_per_s: int = figure("bandwidth", "highest rate")
-    every_ns: int = figure("time", "how long a rate stays", 20_000_000_000)
+    every_ns: int = figure("time", "time that a rate lasts", 20_000_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenLink:
     rate_bytes_per_s: int = figure("bandwidth", "payload, one direction", 0, zero=True)
     rates: Any = figure("one", "file of time_s,rate; or {low, high, every}", None)
-    latency_ns: int = figure("time", "of one message", 0, zero=True)
+    latency_ns: int = figure("time", "latency of one message", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True)

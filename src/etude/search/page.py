@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 PAGE: Final = "index.html"
 RECORD: Final = "found.json"
+SEATS: Final = 16
+"""Entries of a list that a cell shows."""
+SHORT: Final = ("tp", "pp", "cp", "dp", "ep", "etp", "sp", "mfu")
+"""Names that are written in capitals."""
 PARTS: Final = (
     ("compute_ns", "compute", "compute"),
     ("exposed_comm_ns", "communication", "communication that compute does not hide"),
@@ -52,7 +56,7 @@ def page(found: Found, title: str) -> str:
             sections=tuple(
                 filter(None, (frontier_plot(found, scores), _breakdown(found), _table(found), _pruned(found)))
             ),
-            facts=tuple((k, ", ".join(map(str, v))) for k, v in found.more.get("axes", {}).items()),
+            facts=_facts(found),
             notes=found.notes,
         )
     )
@@ -60,7 +64,26 @@ def page(found: Found, title: str) -> str:
 
 def scores_of(found: Found) -> list[str]:
     """The scores by which candidates were judged; the first number of the best where none are named."""
-    return [name for name in found.more.get("scores", []) if name in found.best] or _numbers(found.best)[:1]
+    return _scores(found) or _numbers(found.best)[:1]
+
+
+def _scores(found: Found) -> list[str]:
+    return [name for name in found.more.get("scores", []) if name in found.best]
+
+
+def _constant(found: Found) -> list[str]:
+    """Columns of plans that are the same in all rows, scores apart: said once below instead."""
+    rows = found.rows or found.frontier
+    if "axes" not in found.more or len(rows) < 2:
+        return []
+    same = [name for name in rows[0] if len({str(row.get(name)) for row in rows}) == 1]
+    return [name for name in same if name not in _scores(found)]
+
+
+def _facts(found: Found) -> tuple[tuple[str, str], ...]:
+    axes = {name: ", ".join(map(str, values)) for name, values in found.more.get("axes", {}).items()}
+    others = {name: shown_value(name, found.best[name]) for name in _constant(found) if name in found.best}
+    return tuple({**others, **axes}.items())
 
 
 def _numbers(row: Mapping[str, Any]) -> list[str]:
@@ -68,16 +91,24 @@ def _numbers(row: Mapping[str, Any]) -> list[str]:
 
 
 def _head(name: str) -> str:
-    text = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+    if name in SHORT:
+        return name.upper()
+    text = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ").replace("gpu", "GPU")
     return text[:1].upper() + text[1:]
 
 
 def shown_value(name: str, value: Any) -> str:
+    if value is None:
+        return ""
     if name.endswith("_ns"):
         return format_time(round(value))
     if name.endswith("_bytes"):
         return format_bytes(round(value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value[:SEATS])) + (", ..." if len(value) > SEATS else "")
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def best_name(found: Found, row: Row) -> str:
@@ -101,7 +132,7 @@ def frontier_plot(found: Found, scores: Sequence[str]) -> Section | None:
     line = sorted((float(row[x]), float(row[y])) for row in found.frontier)
     axes = [fitted(_head(n), partial(shown_value, n), [float(r[n]) for r in found.rows], log=False) for n in (x, y)]
     body = legend([("compute", "on the frontier"), ("idle", "others that were tried")])
-    body += plot(f"{_head(y)} over {_head(x)}", axes[0], axes[1], marks, [("roof", "frontier", line)])
+    body += plot(f"{_head(y)} over {_head(x)}", axes[0], axes[1], marks, [("roof", "", line)])
     lead = "Candidates that no other beats in every score, and the others that were tried."
     return Section("frontier", "Frontier", lead, body)
 
@@ -118,7 +149,8 @@ def _breakdown(found: Found) -> Section | None:
 
 def _table(found: Found) -> Section:
     rows = found.rows or found.frontier
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = [*_scores(found), *dict.fromkeys(name for row in rows for name in row)]
+    names = [name for name in dict.fromkeys(names) if name == "flags" or name not in _constant(found)]
     columns = [
         Heading(n, _head(n), lambda v, n=n: shown_value(n, v), number=n in _numbers(rows[0]), code=n == "flags")  # type: ignore[misc]
         for n in names

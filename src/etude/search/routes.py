@@ -44,23 +44,23 @@ HALVINGS: Final = 12
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     model: str = figure("text", "name or file", "")
-    device: Any = figure("one", "of the catalogue, a file, or keys of one", None)
-    dtype: str = figure("text", "of weights and activations", "fp32")
-    time_ns: int = figure("time", "of a request, instead of a model on a device", 0, zero=True)
+    device: Any = figure("one", "device of the catalogue, a file, or its keys", None)
+    dtype: str = figure("text", "data type of weights and activations", "fp32")
+    time_ns: int = figure("time", "time of a request, instead of a model on a device", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     rate: float = figure("number", "requests a second of all satellites, Poisson")
-    size_bytes: int = figure("bytes", "of a request", 150_000)
-    duration_ns: int = figure("time", "in which they arrive", 60_000_000_000)
+    size_bytes: int = figure("bytes", "size of a request", 150_000)
+    duration_ns: int = figure("time", "time in which they arrive", 60_000_000_000)
     sources: int = figure("count", "satellites that have requests; 0: all that do not compute", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     topology: Any = figure("one", "a constellation, or a table of links")
-    computing: Any = figure("one", "how many satellites have the large model, or their names")
+    computing: Any = figure("one", "number of satellites with the large model, or their names")
     small: Served = figure("one", "model of every satellite", of=Served)
     large: Served = figure("one", "model of computing satellites", of=Served)
     requests: Any = figure("one", "drawn, or a table")

@@ -29,7 +29,7 @@ class Site:
     region: str = figure("text", "its name")
     zone: str = figure("text", "what it lies in: regions of one zone are near one another", "")
     law: str = figure("text", "the law that holds there", "")
-    round_trip_ns: float = figure("time", "to a point that all regions meet at, and back", 0.0, zero=True)
+    round_trip_ns: float = figure("time", "round trip to a point where all regions meet", 0.0, zero=True)
     price: float = figure("number", "dollars for a kWh", zero=True)
     carbon: float = figure("number", "grams of CO2 for a kWh", -1.0, zero=True)
     pue: float = figure("number", "energy of the site over that of its machines", 1.0)
@@ -45,13 +45,13 @@ class Site:
 class RequestClass:
     """Requests that are alike."""
 
-    name: str = figure("text", "what it is called")
+    name: str = figure("text", "name of the class")
     home: str = figure("text", "region where they arrive, and where they are computed unless moved")
     rate: float = figure("number", "requests a second")
     energy: str = figure("text", "joules of a request, or `from:run.json`, as `etude serve --json` prints it")
     budget_ns: float = figure("time", "time on the way at most; nothing: as the search says", inf, zero=True)
     turns: float = figure("number", "round trips of a request", 1.0)
-    size_bytes: float = figure("bytes", "of a request and its answer", 0.0, zero=True)
+    size_bytes: float = figure("bytes", "bytes of a request and its answer", 0.0, zero=True)
     friction: float = figure("number", "dollars once, for each region it is moved to", 0.0, zero=True)
     friction_g: float = figure("number", "grams of CO2 once, for each region it is moved to", 0.0, zero=True)
     laws: str = figure("text", "laws under which it may be computed: `eu;uk`; nothing: any", "")

@@ -39,18 +39,18 @@ SHARES: Final = ("equal", "speed", "fit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    rate_bytes_per_s: int = figure("bandwidth", "of each device to the switch, each way", 12_500_000)
-    latency_ns: int = figure("time", "of a message", 100_000, zero=True)
+    rate_bytes_per_s: int = figure("bandwidth", "rate of each device to the switch, each way", 12_500_000)
+    latency_ns: int = figure("time", "latency of a message", 100_000, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     model: str = figure("text", "network of convolutions")
-    dtype: str = figure("text", "of weights and activations", "int8")
+    dtype: str = figure("text", "data type of weights and activations", "int8")
     devices: Any = figure("one", "a name, or a list of names, files and keys of a device", "mcu")
     count: Any = figure("one", "1..8, a number, or a list of numbers", None)
-    ram_bytes: int = figure("bytes", "of each device; 0: its memory", 0, zero=True)
-    link: Wire = figure("one", "to a switch", Wire(), of=Wire)
+    ram_bytes: int = figure("bytes", "memory of each device; 0: all of it", 0, zero=True)
+    link: Wire = figure("one", "link to a switch", Wire(), of=Wire)
     split: Any = figure("one", "layer, kernel, neuron, or several", "neuron")
     shares: Any = figure("one", "equal, speed, fit, or several", "equal")
 

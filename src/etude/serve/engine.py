@@ -53,30 +53,32 @@ class Engine:
     served; who entered last gives way where blocks run out, and reads again. `--no-chunked` is the older rule."""
 
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", True)
-    max_num_batched_tokens: int = figure("count", "tokens of a pass at most", 2048)
+    max_num_batched_tokens: int = figure("count", "most tokens of a pass", 2048)
     max_num_seqs: int = figure("count", "sequences that run at a time", 256)
     block_size: int = figure("count", "tokens of a block of keys and values", 16)
     num_gpu_blocks: int = figure("count", "blocks on a replica; 0: as many as fit its memory", 0, zero=True)
     reserve: bool = figure("flag", "a request holds room for its whole answer from the start", False)
     whole_prompt: bool = figure("flag", "a request enters only if its whole prompt fits", True)
-    enable_prefix_caching: bool = figure("flag", "who gave way finds the blocks that nobody took since", True)
+    enable_prefix_caching: bool = figure(
+        "flag", "a preempted request reuses its blocks that were not reallocated since", True
+    )
     cache: str = figure(
-        "text", "what prompts find of those before: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
+        "text", "what prompts reuse of earlier ones: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
         "none",
     )  # fmt: skip
     async_scheduling: bool = figure("flag", "the next pass is chosen while one runs", True)
     barrier: bool = figure("flag", "replicas start passes together, and wait for the longest", False)
     scheduling_policy: Policy = figure(
-        "choice", "who goes first: by arrival, tier, deadline, in turn by tenant, or the shortest prompt", Policy.FCFS,
+        "choice", "order: by arrival, tier, deadline, in turn by tenant, or the shortest prompt", Policy.FCFS,
         of=Policy,
     )  # fmt: skip
     preemption_mode: Preemption = figure(
-        "choice", "who gives way reads again, or leaves its keys and values with the host", Preemption.RECOMPUTE,
+        "choice", "preempted requests are recomputed, or keys and values swapped to the host", Preemption.RECOMPUTE,
         of=Preemption,
     )  # fmt: skip
     swap_bandwidth_bytes_per_s: int = figure("bandwidth", "bandwidth between a rank and its host", 25_000_000_000)
     num_speculative_tokens: int = figure("count", "tokens that a draft proposes for a sequence", 0, zero=True)
-    acceptance: float = figure("fraction", "chance that the next of these is right", 0.7, zero=True)
+    acceptance: float = figure("fraction", "chance that the next of these is accepted", 0.7, zero=True)
     exit_depth: float = figure("fraction", "part of the layers that tokens out go through", 1.0)
     max_loras: int = figure("count", "adapters in use at a time; 0: requests have none", 0, zero=True)
     max_lora_rank: int = figure("count", "rank of these", 16)

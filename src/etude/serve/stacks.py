@@ -32,7 +32,7 @@ class ServingStack:
     direct: float = figure("number", "... as engines have them: ranks read one another's memory", 0.0, zero=True)
     group_ns: float = figure("number", "a product of experts in 8 bits, beyond its time, ns", 0.0, zero=True)
     word_ns: float = figure("number", "choosing a token out, for each word of the vocabulary, ns", 0.0, zero=True)
-    kernel_ns: float = figure("number", "between two kernels, ns", 0.0, zero=True)
+    kernel_ns: float = figure("number", "gap between two kernels, ns", 0.0, zero=True)
     pass_ns: float = figure("number", "the engine's own for a pass, ns", 0.0, zero=True)
     sequence_ns: float = figure("number", "... for each sequence in it, ns", 0.0, zero=True)
     schedule_ns: float = figure(
@@ -47,7 +47,7 @@ class ServingStack:
     chain_ns: float = figure("number", "attention of the longest sequence, for a key in a layer, ns", 0.0, zero=True)
     pixel_ns: float = figure("number", "decoding a pixel of a frame of a video, ns", 0.0, zero=True)
     power: float = figure("number", "power beyond idle, over that of the device's constants", 1.0)
-    source: str = figure("text", "where the figures come from", "")
+    source: str = figure("text", "source of the figures", "")
 
 
 @cache

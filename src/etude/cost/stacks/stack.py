@@ -59,15 +59,15 @@ class Rule:
 
     when: Mapping[str, str] = figure("map of text", "conditions: `tp: 2+`, `gpu: gb200`, `model: gpt-oss*`", {})
     plan: Mapping[str, Any] = figure("one", "fields of a plan", of=None)
-    why: str = figure("text", "where this comes from", "")
+    why: str = figure("text", "source of this rule", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """A software stack. `efficiency` has one entry for each generation of GPUs, and one for any other."""
 
-    name: str = figure("text", "what it is called")
-    doc: str = figure("text", "what it is", "")
+    name: str = figure("text", "name")
+    doc: str = figure("text", "description", "")
     names: Mapping[str, str] = figure("texts", "what tables call it: name -> years, as `..2023` or `2024..`", {})
     family: str = figure("text", "stacks that share kernels: megatron, xla, pytorch, eager; empty: none", "")
     user_buffers: bool = figure("flag", "pieces of tensor-parallel collectives are copies into open buffers", False)
@@ -77,9 +77,9 @@ class Stack:
         "map of one", "over those, for runs up to a year on a generation: `hopper 2024`", {}, of=Efficiency
     )
     attention: str = figure("text", "kernel of attention, where it is not the vendor's: `flash-2`", "")
-    recipe: tuple[Rule, ...] = figure("list", "what it does where nothing is said; later rules win", (), of=Rule)
+    recipe: tuple[Rule, ...] = figure("list", "defaults for what is not given; later rules win", (), of=Rule)
     bands: Mapping[str, Band] = figure("map of one", "errors of its own rows, by kind", {}, of=Band)
-    source: str = figure("text", "where the figures come from", "")
+    source: str = figure("text", "source of the figures", "")
 
     def __post_init__(self) -> None:
         for key, found in self.efficiency.items():

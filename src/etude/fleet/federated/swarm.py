@@ -30,7 +30,7 @@ WORD: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
-    chunk_bytes: float = figure("bytes", "of a chunk", 16e6)
+    chunk_bytes: float = figure("bytes", "size of a chunk", 16e6)
     warmup: float = figure("number", "part of all chunks that everybody holds when the warm-up ends; 0: none", 0.0,
                            zero=True)  # fmt: skip
     lag_ns: float = figure("time", "longest lag before a client joins in", 0.0, zero=True)

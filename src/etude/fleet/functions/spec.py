@@ -35,18 +35,20 @@ MOST: Final = 1_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Functions:
     model: str = figure("text", "with experts: a name of the catalogue, or a file")
-    system: str = figure("text", "whose device computes them")
-    experts_per_function: int = figure("count", "of one layer")
-    every_ns: int = figure("time", "between two requests of a tenant, in the mean")
-    duration_ns: int = figure("time", "in which requests come")
-    tenants: int = figure("count", "that send requests", 1)
+    system: str = figure("text", "system whose device computes them")
+    experts_per_function: int = figure("count", "experts of one layer in a function")
+    every_ns: int = figure("time", "mean time between two requests of a tenant")
+    duration_ns: int = figure("time", "time in which requests arrive")
+    tenants: int = figure("count", "tenants that send requests", 1)
     prompt: int = figure("count", "tokens of a request, in one pass", 16)
     output: int = figure("count", "tokens out, a pass each; the first is of the prompt's pass", 16)
-    cold_ns: int = figure("time", "until a new instance answers", 500_000_000, zero=True)
-    load_bytes_per_s: float = figure("bandwidth", "of weights of a new instance; 0: at once", 0.0, zero=True)
-    keep: str = figure("text", "how long an idle instance stays; `endless`", "60s")
-    invoke_ns: int = figure("time", "of a call, for whoever sends it", 1_000_000, zero=True)
-    instances: int = figure("count", "of a function at most; 0: any number", 0, zero=True)
+    cold_ns: int = figure("time", "time until a new instance answers", 500_000_000, zero=True)
+    load_bytes_per_s: float = figure(
+        "bandwidth", "load rate of the weights of a new instance; 0: instant", 0.0, zero=True
+    )
+    keep: str = figure("text", "time that an idle instance is kept; `endless`", "60s")
+    invoke_ns: int = figure("time", "overhead of a call for its sender", 1_000_000, zero=True)
+    instances: int = figure("count", "most instances of a function; 0: no limit", 0, zero=True)
     shared: bool = figure("flag", "tenants use the same functions", True)
 
     @property

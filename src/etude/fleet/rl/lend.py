@@ -34,12 +34,12 @@ class How(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Borrow:
-    stream: str = figure("text", "whose devices", "stream")
+    stream: str = figure("text", "stream whose devices are borrowed", "stream")
     how: How = figure("choice", "none, fixed or guarded", How.GUARDED, of=How)
-    share: float = figure("fraction", "of a device that serves", 0.5)
-    every_ns: int = figure("time", "between two looks", 250_000_000)
-    calm_ns: int = figure("time", "that nothing spoke against it before it lends", 2_000_000_000, zero=True)
-    margin: float = figure("fraction", "of the limit for each token", 0.9)
+    share: float = figure("fraction", "part of a serving device", 0.5)
+    every_ns: int = figure("time", "time between two checks", 250_000_000)
+    calm_ns: int = figure("time", "time without a violation before devices are lent", 2_000_000_000, zero=True)
+    margin: float = figure("fraction", "part of the limit for each token", 0.9)
 
 
 def read_borrow(given: dict[str, Any] | None, streams: list[Stream], where: str) -> Borrow:

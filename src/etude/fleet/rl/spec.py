@@ -48,10 +48,10 @@ class Making:
     """Samples that are made on replicas: rollouts, or what is explored before them."""
 
     nodes: tuple[str, ...] = figure("list", "groups of nodes that they are made on", of=str)
-    samples: int = figure("count", "of a step", 64)
-    turns: int = figure("count", "of a sample", 1)
-    tokens: int = figure("count", "of a turn, in the mean; denoising steps, of images", 256)
-    spread: float = figure("number", "of tokens: sigma of their logarithm", 0.0, zero=True)
+    samples: int = figure("count", "samples of a step", 64)
+    turns: int = figure("count", "turns of a sample", 1)
+    tokens: int = figure("count", "mean tokens of a turn; denoising steps, for images", 256)
+    spread: float = figure("number", "spread of tokens: sigma of their logarithm", 0.0, zero=True)
     tp: int = figure("count", "devices of a replica", 1)
     at_once: int = figure("count", "samples that a replica has at a time", 64)
     context: int = figure("count", "tokens that a sample attends to, in the mean, for predicted times", 1024)
@@ -65,25 +65,27 @@ class Explore(Making):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    time_ns: int = figure("time", "after each turn, in the mean", 0, zero=True)
+    time_ns: int = figure("time", "mean time after each turn", 0, zero=True)
     spread: float = figure("number", "sigma of its logarithm", 0.0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
     nodes: str = figure("text", "group of nodes")
-    time_ns: int = figure("time", "of an update; 0: predicted from the plan", 0, zero=True)
+    time_ns: int = figure("time", "time of an update; 0: predicted from the plan", 0, zero=True)
     plan: Any = figure("one", "plan of an update, for a predicted time", None)
-    switch_ns: int = figure("time", "from rollouts to training on the same devices, and back", 0, zero=True)
+    switch_ns: int = figure(
+        "time", "time to switch from rollouts to training on the same devices, and back", 0, zero=True
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    link_bytes_per_s: int = figure("bandwidth", "that all receivers share; 0: at once", 0, zero=True)
-    fraction: float = figure("fraction", "of the weights that changed enough to be sent", 1.0)
-    index_bytes: int = figure("count", "that say which value it is, where not all are sent", 4, zero=True)
-    value_bytes: int = figure("count", "of a value", 2)
-    weights_bytes: int = figure("bytes", "of the model, or of an adapter; 0: as the model says", 0, zero=True)
+    link_bytes_per_s: int = figure("bandwidth", "link that all receivers share; 0: instant", 0, zero=True)
+    fraction: float = figure("fraction", "part of the weights that changed enough to be sent", 1.0)
+    index_bytes: int = figure("count", "bytes of the index of a value, where not all are sent", 4, zero=True)
+    value_bytes: int = figure("count", "bytes of a value", 2)
+    weights_bytes: int = figure("bytes", "bytes of the model, or of an adapter; 0: as the model says", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +93,15 @@ class Spec:
     rollout: Making = figure("one", "samples that are trained on", of=Making)
     train: Train = figure("one", "updates", of=Train)
     steps: int = figure("count", "updates of each tenant", 10)
-    tenants: int = figure("count", "that are alike", 1)
-    model: str = figure("text", "of all tenants", "")
-    system: str = figure("text", "where times are predicted", "")
+    tenants: int = figure("count", "number of identical tenants", 1)
+    model: str = figure("text", "model of all tenants", "")
+    system: str = figure("text", "system on which times are predicted", "")
     lora: int = figure("count", "rank of an adapter; 0: all weights are trained", 0, zero=True)
     stages: Stages = figure("choice", "together or apart", Stages.APART, of=Stages)
     staleness: int = figure("count", "updates that weights of a rollout may lack", 0, zero=True)
     environment: Environment = figure("one", "between turns", Environment(), of=Environment)
     explore: Explore | None = figure("one", "samples made before a rollout", None, of=Explore)
-    sync: Sync = figure("one", "of weights after an update", Sync(), of=Sync)
+    sync: Sync = figure("one", "synchronisation of weights after an update", Sync(), of=Sync)
     regroup_ns: int = figure("time", "replicas of nodes that come or go stand still", 0, zero=True)
 
 

@@ -34,22 +34,22 @@ POLICIES: Final = ("partition", "colocate", "shared")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    name: str = figure("text", "of the task; else its number", "")
+    name: str = figure("text", "name of the task; else its number", "")
     weight: float = figure("number", "its part of a shared backbone while all wait, and of a partition", 1.0)
     rate: float = figure("number", "requests a second, Poisson", 0.0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backbone:
-    system: str = figure("text", "whose device they share")
+    system: str = figure("text", "system whose device they share")
     backbone: str = figure("text", "model that all tasks stand on")
-    tasks: Any = figure("one", "how many tasks, or a list of them", None)
+    tasks: Any = figure("one", "number of tasks, or a list of them", None)
     extension_bytes: int = figure("bytes", "memory of a task beyond the backbone", 8_000_000)
-    extension_time_ns: int = figure("time", "for each task in a batch, on the whole device", 100_000, zero=True)
-    load: float = figure("number", "of the backbone in the largest batch, as many requests for each", 0.0, zero=True)
+    extension_time_ns: int = figure("time", "time for each task in a batch, on the whole device", 100_000, zero=True)
+    load: float = figure("number", "load of the backbone in the largest batch, with equal rates", 0.0, zero=True)
     batch: int = figure("count", "largest batch", 8)
     count: int = figure("count", "requests in all", 5000)
-    memory_bytes: int = figure("bytes", "for weights; 0: that of the device", 0, zero=True)
+    memory_bytes: int = figure("bytes", "memory for weights; 0: that of the device", 0, zero=True)
     policy: str = figure("text", "partition, colocate, shared", "shared")
 
     @property

@@ -23,18 +23,18 @@ POLICIES: Final = ("fifo", "edf", "stability")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    model: str = figure("text", "that is served")
-    name: str = figure("text", "of the service; else that of the model", "")
+    model: str = figure("text", "model that is served")
+    name: str = figure("text", "name of the service; else that of the model", "")
     rate: float = figure("number", "requests a second, Poisson", 0.0, zero=True)
-    deadline_ns: int = figure("time", "from arrival to end", 50_000_000)
+    deadline_ns: int = figure("time", "time from arrival to completion", 50_000_000)
     exits: int = figure("count", "places to stop, in equal parts of the blocks; the last is the whole network", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    system: str = figure("text", "whose device they share")
+    system: str = figure("text", "system whose device they share")
     services: Any = figure("one", "list of services", None)
-    load: float = figure("number", "of whole networks in the largest batch, as many requests for each", 0.0, zero=True)
+    load: float = figure("number", "load of whole networks in the largest batch, with equal rates", 0.0, zero=True)
     batch: int = figure("count", "largest batch", 8)
     count: int = figure("count", "requests in all", 5000)
     headroom: float = figure("number", "part of a deadline that edf and stability keep free", 0.0, zero=True)

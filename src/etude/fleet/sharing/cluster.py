@@ -35,16 +35,16 @@ POOL_KEYS: Final = (
 class NodeKind:
     """Nodes that are alike."""
 
-    count: int = figure("count", "so many of them", 1)
+    count: int = figure("count", "number of these nodes", 1)
     gpus: int = figure("count", "devices of one", 8, zero=True)
-    kind: str = figure("text", "what the devices are", "")
+    kind: str = figure("text", "kind of the devices", "")
     cpus: float = figure("number", "processors of one; 0: no limit", 0.0, zero=True)
     memory_bytes: int = figure("bytes", "memory of one; 0: no limit", 0, zero=True)
     price: float = figure("number", "dollars of a device for an hour", 0.0, zero=True)
-    name: str = figure("text", "by which others refer to them", "")
+    name: str = figure("text", "name that others refer to", "")
     capacity: str = figure("text", "CSV of time_s, devices and maybe price: how many are there when", "")
-    mtbf_ns: int = figure("time", "time after which a node is taken away, in the mean; 0: never", 0, zero=True)
-    back_ns: int = figure("time", "... and after which it is back, in the mean", 1_800_000_000_000)
+    mtbf_ns: int = figure("time", "mean time after which a node is taken away; 0: never", 0, zero=True)
+    back_ns: int = figure("time", "mean time after which it is back", 1_800_000_000_000)
 
     @property
     def spot(self) -> bool:

@@ -24,10 +24,10 @@ LIMITS: Final = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    model: str = figure("text", "that is served")
-    system: str = figure("text", "that its nodes are")
+    model: str = figure("text", "model that is served")
+    system: str = figure("text", "system of its nodes")
     nodes: str = figure("text", "group of nodes that its replicas have")
-    name: str = figure("text", "by which others refer to it", "stream")
+    name: str = figure("text", "name that others refer to", "stream")
     tp: int = figure("count", "devices of a replica", 1)
     replicas: int = figure("count", "0: as many as fit the nodes", 0, zero=True)
     requests: str = figure("text", "file of requests; else they are drawn", "")

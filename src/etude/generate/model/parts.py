@@ -114,11 +114,11 @@ class Part:
     params: int = figure("count", "parameters of `weights`", 0, zero=True)
     kernel: int = figure("count", "side of a convolution", 1)
     depth: int = figure("count", "frames that a convolution spans", 1)
-    stride: int = figure("count", "of a convolution", 1)
+    stride: int = figure("count", "stride of a convolution", 1)
     padding: int = figure("count", "pixels around an image; default: half a kernel", 0, zero=True)
     valid: bool = figure("flag", "only where the kernel lies inside, but for `padding`", False)
     groups: int = figure("count", "groups of channels; 0: one for each channel", 1, zero=True)
-    factor: int = figure("count", "of pool, upsample, merge and unmerge; 0: to one", 2, zero=True)
+    factor: int = figure("count", "factor of pool, upsample, merge and unmerge; 0: to one", 2, zero=True)
     count: int = figure("count", "tokens from here on; edges of a graph", 0, zero=True)
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class Piece:
     """Parts that stay together on a pipeline stage; `repeat` alike ones after another."""
 
     name: str = figure("text", "what it is called in the trace")
-    repeat: int = figure("count", "how many of them", 1)
+    repeat: int = figure("count", "number of repeats", 1)
     parts: tuple[Part, ...] = figure("list", "one after another", of=Part)
 
 
@@ -160,9 +160,9 @@ class TokenStream:
 
     name: str = figure("text", "what parts call it")
     width: int = figure("count", "at the start")
-    tokens: int = figure("count", "of a sample; 0: the plan's sequence", 0, zero=True)
+    tokens: int = figure("count", "tokens of a sample; 0: the plan's sequence", 0, zero=True)
     side: int = figure("count", "side of an image in pixels", 0, zero=True)
-    frames: int = figure("count", "of a video", 1)
+    frames: int = figure("count", "frames of a video", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,8 +62,8 @@ class Positions(StrEnum):
 class Model:
     """The shape of a network. Counts are of the whole model, whatever ranks it is spread over."""
 
-    name: str = figure("text", "what it is called")
-    family: Family = figure("choice", "what it is made of", Family.DECODER, of=Family)
+    name: str = figure("text", "name")
+    family: Family = figure("choice", "family of the architecture", Family.DECODER, of=Family)
     layers: int = figure("count", "layers; of the decoder where there is an encoder too", 0, zero=True)
     hidden: int = figure("count", "width of the residual stream", 0, zero=True)
     heads: int = figure("count", "attention heads", 0, zero=True)
@@ -162,8 +162,8 @@ class Model:
     blocks: tuple[Piece, ...] = figure("list", "parts from first to last", (), of=Piece)
     towers: tuple[Tower, ...] = figure("list", "networks of images or sounds beside a decoder", (), of=Tower)
     params: str = figure("text", "parameters as published, for the test that counts them", "")
-    source: str = figure("text", "where the shape comes from", "")
-    assumed: str = figure("text", "what of the shape was guessed, and from what", "")
+    source: str = figure("text", "source of the shape", "")
+    assumed: str = figure("text", "what was assumed about the shape, and why", "")
 
     def __post_init__(self) -> None:
         for name in _NEEDED[self.family]:

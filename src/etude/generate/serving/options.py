@@ -17,16 +17,16 @@ class Serving:
     prefill: int = figure("count", "tokens of a prompt", 1024)
     decode: int = figure("count", "decode passes after the prompt: tokens out less the first", 0, zero=True)
     batch: int = figure("count", "requests on each instance", 1)
-    max_batch: int = figure("count", "sequences in a pass at most; 0: any number", 0, zero=True)
-    token_budget: int = figure("count", "tokens of a pass at most; 0: any number", 0, zero=True)
+    max_batch: int = figure("count", "most sequences in a pass; 0: no limit", 0, zero=True)
+    token_budget: int = figure("count", "most tokens of a pass; 0: no limit", 0, zero=True)
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", False)
     kv_dtype: str = figure("text", "data type of keys and values: bf16, fp8; default: the plan's", "")
-    kv_memory_bytes: int = figure("bytes", "most memory of keys and values on a rank; 0: no limit", 0, zero=True)
-    preempt: bool = figure("flag", "requests enter when their prompt fits; the last gives way, and reads again", False)
+    kv_memory_bytes: int = figure("bytes", "most memory for keys and values on a rank; 0: no limit", 0, zero=True)
+    preempt: bool = figure("flag", "requests enter when their prompt fits; the last is preempted and recomputed", False)
     speculate: int = figure("count", "tokens that a draft model proposes in a round", 0, zero=True)
-    accept: float = figure("fraction", "chance that a proposed token is taken", 0.7)
+    accept: float = figure("fraction", "chance that a proposed token is accepted", 0.7)
     disaggregate: str = figure("text", "instances that read prompts and that make tokens: `2:6`", "")
-    seed: int = figure("count", "seed of the tokens that are taken", 0, zero=True)
+    seed: int = figure("count", "seed of the accepted tokens", 0, zero=True)
 
     def __post_init__(self) -> None:
         if self.chunked and not self.token_budget:

@@ -25,9 +25,11 @@ class Gpu:
 
     system: str = figure("text", "system of the catalogue")
     memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
-    memory_bandwidth_bytes_per_s: float = figure("bandwidth", "of its memory", 0.0, zero=True)
-    bandwidth_bytes_per_s: float = figure("bandwidth", "of the innermost level, one direction", 0.0, zero=True)
-    power_w: float = figure("power", "limit of its power", 0.0, zero=True)
+    memory_bandwidth_bytes_per_s: float = figure("bandwidth", "bandwidth of its memory", 0.0, zero=True)
+    bandwidth_bytes_per_s: float = figure(
+        "bandwidth", "bandwidth of the innermost level, one direction", 0.0, zero=True
+    )
+    power_w: float = figure("power", "power limit", 0.0, zero=True)
 
     def machine(self) -> System:
         made = open_system(self.system)

@@ -21,13 +21,15 @@ from etude.errors import ClusterError, UsageError
 class Kind:
     """Devices of one kind."""
 
-    name: str = figure("text", "what they are called")
+    name: str = figure("text", "name of the devices")
     system: str = figure("text", "system of the catalogue, or a file, whose device it is")
-    count: int = figure("count", "so many of them", 1)
+    count: int = figure("count", "number of these devices", 1)
     tp: int = figure("count", "ranks that make one of them", 1)
-    memory_bytes: int = figure("bytes", "for weights of models; nothing: as many as are asked for", 0, zero=True)
+    memory_bytes: int = figure("bytes", "memory for weights of models; unset: no limit", 0, zero=True)
     keep_bytes: int = figure("bytes", "keys and values of calls before, kept for later ones", 0, zero=True)
-    load_bytes_per_s: float = figure("bandwidth", "of weights onto it; nothing: they are always there", 0.0, zero=True)
+    load_bytes_per_s: float = figure(
+        "bandwidth", "load rate of weights; unset: they are always resident", 0.0, zero=True
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    link_bytes_per_s: float = figure("bandwidth", "of outputs of tasks between devices", 0.0, zero=True)
+    link_bytes_per_s: float = figure("bandwidth", "bandwidth for outputs of tasks between devices", 0.0, zero=True)
 
 
 def open_devices(path: str | PathLike[str]) -> Devices:

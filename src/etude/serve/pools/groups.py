@@ -40,7 +40,7 @@ ROLES: Final = {Role.BOTH: of.BOTH, Role.PREFILL: of.PREFILL, Role.DECODE: of.DE
 class Pool:
     """Replicas that are alike."""
 
-    role: Role = figure("choice", "what they do", Role.BOTH, of=Role)
+    role: Role = figure("choice", "role of the replicas", Role.BOTH, of=Role)
     count: int = figure("count", "replicas", 1)
     system: str = figure("text", "name in the catalogue, or a file", "")
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
@@ -55,7 +55,7 @@ class Between:
     link_bytes_per_s: int = figure("bandwidth", "port of a replica, each way, for keys and values", 50_000_000_000)
     link_later: str = figure("text", "other rates of it from a time on: `30s:10Gb/s;60s:100Gb/s`", "")
     link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True)
-    kv_codec: str = figure("text", "codec of keys and values on their way: none, fp8, int4, several, or FILE.csv", "")
+    kv_codec: str = figure("text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "")
     kv_choose: str = figure(
         "text", "choice among these: best, learn (the link from transfers so far), or fixed:NAME", "best"
     )
@@ -71,7 +71,7 @@ class Between:
     set_up_ns: int = figure(
         "time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True
     )
-    load_bytes_per_s: int = figure("bandwidth", "rate at which weights are loaded into a rank, then", 50_000_000_000)
+    load_bytes_per_s: int = figure("bandwidth", "rate of loading weights into a rank then", 50_000_000_000)
     tenant_weights: str = figure("text", "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`", "")
     hook: str = figure("text", "functions that decide: `evict=mine.py:longest,batch=mine.py:order`", "")
 

@@ -40,9 +40,9 @@ class Alternative:
 
     model: str = figure("text", "a role of `models`", "")
     tool: str = figure("text", "an endpoint: a tool, an environment, a model elsewhere", "")
-    time_ns: int = figure("time", "of a call of an endpoint", 0, zero=True)
-    cost: float = figure("number", "of a call, in any unit", 0.0, zero=True)
-    label: float = figure("number", "of quality: carried, not worked out", 1.0, zero=True)
+    time_ns: int = figure("time", "time of a call of an endpoint", 0, zero=True)
+    cost: float = figure("number", "cost of a call, in any unit", 0.0, zero=True)
+    label: float = figure("number", "label of quality: carried along, not computed", 1.0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    name: str = figure("text", "what it is called", "")
-    title: str = figure("text", "what it is", "")
+    name: str = figure("text", "name", "")
+    title: str = figure("text", "description", "")
     system: str = figure("text", "system that its models run on", "")
     sessions: int = figure("count", "sessions", 20)
     rate: float = figure("number", "sessions a second", 1.0)
@@ -118,7 +118,7 @@ class _Sizes:
     message: int = figure("count", "tokens of its own in a prompt", 0, zero=True)
     output: int = figure("count", "tokens out", 1)
     shards: int = figure("count", "devices that its work may be split over", 1)
-    bytes: int = figure("bytes", "what it hands to each task after it", 0, zero=True)
+    bytes: int = figure("bytes", "bytes that it passes to each task after it", 0, zero=True)
     writes: str = figure("text", "object that it changes", "")
 
 

@@ -1,0 +1,108 @@
+"""The analyses, each declared once: its command, its formats, its row in the docs, its place in a report.
+
+`etude --help`, docs/analyse/index.md and the page of a report are made from this table. A new analysis is a file of
+this folder, a file of cli/ with its options, and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["ANALYSES", "Analysis", "command_lines", "docs_rows", "report_sections"]
+
+TABLES = ("json", "csv", "md")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What a reader meets of one analysis."""
+
+    command: str
+    does: str
+    """The line of `etude --help`."""
+    title: str
+    question: str
+    """Its row in docs/analyse/index.md."""
+    section: str = ""
+    """The file of report/ that shows it; "" if a report does not."""
+    formats: tuple[str, ...] = TABLES
+
+    @property
+    def page(self) -> str:
+        return f"{self.command}.md"
+
+
+ANALYSES: tuple[Analysis, ...] = (
+    Analysis(
+        command="breakdown", title="Breakdown", section="breakdown",
+        does="Where each device's time goes: compute, exposed communication, exposed memory, idle",
+        question="how much of the time is compute, exposed communication, exposed memory, idle",
+    ),
+    Analysis(
+        command="idle", title="Idle",
+        does="Why devices are idle: the host, synchronisation, launches, communication; launches and queues",
+        question="why a device had nothing to do; launches and queues",
+    ),
+    Analysis(
+        command="kernels", title="Kernels and operators", section="kernels",
+        does="Kernels by time, or operators by their own time and that of what they launch",
+        question="what takes the time, by itself and with what it calls",
+    ),
+    Analysis(
+        command="collectives", title="Collectives", section="collectives",
+        does="Collectives matched across ranks: transfer apart from waiting, algorithm and bus bandwidth",
+        question="what a transfer takes, what members wait, which bandwidth results",
+    ),
+    Analysis(
+        command="critical-path", title="Critical path", section="critical_path",
+        does="What the end of the run waited for, over hosts, kernels, ranks and collectives; as long as the run",
+        question="what would have to be shorter for the run to be shorter",
+    ),
+    Analysis(
+        command="stragglers", title="Stragglers", section="stragglers",
+        does="Who holds the others up: slow ranks and links, late hosts, ranks that are missing or disagree; how sure",
+        question="who is slow, since when, how sure; clocks",
+    ),
+    Analysis(
+        command="trend", title="Trend", formats=("json",),
+        does="Step time over a run or many recordings: trend, cycle, changes of ranks against their own past, forecast",
+        question="how step time develops over a run or many recordings; who changed, since when; what comes next",
+    ),
+    Analysis(
+        command="compare", title="Compare",
+        does="Two runs side by side: why one takes longer, operation by operation, and whether it became worse",
+        question="two runs side by side, why they differ, a gate for continuous integration; steps; patterns",
+    ),
+    Analysis(
+        command="metrics", title="Metrics",
+        does="What benchmarks publish of a run: step time, MFU, communication, overlap, bandwidth, balance, TTFT and "
+        "TPOT",
+        question="one number each: step time, MFU, overlap, bandwidth utilisation, balance, TTFT, TPOT",
+    ),
+    Analysis(
+        command="roofline", title="Roofline", section="roofline",
+        does="FLOP/s and bytes/s of operators, and how much of the device's roofline they reach",
+        question="how far operators are from what the device can do; MFU, HFU",
+    ),
+    Analysis(
+        command="memory", title="Memory", section="memory",
+        does="Memory in use over time and its peaks; how fast copies go",
+        question="how much memory was in use, how fast copies went",
+    ),
+)  # fmt: skip
+
+
+def command_lines(analyses: Iterable[Analysis] = ANALYSES) -> dict[str, str]:
+    """Command -> its line in `etude --help`."""
+    return {one.command: one.does for one in analyses}
+
+
+def docs_rows(analyses: Iterable[Analysis] = ANALYSES) -> list[tuple[str, str]]:
+    """Rows of docs/analyse/index.md: page, question."""
+    return [(f"[{one.title}]({one.page})", one.question) for one in analyses]
+
+
+def report_sections(analyses: Iterable[Analysis] = ANALYSES) -> list[str]:
+    """Files of report/ that show an analysis."""
+    return [one.section for one in analyses if one.section]
