@@ -4,8 +4,8 @@
 
 `cold` is a process with an empty cache, `warm` the least CPU time of `--times` processes after it. With `--against`
 each command runs with the sources of another tree, too, in turn with this one, and `ratio` is its CPU time by ours: on
-a machine with other work CPU seconds grow with the load, and their ratio does not. `kernels` are those compiled for
-Python; what they call is compiled within them. Both trees have their bytecode compiled beforehand, as an installed
+a machine with other work CPU seconds grow with the load, and their ratio does not. `kernels` are those that the
+process compiled. Both trees have their bytecode compiled beforehand, as an installed
 package has.
 """
 
@@ -23,24 +23,21 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent / "src"
-SMALL = "generate llama3-8b --gpus 2 --tp 2 --to et -o {out}/small --force"
+PREPARED = (
+    "generate llama3-8b --gpus 2 --tp 2 --to et -o {out}/small --force",
+    "convert {out}/small {out}/astra --to astra --system dgx-h100 --force",
+    "link {sample} -o {out}/job --force",
+)
 COMMANDS = {
     "info": "info {out}/small",
     "check": "check {out}/small",
     "breakdown": "breakdown {out}/job",
     "link": "link {sample} -o {out}/job --force",
     "simulate": "simulate {out}/small --system dgx-h100 --json",
+    "astra": "simulate astra {out}/astra/llama3-8b --network {out}/astra/network.yml --system {out}/astra/system.json "
+    "--remote-memory {out}/astra/memory.json --groups {out}/astra/llama3-8b.json",
     "demo": "demo -o {out}/demo",
 }
-INSIDE = """
-import sys
-from etude.cli import main, running
-told = []
-running.FirstUse.__call__ = lambda self, name, seconds: told.append(name)
-code = main(sys.argv[1:])
-print(len(told), file=sys.stderr)
-sys.exit(code)
-"""
 
 
 class Tree:
@@ -61,15 +58,19 @@ class Tree:
             "NUMBA_CACHE_DIR": str(self.folder / "cache"),
             "PYTHONPYCACHEPREFIX": str(self.folder / "pyc"),
         }
+        known = self.kernels()
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-c", INSIDE, *words], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "etude", *words], env=environment, capture_output=True, text=True, check=False
         )
         wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode:
             raise SystemExit(f"{' '.join(words)}\n{done.stderr}")
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return cpu, wall, int(done.stderr.split()[-1])
+        return cpu, wall, self.kernels() - known
+
+    def kernels(self) -> int:
+        return sum(1 for _ in (self.folder / "cache").rglob("*.nbc"))
 
     def forget(self) -> None:
         shutil.rmtree(self.folder / "cache", ignore_errors=True)
@@ -98,7 +99,7 @@ def main() -> int:
         sources = [HERE] + ([given.against.resolve()] if given.against else [])
         trees = [Tree(source, Path(folder) / str(number)) for number, source in enumerate(sources)]
         for tree in trees:
-            for command in (SMALL, COMMANDS["link"]):
+            for command in PREPARED:
                 tree.run(command)
         print(f"{'command':12} {'':5} {'kernels':>8} {'CPU s':>8} {'wall s':>8} {'before':>8} {'ratio':>6}")
         for name in chosen:
