@@ -156,7 +156,7 @@ def test_two_states_have_their_long_run_and_their_absences():
     assert there.mean() == pytest.approx(0.6, abs=0.01)
     ended = (~there[:-1] & there[1:]).sum()
     assert (~there).sum() / ended == pytest.approx(5.0, rel=0.03)
-    with pytest.raises(UsageError, match="cannot be"):
+    with pytest.raises(UsageError, match="not possible"):
         two_states(np.array([0.1]), np.array([1.5]), 3, rng)
 
 

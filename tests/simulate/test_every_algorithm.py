@@ -56,7 +56,7 @@ def test_networks_carry_out_what_has_a_closed_form(kind: Collective) -> None:
 def test_one_more_is_a_file_and_a_line(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worked example of CONTRIBUTING.md: 1000 B of each of three into one port of 1 byte/ns, and out again."""
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text("utf-8")
-    (code,) = re.findall(r'```python\n("""Star.*?)```', text, re.DOTALL)
+    (code,) = re.findall(r'```python\n[^\n]*star\.py\n("""Star.*?)```', text, re.DOTALL)
     file: dict[str, Any] = {}
     exec(code, file)
     monkeypatch.setitem(ALGORITHMS, "star", file["ALGORITHM"])

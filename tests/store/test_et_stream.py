@@ -223,7 +223,7 @@ def test_official_pytorch_files_dangle_and_are_told_so(shared: Path, tmp_path: P
     assert_same_feed(open_feeder(path, ctrl=False), feeder(job, ctrl=False))
     if name == "official_tests":  # its control dependencies hold a node that waits for itself
         for make in (lambda: open_feeder(path, missing="drop"), lambda: feeder(job, missing="drop")):
-            with pytest.raises(CycleError, match="circle: 6347 -> 6347"):
+            with pytest.raises(CycleError, match="cycle: 6347 -> 6347"):
                 make()
     else:
         assert_same_feed(open_feeder(path, missing="drop"), feeder(job, missing="drop"))
