@@ -41,13 +41,12 @@ COMMANDS = {
 
 
 class Tree:
-    """Sources, and a cache of kernels and bytecode of their own."""
+    """Sources, and a cache of kernels of their own."""
 
     def __init__(self, sources: Path, folder: Path) -> None:
         self.sources, self.folder = sources, folder
         self.out = folder / "out"
         self.out.mkdir(parents=True)
-        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder / "pyc")
         compileall.compile_dir(sources, quiet=2)
 
     def run(self, command: str) -> tuple[float, float, int]:
@@ -56,7 +55,6 @@ class Tree:
         environment = os.environ | {
             "PYTHONPATH": str(self.sources),
             "NUMBA_CACHE_DIR": str(self.folder / "cache"),
-            "PYTHONPYCACHEPREFIX": str(self.folder / "pyc"),
         }
         known = self.kernels()
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
