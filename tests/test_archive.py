@@ -218,7 +218,7 @@ def test_the_command_adds_lists_and_asks(tmp_path: Path, capsys: pytest.CaptureF
     first = json.loads(capsys.readouterr().out)[0]
     assert first["added"] is True
     assert main(["archive", "add", str(SAMPLE), "--into", lake]) == 0
-    assert "is there already" in capsys.readouterr().err
+    assert "already there" in capsys.readouterr().err
     assert main(["archive", "list", "--in", lake, "--json"]) == 0
     assert [row["run"] for row in json.loads(capsys.readouterr().out)] == [first["run"]]
     assert main(["archive", "query", "select count(*) as n from findings", "--in", lake, "--json"]) == 0

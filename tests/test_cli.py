@@ -58,7 +58,7 @@ def shell(*args: str, code: str = "", **env: str) -> subprocess.CompletedProcess
         (BrokenPipeError(32, "Broken pipe"), 141, ""),
         (ZeroDivisionError("by nought"), 2,
          "error: ZeroDivisionError: by nought\n"
-         "hint: this is a fault in etude; ETUDE_DEBUG=1 shows where it happened\n"),
+         "hint: this is a bug in etude; ETUDE_DEBUG=1 shows where it happened\n"),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_is_a_line_and_a_code(

@@ -51,10 +51,10 @@ def test_force_replaces_traces_and_nothing_else(run: Path, tmp_path: Path, capsy
     home.mkdir()
     (home / "thesis.txt").write_text("years of work")
     assert main(["convert", str(run), str(home), "--force"]) == 2
-    assert "holds what Etude did not write: thesis.txt" in capsys.readouterr().err
+    assert "contains files that Etude did not write: thesis.txt" in capsys.readouterr().err
     assert (home / "thesis.txt").read_text() == "years of work"
     assert main(["convert", str(run / "step.3.et"), str(run), "--force"]) == 2
-    assert "holds the input" in capsys.readouterr().err
+    assert "contains the input" in capsys.readouterr().err
     assert len(list(run.glob("*.et"))) == 8
     assert main(["convert", str(run), str(run / "step.0.et"), "--force"]) == 2
     assert (run / "step.0.et").is_file()
@@ -127,10 +127,10 @@ def test_one_step_and_two_give_the_same_files(tmp_path: Path, dialect: str, caps
     problems = " ".join(json.loads(shown.out)["astra_problems"])
     hangs = "it hangs where members of a collective bring different sizes"
     assert (hangs in problems) == (hangs in shown.err) == (hangs in converted) == (dialect == "plain")
-    assert ("`--dialect astra` writes what it can run" in converted) == (dialect == "plain")
+    assert ("`--dialect astra` writes files that it can run" in converted) == (dialect == "plain")
 
 
 def test_a_parquet_folder_has_no_dialect(run: Path, tmp_path: Path, capsys) -> None:
     assert main(["convert", str(run), str(tmp_path / "out"), "--to", "parquet", "--dialect", "astra"]) == 2
-    assert "in no dialect" in capsys.readouterr().err
+    assert "without a dialect" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -109,7 +109,7 @@ def test_commands_read_addresses_and_write_none(memory: Any, run: Path, tmp_path
         ["simulate", str(run), "--system", "dgx-h100", "--timing", "memory://store/times.csv"],
     ):
         assert main(args) == 2
-        assert "output is written to this machine only" in capsys.readouterr().err
+        assert "output can only be written to this machine" in capsys.readouterr().err
 
 
 def test_arguments_of_a_program_that_is_recorded_are_left_alone() -> None:

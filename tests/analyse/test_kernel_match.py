@@ -95,6 +95,6 @@ def test_the_command_by_both_of_its_names(tmp_path: Path, capsys: pytest.Capture
         capsys.readouterr()
         assert main([name, job, job, "--kernels"]) == 0
         told = capsys.readouterr()
-        assert "simulated on dgx-h100" in told.err and "distance of the two: 0.0000" in told.err
+        assert "simulated on dgx-h100" in told.err and "distance between the two: 0.0000" in told.err
         assert "aten::mm" in told.out
     assert main(["similarity", job, job, "--device", "h100"]) == 2

@@ -192,7 +192,7 @@ def test_a_forecast_of_steps_or_of_a_time(tmp_path: Path, capsys: pytest.Capture
     assert main(["trend", str(tmp_path / "steps.csv"), "--forecast", "3", "--json"]) == 0
     assert [row["step"] for row in json.loads(capsys.readouterr().out)["forecast"]] == [70, 71, 72]
     assert main(["trend", str(tmp_path / "steps.csv"), "--forecast", "7d"]) == 2
-    assert "nothing says how many steps `7d` are" in capsys.readouterr().err
+    assert "the number of steps in `7d` is not known" in capsys.readouterr().err
 
 
 def steps_job(path: Path, steps: int) -> None:

@@ -123,7 +123,7 @@ def test_ranks_are_the_job_and_other_processes_lie_beside_it(tmp_path: Path):
     others = [json.loads(path.read_text()) for path in tmp_path.glob("trace.process*.manifest.json")]
     assert sorted(m["process"]["name"] for m in others) == ["helper", "processes.py"]
     assert {m["rank"] for m in others} == {None}
-    assert "etude collect: not part of the job, beside it: trace.process" in talk
+    assert "etude collect: other processes, not part of the job: trace.process" in talk
     job = etude.open(tmp_path)
     assert job.ranks.tolist() == [0, 1]
     table = etude.query(

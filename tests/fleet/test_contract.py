@@ -107,6 +107,6 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path.write_text(NODES + STREAM)
     assert main(["fleet", str(path)]) == 2 and "etude serve" in capsys.readouterr().err
     path.write_text(NODES + RL)
-    assert main(["fleet", str(path), "--policy", "fifo"]) == 2 and "none run there" in capsys.readouterr().err
+    assert main(["fleet", str(path), "--policy", "fifo"]) == 2 and "the file has none" in capsys.readouterr().err
     path.write_text(NODES + STREAM.replace("nodes: serving", "nodes: own") + RL + JOBS)
     assert main(["fleet", str(path)]) == 2 and "same nodes" in capsys.readouterr().err

@@ -200,7 +200,7 @@ def test_clients_by_number_and_what_cannot_be(capsys: pytest.CaptureFixture[str]
     found = json.loads(capsys.readouterr().out)
     assert found["delivered"] == 1.0 and 0.7 < found["of_bound"] <= 1.0
     for more, said in (
-        ([], "on what links"),
+        ([], "need links"),
         (["--link", "2..1Gb/s"], "an ascending range"),
         (["--link", "1Gb/s", "--available", "0..2"], "--available"),
         (["--link", "1Gb/s", "--share", "mail"], "--share"),

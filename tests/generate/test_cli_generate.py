@@ -250,7 +250,7 @@ def test_the_end_of_an_id_says_the_precision(capsys: pytest.CaptureFixture[str])
     plain, silent = weights("Qwen/Qwen3-8B")
     eight, told = weights("Qwen/Qwen3-8B-FP8")
     assert (eight, weights("lab/Foo-8B-NVFP4")[0] < 3 * plain // 10) == (plain // 2, True)
-    assert "note: precision fp8, as the id says" in told
+    assert "note: precision fp8, as the model id says" in told
     assert "precision" not in silent
     assert weights("Qwen/Qwen3-8B-FP8", "--precision", "bf16")[0] == plain
     assert weights("lab/FP8-Foo-8B")[0] > 9 * plain // 10  # a word elsewhere says nothing

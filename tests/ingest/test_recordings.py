@@ -92,7 +92,7 @@ def test_a_world_that_is_larger_than_what_is_there_is_told(tmp_path: Path, capsy
         content["distributedInfo"]["world_size"] = 5
         put(tmp_path / handler_name(rank, STAMPS[0]), content)
     assert main(["breakdown", str(tmp_path)]) == 0
-    assert "2 of the 5 ranks of this run are here; missing: 1, 3-4" in capsys.readouterr().err
+    assert "2 of the 5 ranks of this run are present; missing: 1, 3-4" in capsys.readouterr().err
     assert main(["link", str(tmp_path), "-o", str(tmp_path / "job"), "-j", "1"]) == 0
     assert "missing: 1, 3-4" in capsys.readouterr().err
 

@@ -55,7 +55,7 @@ def test_energy_counts_the_bytes_of_the_kernel(machine: str, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(("words", "problem"), [
-    (["--clock", "0.8", "--kernel", "product:w4a16:g128"], "know no other kernels"),
+    (["--clock", "0.8", "--kernel", "product:w4a16:g128"], "cannot be combined with --kernel"),
     (["--kernel", "product:w4"], "unknown kernel `product:w4`"),
     (["--units", "npu"], "device `d` has no unit `npu`"),
 ])  # fmt: skip

@@ -157,7 +157,7 @@ def test_a_generated_job_is_the_same_in_every_store(tmp_path: Path, capsys) -> N
     for to in ("et", "json"):
         capsys.readouterr()
         assert main(["convert", str(a), str(b), "--to", to, "--force"]) == 0
-        assert f"left behind, since {to} has no place for it: where it came from (model, schedule, tool)" in (
+        assert f"not written, because {to} cannot represent it: where it came from (model, schedule, tool)" in (
             capsys.readouterr().err
         )
         assert main(["diff", str(a), str(b)]) == 0

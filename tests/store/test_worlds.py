@@ -89,7 +89,7 @@ def test_convert_keeps_it(tmp_path: Path, to: str, capsys: pytest.CaptureFixture
     folder.mkdir()
     columns.write_job(job_of(8, ranks=(0, 2)), folder)
     assert main(["convert", str(folder), str(tmp_path / "out"), "--to", to]) == 0
-    assert "left behind" not in capsys.readouterr().err
+    assert "not written" not in capsys.readouterr().err
     assert diff(etude.open(folder), etude.open(tmp_path / "out")) is None
 
 

@@ -22,17 +22,20 @@ def anonymise(
         typer.Option(
             "--round",
             min=0,
-            help="Round times, bytes and FLOPs to so many numbers to an octave (64: within 0.6%, 8: 5%, 1: 42%), and "
+            help="Round times, bytes and FLOPs to this many values per octave (64: within 0.6%, 8: 5%, 1: 42%), and "
             "leave out start times. 0: exact.",
         ),
     ] = 0,
     work: Annotated[
-        bool, typer.Option("--work", help="Fill in FLOPs and bytes that follow from names and shapes, before they go.")
+        bool,
+        typer.Option(
+            "--work", help="Fill in FLOPs and bytes that follow from names and shapes, before they are removed."
+        ),
     ] = False,
     times_on: TimesOn = "",
     name: Annotated[str, typer.Option(help="Name of the copy.")] = "anonymous",
     key: Annotated[
-        Path | None, typer.Option(help="Write what the tokens stand for, as JSON: keep it to yourself.")
+        Path | None, typer.Option(help="Write the meaning of each token, as JSON; keep this file private.")
     ] = None,
     groups: GroupFile = None,
     workers: Workers = 0,
@@ -65,5 +68,5 @@ def anonymise(
 
         with writing(key, force=force) as file:
             file.write_bytes(msgspec.json.format(msgspec.json.encode(hidden.tokens)))
-        say(f"wrote {key}: what the tokens stand for")
+        say(f"wrote {key}: the meaning of each token")
     emit(hidden.rows() + kept(options), json=json)

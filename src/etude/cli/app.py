@@ -29,7 +29,7 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
   etude demo                      see all of it on an embedded job
   etude collect -o run/ -- torchrun train.py
                                   record a PyTorch script as it is
-  etude link run/ -o job/         what waits for what in it: a Chakra job
+  etude link run/ -o job/         add dependencies: a Chakra job
   etude info job/                 what is in it: a folder of name.{rank}.et
   etude check job/                is it sound? exit code 1 if not
   etude convert job/ out/ --to parquet
@@ -37,14 +37,14 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
   etude query out/ "select ..."   SQL over its nodes
   etude diff job/ out/            first difference; exit code 1 if any
   etude simulate job/ --system dgx-h100
-                                  what it does on another machine
+                                  how it runs on another machine
   etude report run/               where the time goes, and why, on one page
   etude generate llama3-8b --gpus 16 --tp 2 -o job/
                                   the job of a model and a plan, without a run
   etude predict llama3-8b --gpus 16 --tp 2 --system dgx-h100
                                   its step time there, tokens/s, memory
 
-Results go to stdout, talk to stderr; --json makes results JSON.
+Results go to stdout, messages to stderr; --json prints results as JSON.
 """
 
 
@@ -121,10 +121,10 @@ def _version(wanted: bool) -> None:
 def root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", envvar="ETUDE_DEBUG", help="Show where an error came from.")
+        bool, typer.Option("--debug", envvar="ETUDE_DEBUG", help="Show the traceback of an error.")
     ] = False,
 ) -> int:
     if isinstance(context.obj, Settings):

@@ -10,12 +10,15 @@ from etude.cli.runs import OnSystem, RanOn, TimesFile, open_run
 from etude.errors import UsageError
 
 archive = typer.Typer(
-    help="Many runs in one place: add a run, list them, ask them all by SQL, merge their files", no_args_is_help=True
+    help="Many runs in one place: add runs, list them, query them with SQL, merge their files", no_args_is_help=True
 )
 app.add_typer(archive, name="archive", rich_help_panel=LOOK)
 
 Into = Annotated[
-    Path, typer.Option("--into", "--in", envvar="ETUDE_ARCHIVE", help="Folder of the archive; a new one is made.")
+    Path,
+    typer.Option(
+        "--into", "--in", envvar="ETUDE_ARCHIVE", help="Folder of the archive; it is created if it does not exist."
+    ),
 ]
 In = Annotated[Path, typer.Option("--in", "--into", envvar="ETUDE_ARCHIVE", help="Folder of the archive.")]
 LAKE = Path("lake")
@@ -23,10 +26,12 @@ LAKE = Path("lake")
 
 @archive.command()
 def add(
-    paths: Annotated[list[Path], typer.Argument(help="Runs: whatever `etude report` takes.", show_default=False)],
+    paths: Annotated[list[Path], typer.Argument(help="Runs: anything that `etude report` reads.", show_default=False)],
     into: Into = LAKE,
     ran_on: RanOn = "",
-    force: Annotated[bool, typer.Option("--force", "-f", help="Write the rows of a run that is there again.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Replace the rows of a run that is already there.")
+    ] = False,
     system: OnSystem = "",
     timing: TimesFile = None,
     workers: Workers = 0,
@@ -44,7 +49,7 @@ def add(
     from etude.report import device_of
 
     if timing is not None and len(paths) > 1:
-        raise UsageError(f"one file of times for {len(paths)} runs", hint="--timing goes with one run")
+        raise UsageError(f"one file of times for {len(paths)} runs", hint="--timing needs exactly one run")
     lake = Lake(into)
     rows: list[dict[str, Any]] = []
     for path in paths:
@@ -58,7 +63,7 @@ def add(
                 )
             new = lake.add(made, force=force)
         rows.append({"run": key, "path": str(path), "added": new})
-        say(f"{path}: {'added' if new else 'is there already'}, run {key}")
+        say(f"{path}: {'added' if new else 'already there'}, run {key}")
     if json:
         emit(rows, json=True)
 

@@ -71,9 +71,9 @@ def _here(value: str, written: bool) -> str:
         return value
     if written:
         raise UsageError(
-            "output is written to this machine only",
+            "output can only be written to this machine",
             where=value,
-            hint="write it here, then copy it with the place's tool",
+            hint="write it to a local folder, then copy it with the tool of that storage",
         )
     total = remote.size_of(value) if sys.stderr.isatty() else None  # asked for twice only where a bar is drawn
     with progress(f"fetching {value}", total) as advance:

@@ -15,11 +15,14 @@ def breakdown(
         list[str] | None,
         typer.Option(
             "--overlap",
-            help="Overlap of two groups instead; give it twice. compute, communication, memory, all_reduce, ..., "
+            help="Show the overlap of two groups instead; give the option twice. compute, communication, memory, "
+            "all_reduce, ..., "
             "`name:REGEX`, `module:REGEX`, `phase:REGEX`, `stream:7`, or several with `|` between them.",
         ),
     ] = None,
-    types: Annotated[bool, typer.Option("--types", help="Time in which exactly these classes run, instead.")] = False,
+    types: Annotated[
+        bool, typer.Option("--types", help="Show the time in which exactly these classes run, instead.")
+    ] = False,
     steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank instead.")] = False,
     variation: Annotated[bool, typer.Option("--variation", help="How much each rank's steps vary instead.")] = False,
     counted: CountedAs = "etude",
@@ -46,11 +49,9 @@ def breakdown(
     from etude.errors import UsageError
 
     if overlap is not None and len(overlap) != 2:
-        raise UsageError(
-            f"an overlap is of two groups, not of {len(overlap)}", hint="--overlap compute --overlap memory"
-        )
+        raise UsageError(f"an overlap needs two groups, not {len(overlap)}", hint="--overlap compute --overlap memory")
     if steps + variation + types + (overlap is not None) > 1:
-        raise UsageError("only one of --steps, --variation, --types and --overlap can be had at a time")
+        raise UsageError("only one of --steps, --variation, --types and --overlap can be given")
     counting = counting_of(counted)
     run = open_run(path, groups, workers, system, timing, ray=ray)
     if steps or variation:

@@ -10,7 +10,7 @@ from etude.errors import UsageError
 if TYPE_CHECKING:
     from etude.predict.measured import Calibrated
 
-EXAMPLE = """A software stack of your own, from measured steps or a recorded run
+EXAMPLE = """Your own software stack, from measured steps or a recorded run
 
 [bold]Example[/bold]
 
@@ -19,18 +19,18 @@ EXAMPLE = """A software stack of your own, from measured steps or a recorded run
   etude predict llama3-8b --gpus 64 --zero 3 --stack my-stack.yaml --system dgx-h100
 
 A CSV has the columns that `etude predict --rows` reads; a run is what PyTorch recorded, with shapes. The
-error before is that of the stack it starts from, the error after is of each row with a stack made of all
+error before is that of the stack it starts from; the error after is that of each row with a stack fitted to all
 others.
 """
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
 def calibrate(
-    path: Annotated[Path, typer.Argument(help="CSV of measured steps, or a recorded run.", show_default=False)],
+    path: Annotated[Path, typer.Argument(help="CSV file of measured steps, or a recorded run.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="YAML file of the stack.", show_default=False)],
     base: Annotated[str, typer.Option("--from", help="Stack to start from: a name, or a YAML file.")] = "default",
     ran_on: Annotated[str, typer.Option("--ran-on", "--system", "-s", help="System that a recorded run ran on.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> int:
     import yaml
@@ -75,7 +75,7 @@ def _tell(found: "Calibrated", *, json: bool) -> None:
 
     before, after = middle(found.before), middle(found.after)
     for refused in found.refused:
-        say(f"row {refused.row} is refused: {refused.why}")
+        say(f"row {refused.row} is rejected: {refused.why}")
     if json:
         emit({"stack": found.stack.name, "rows": found.rows, "before": before, "after": after}, json=True)
         return

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=LOOK)
 def card(
     path: JobPath,
-    write: Annotated[bool, typer.Option("--write", "-w", help="Put it with the job, to be completed by hand.")] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace the card that is there.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", "-w", help="Write it into the folder of the job, to be completed by hand.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing card.")] = False,
     json: AsJson = False,
 ) -> None:
     """The workload card of a job, as YAML: its model, plan, hardware and software
@@ -28,7 +30,10 @@ def card(
     place = path if path.name.endswith(cards.NAME) else cards.place(path)
     found = cards.read(place) if place.is_file() and not (write and force) else None
     if found is None:
-        say(f"note: no card lies with this job: this is what {'its files say' if path.is_dir() else 'it says itself'}")
+        say(
+            "note: this job has no card: the values shown are what "
+            f"{'its files say' if path.is_dir() else 'the file itself says'}"
+        )
         found = made(path)
     if write:
         cards.write(found, place, force=force)

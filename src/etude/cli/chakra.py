@@ -21,15 +21,22 @@ converter = typer.Typer(help="A Chakra trace (`.et`) from a PyTorch trace or a t
 chakra.add_typer(converter, name="converter")
 
 Input = Annotated[Path, typer.Option("--input_filename", help="The Chakra trace (`.et`) to read.")]
-Output = Annotated[Path, typer.Option("--output_filename", help="The file to write. What is there is replaced.")]
+Output = Annotated[Path, typer.Option("--output_filename", help="The file to write. An existing file is replaced.")]
 
 
 @chakra.command(name="trace_link")
 def trace_link(
     rank: Annotated[int, typer.Option("--rank", min=0, help="Rank of the two traces.")],
-    host: Annotated[Path, typer.Option("--chakra-host-trace", help="What ExecutionTraceObserver wrote, also packed.")],
-    device: Annotated[Path, typer.Option("--chakra-device-trace", help="What the profiler (Kineto) wrote.")],
-    out: Annotated[Path, typer.Option("--output-file", help="The linked JSON to write. What is there is replaced.")],
+    host: Annotated[
+        Path,
+        typer.Option(
+            "--chakra-host-trace", help="The host trace that ExecutionTraceObserver wrote; it may be compressed."
+        ),
+    ],
+    device: Annotated[
+        Path, typer.Option("--chakra-device-trace", help="The device trace that the profiler (Kineto) wrote.")
+    ],
+    out: Annotated[Path, typer.Option("--output-file", help="The linked JSON to write. An existing file is replaced.")],
     log_level: Annotated[str, typer.Option("--log-level", help="Accepted, and has no effect.")] = "INFO",
 ) -> None:
     """Host and device trace of a rank in one JSON, as `chakra_trace_link` writes it
@@ -56,7 +63,9 @@ def converter_flags(
     context: typer.Context,
     log: Annotated[
         Path | None,
-        typer.Option("--log-filename", help="Where `--simulate` writes what runs when. By default `debug.log`."),
+        typer.Option(
+            "--log-filename", help="The log that `--simulate` writes: when each node runs. By default `debug.log`."
+        ),
     ] = None,
 ) -> None:
     """A Chakra trace (`.et`) from a PyTorch trace or a text workload, as `chakra_converter` writes it"""
@@ -66,8 +75,8 @@ def converter_flags(
 @converter.command(name="PyTorch")
 def of_pytorch(
     context: typer.Context,
-    source: Annotated[Path, typer.Option("--input", help="What `trace_link` wrote, or a host trace alone.")],
-    out: Annotated[Path, typer.Option("--output", help="The `.et` file to write. What is there is replaced.")],
+    source: Annotated[Path, typer.Option("--input", help="The file that `trace_link` wrote, or a host trace alone.")],
+    out: Annotated[Path, typer.Option("--output", help="The `.et` file to write. An existing file is replaced.")],
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Also write to the log when each node is issued and completed.")
     ] = False,
@@ -89,14 +98,14 @@ def of_pytorch(
         log: Path = context.meta["log"]
         with writing(log, force=True) as path, path.open("w", encoding="utf-8") as lines:
             lines.writelines(f"{line}\n" for line in official.simulated_order(decoded.trace))
-        say(f"wrote {log}: what runs when")
+        say(f"wrote {log}: when each node runs")
 
 
 @converter.command(name="Text")
 def of_text(
     source: Annotated[Path, typer.Option("--input", help="ASTRA-sim's text workload.")],
-    out: Annotated[Path, typer.Option("--output", help="Files are `OUTPUT.{rank}.et`. What is there is replaced.")],
-    npus: Annotated[int, typer.Option("--num-npus", min=1, help="Ranks, all of which run the same layers.")],
+    out: Annotated[Path, typer.Option("--output", help="Files are `OUTPUT.{rank}.et`. An existing file is replaced.")],
+    npus: Annotated[int, typer.Option("--num-npus", min=1, help="Number of ranks; all run the same layers.")],
     passes: Annotated[int, typer.Option("--num-passes", min=1, help="Passes over the layers.")],
 ) -> None:
     """An ASTRA-sim text workload as one `.et` file a rank
@@ -128,7 +137,9 @@ def jsonizer(
     out: Output,
     valid: Annotated[
         bool,
-        typer.Option("--valid", help="Write one JSON list. Theirs is objects one behind the other, without commas."),
+        typer.Option(
+            "--valid", help="Write one JSON list. The official tool writes objects one after another, without commas."
+        ),
     ] = False,
 ) -> None:
     """A trace as text: protobuf's JSON of each node, as `chakra_jsonizer` writes it
@@ -156,7 +167,7 @@ def visualizer(source: Input, out: Output) -> None:
     from etude.view.official_graph import official_dot, official_graphml
 
     if out.suffix not in (".graphml", ".dot", ".pdf"):
-        raise UsageError(f"a graph is not written as `{out.suffix}`", where=str(out), hint=".graphml, .dot, .pdf")
+        raise UsageError(f"a graph cannot be written as `{out.suffix}`", where=str(out), hint=".graphml, .dot, .pdf")
     render = _graphviz(out) if out.suffix == ".pdf" else ""
     decoded = _decoded(source)
     lines = official_graphml(decoded.trace) if out.suffix == ".graphml" else official_dot(decoded.trace)
@@ -171,10 +182,12 @@ def visualizer(source: Input, out: Output) -> None:
 
 @chakra.command()
 def generator(
-    npus: Annotated[int, typer.Option("--num_npus", help="NPUs; each sample is a file for each of them.")] = 64,
-    runtime: Annotated[int, typer.Option("--default_runtime", help="Microseconds of compute nodes.")] = 5,
-    tensor: Annotated[int, typer.Option("--default_tensor_size", help="Bytes of memory nodes and messages.")] = 1024,
-    comm: Annotated[int, typer.Option("--default_comm_size", help="Bytes of collectives.")] = 65536,
+    npus: Annotated[int, typer.Option("--num_npus", help="Number of NPUs; each sample is one file per NPU.")] = 64,
+    runtime: Annotated[int, typer.Option("--default_runtime", help="Duration of compute nodes in microseconds.")] = 5,
+    tensor: Annotated[
+        int, typer.Option("--default_tensor_size", help="Size of memory nodes and messages in bytes.")
+    ] = 1024,
+    comm: Annotated[int, typer.Option("--default_comm_size", help="Size of collectives in bytes.")] = 65536,
 ) -> None:
     """The 14 sample traces of `chakra_generator` for each NPU, into the folder that you are in
 
@@ -194,10 +207,12 @@ def generator(
 
 @chakra.command(name="timeline_visualizer")
 def timeline_visualizer(
-    source: Annotated[Path, typer.Option("--input_filename", help="Lines `issue,...` and `callback,...`.")],
+    source: Annotated[
+        Path, typer.Option("--input_filename", help="A text file with lines `issue,...` and `callback,...`.")
+    ],
     out: Output,
-    npus: Annotated[int, typer.Option("--num_npus", min=1, help="NPUs of the system.")],
-    mhz: Annotated[int, typer.Option("--npu_frequency", min=1, help="MHz of the cycles in the file.")],
+    npus: Annotated[int, typer.Option("--num_npus", min=1, help="Number of NPUs of the system.")],
+    mhz: Annotated[int, typer.Option("--npu_frequency", min=1, help="Clock of the cycles in the file, in MHz.")],
     log: Annotated[str, typer.Option("--log_filename", help="Accepted, and has no effect.")] = "debug.log",
 ) -> None:
     """A simulator's log as a timeline for Chrome, as `chakra_timeline_visualizer` writes it, its times in milliseconds
@@ -213,7 +228,9 @@ def timeline_visualizer(
         with source.open(encoding="utf-8") as lines, progress(f"reading {source}"):
             text = official_timeline(lines, str(source), num_npus=npus, mhz=mhz)
     except UnicodeDecodeError:
-        raise FormatError("not a text", path=source, hint="lines `issue,...` and `callback,...`") from None
+        raise FormatError(
+            "is not a text file", path=source, hint="expected lines `issue,...` and `callback,...`"
+        ) from None
     with writing(out, force=True) as path:
         path.write_text(text, encoding="utf-8")
     say(f"wrote {out}")
@@ -227,8 +244,8 @@ def _decoded(path: Path) -> "Decoded":
 
     heap, size = compressed.load(path)
     if heap[:1].tobytes() in (b"{", b"["):
-        hint = "`etude chakra converter PyTorch` makes a trace of it"
-        raise FormatError("JSON, where a Chakra trace (`.et`) is needed", path=path, hint=hint)
+        hint = "`etude chakra converter PyTorch` converts it"
+        raise FormatError("is JSON, but a Chakra trace (`.et`) is needed", path=path, hint=hint)
     return et.decode_files(heap, [(0, size, str(path))])[0]
 
 
@@ -238,7 +255,7 @@ def _graphviz(out: Path) -> str:
     found = which("dot")
     if found is None:
         hint = "install Graphviz, or write `.graphml` or `.dot`"
-        raise UsageError("a PDF needs the program `dot` of Graphviz, which is not here", where=str(out), hint=hint)
+        raise UsageError("a PDF needs the program `dot` of Graphviz, which was not found", where=str(out), hint=hint)
     return found
 
 

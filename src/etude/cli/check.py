@@ -10,7 +10,7 @@ from etude.cli.output import AsJson, emit, say
 @app.command(rich_help_panel=LOOK)
 def check(
     path: JobPath,
-    complete: Annotated[bool, typer.Option("--complete", help="Absent ranks are an error.")] = False,
+    complete: Annotated[bool, typer.Option("--complete", help="Missing ranks are an error.")] = False,
     groups: GroupFile = None,
     workers: Workers = 0,
     max_bytes: MaxBytes = None,
@@ -30,5 +30,5 @@ def check(
         emit({"findings": rows, "errors": errors, "warnings": len(rows) - errors}, json=True)
     elif rows:
         emit([{k: v for k, v in row.items() if k != "rank"} for row in rows])
-    say(f"{errors} errors, {len(rows) - errors} warnings" if rows else "nothing wrong")
+    say(f"{errors} errors, {len(rows) - errors} warnings" if rows else "no problems found")
     return 1 if errors else 0

@@ -9,15 +9,15 @@ from etude.cli.output import say
 
 @app.command(rich_help_panel=MAKE, context_settings={"ignore_unknown_options": True})
 def collect(
-    command: Annotated[list[str], typer.Argument(help="What to run, after `--`.", metavar="-- COMMAND...")],
+    command: Annotated[list[str], typer.Argument(help="The command to run, after `--`.", metavar="-- COMMAND...")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to record into.")],
     steps: Annotated[int, typer.Option(help="Optimizer steps to record.")] = 3,
-    warmup: Annotated[int, typer.Option(help="Optimizer steps to let pass before.")] = 6,
-    whole: Annotated[bool, typer.Option("--whole", help="Record all, from `import torch` to the end.")] = False,
-    name: Annotated[str, typer.Option(help="What the names of the files start with.")] = "trace",
-    stacks: Annotated[bool, typer.Option("--stacks", help="Record Python frames, too.")] = False,
+    warmup: Annotated[int, typer.Option(help="Optimizer steps to skip before recording.")] = 6,
+    whole: Annotated[bool, typer.Option("--whole", help="Record everything, from `import torch` to the end.")] = False,
+    name: Annotated[str, typer.Option(help="Prefix of the names of the files.")] = "trace",
+    stacks: Annotated[bool, typer.Option("--stacks", help="Also record Python frames.")] = False,
     allocations: Annotated[
-        bool, typer.Option("--allocations", "--memory", help="Record allocations of memory, too.")
+        bool, typer.Option("--allocations", "--memory", help="Also record memory allocations.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run.")] = False,
 ) -> int:
@@ -31,9 +31,9 @@ def collect(
         say(f"etude collect: {problem}")
     if done.manifests:
         counts = sorted({m["steps"]["recorded"] for m in done.manifests})
-        shown = f"{'-'.join(map(str, counts))} steps each" if counts[-1] else "no steps told apart"
+        shown = f"{'-'.join(map(str, counts))} steps each" if counts[-1] else "steps not separated"
         say(f"etude collect: {len(done.manifests)} ranks, {shown}, in {out}")
     if done.beside:
         named = ", ".join(f"{m['name']}.process{m['process']['pid']} ({m['process']['name']})" for m in done.beside)
-        say(f"etude collect: not part of the job, beside it: {named}")
+        say(f"etude collect: other processes, not part of the job: {named}")
     return done.exit_code

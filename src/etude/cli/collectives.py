@@ -11,8 +11,8 @@ from etude.cli.runs import OnSystem, TimesFile, open_run, show
 @app.command(rich_help_panel=ANALYSE)
 def collectives(
     path: JobPath,
-    each: Annotated[bool, typer.Option("--each", help="A row for each call instead of one for each kind.")] = False,
-    by_group: Annotated[bool, typer.Option("--by-group", help="Groups apart.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="Show one row per call instead of one per kind.")] = False,
+    by_group: Annotated[bool, typer.Option("--by-group", help="One row per group.")] = False,
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,

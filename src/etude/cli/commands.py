@@ -14,12 +14,12 @@ RUN = "Run"
 ANALYSE = "Analyse"
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "info": (LOOK, "What is in a job: ranks, nodes by kind, bytes by collective, groups, span, who wrote it"),
-    "check": (LOOK, "Every way in which a job is broken; exit code 1 if there are errors"),
+    "info": (LOOK, "The content of a job: ranks, nodes by kind, bytes by collective, groups, span, producer"),
+    "check": (LOOK, "All errors and warnings found in a job; exit code 1 if there are errors"),
     "diff": (LOOK, "The first rank, node and column in which two jobs differ, or `same`; exit code 1 if they differ"),
     "similarity": (
         LOOK,
-        "How much one job behaves like another: distances of distributions, sums, simulated times; kernel by kernel",
+        "How similar two jobs are: distances of distributions, sums, simulated times; or kernel by kernel",
     ),
     "query": (
         LOOK,
@@ -29,10 +29,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path"),
     "graph": (
         LOOK,
-        "The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools",
+        "The dependency graph of a rank, or its part around one node, as a picture or for graph tools",
     ),
     "card": (LOOK, "The workload card of a job, as YAML: its model, plan, hardware and software"),
-    "archive": (LOOK, "Many runs in one place: add a run, list them, ask them all by SQL, merge their files"),
+    "archive": (LOOK, "Many runs in one place: add runs, list them, query them with SQL, merge their files"),
     "mcp": (
         LOOK,
         "A server for assistants (Model Context Protocol, on stdin and stdout): ask about traces, predict, what-if",
@@ -48,21 +48,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "collect": (MAKE, "Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"),
     "link": (
         CONVERT,
-        "A Chakra trace from what PyTorch recorded: operators, launches and kernels, and what each waits for",
+        "A Chakra trace from what PyTorch recorded: operators, launches, kernels and their dependencies",
     ),
     "generate": (MAKE, "The job of one training step, or of serving, from a model and a plan"),
-    "generate micro": (MAKE, "One collective or pattern of messages, with or without compute beside it"),
-    "generate learned": (MAKE, "A job of any size that behaves like those that were learned"),
-    "learn": (MAKE, "A small model of jobs, without names, shapes or exact sizes, to make others of"),
+    "generate micro": (MAKE, "One collective or pattern of messages, with or without concurrent compute"),
+    "generate learned": (MAKE, "A job of any size that behaves like those a model was learned from"),
+    "learn": (MAKE, "A small model of jobs, without names, shapes or exact sizes, for generating others"),
     "edit": (
         MAKE,
         "A what-if copy of a job: faster operators, compressed or merged communication, another order, more ranks",
     ),
-    "anonymise": (MAKE, "A copy of a job that simulates alike and carries no names, shapes or code"),
-    "predict": (RUN, "How long a training step takes, or serving: generate and simulate in one"),
+    "anonymise": (MAKE, "A copy of a job with the same simulated times, without names, shapes or code"),
+    "predict": (RUN, "The time of a training step, or of serving: generate and simulate in one command"),
     "serve": (
         RUN,
-        "A stream of requests on replicas of a model: first tokens, tails, goodput, from the costs of passes",
+        "A stream of requests on replicas of a model: TTFT, tail latencies and goodput, from simulated passes",
     ),
     "fleet": (RUN, "Days of jobs on a cluster: faults, checkpoints and recovery, or many jobs that share its devices"),
     "federate": (
@@ -78,30 +78,33 @@ COMMANDS: dict[str, tuple[str, str]] = {
         RUN,
         "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery",
     ),
-    "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
+    "simulate": (RUN, "Run a job on a simulated system: when each rank ends and how it spends its time"),
     "simulate astra": (
         RUN,
-        "What ASTRA-sim says of a workload, from its own files: the same cycles, and why it hangs or aborts",
+        "The result of ASTRA-sim for a workload, from its own files: the same cycles, and why it hangs or aborts",
     ),
     "replay": (
         RUN,
-        "Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes",
+        "Run a job again on this machine: its operators, or synthetic work of the same size; and compare times",
     ),
     "replay communication": (
         RUN,
-        "The communication of a job again, between processes of this machine or under torchrun; every call is checked",
+        "Replay the communication of a job, between processes of this machine or under torchrun; every call is checked",
     ),
-    "energy": (RUN, "Power over time and energy of a run, or of a model that is predicted: J, kWh, carbon, price"),
-    "ops": (RUN, "A database of measured operators: what it lacks for a set of models, measure it, show, add, import"),
+    "energy": (RUN, "Power over time and energy of a run, or of a predicted model: J, kWh, carbon, price"),
+    "ops": (
+        RUN,
+        "A database of measured operators: find what is missing for a set of models, measure, show, add, import",
+    ),
     "stacks": (RUN, "The catalogue of software stacks: list, show one"),
-    "calibrate": (RUN, "A software stack of your own, from measured steps or a recorded run"),
-    "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),
+    "calibrate": (RUN, "Your own software stack, from measured steps or a recorded run"),
+    "systems": (RUN, "The catalogue of systems: list, show one, check your own file"),
     "qualify": (
         RUN,
-        "Is this node as fast as others, and as it was? Micro jobs, ranked; slow GPUs, links, hosts; exit code 1 if so",
+        "Compare this node with others, or with itself earlier: find slow GPUs, links, hosts; exit code 1 if any",
     ),
     **{name: (ANALYSE, line) for name, line in command_lines().items()},
-    "demo": (LOOK, "The main path end to end on an embedded recording: no GPU, no server, no download"),
+    "demo": (LOOK, "The main workflow end to end on an embedded recording: no GPU, no server, no download"),
 }
 
 OTHER_NAMES: dict[str, str] = {"likeness": "similarity"}

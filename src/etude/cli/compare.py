@@ -40,9 +40,9 @@ def compare(
     timing_b: Annotated[Path | None, typer.Option("--timing-b", help="Times of B's nodes from a file.")] = None,
     ran_on: RanOn = "",
     operators: Annotated[
-        bool, typer.Option("--operators", help="By the operators that launched, which other devices have, too.")
+        bool, typer.Option("--operators", help="Match by launching operators, which recordings of other devices share.")
     ] = False,
-    why: Annotated[bool, typer.Option("--why", help="Only the ranked list of what makes the difference.")] = False,
+    why: Annotated[bool, typer.Option("--why", help="Show only the ranked list of causes of the difference.")] = False,
     top: Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")] = 30,
     workers: Workers = 0,
     json: AsJson = False,
@@ -100,7 +100,7 @@ def _records(a: Path, b: Path, fail_if: list[str], *, json: bool, csv: bool, md:
     from etude.serve.stored import compared, read_served
 
     if fail_if:
-        raise UsageError("--fail-if is for runs of traces", hint="--json has all measures")
+        raise UsageError("--fail-if is for runs of traces", hint="--json shows all measures")
     read = read_fleet if is_fleet(a) or is_fleet(b) else read_served
     measures, settings = compared(read(a).record, read(b).record)
     if json:
@@ -158,7 +158,7 @@ def _typical(runs: Runs) -> "Run":
 
     times = [float(one.mean()) for one in samples([Sampled(run) for _, run in runs], "step")]
     chosen = sorted(range(len(runs)), key=times.__getitem__)[(len(runs) - 1) // 2]
-    say(f"note: of {len(runs)} runs the one with the median step is compared in detail: {runs[chosen][0]}")
+    say(f"note: {len(runs)} runs: the one with the median step is compared in detail: {runs[chosen][0]}")
     return runs[chosen][1]
 
 
@@ -187,7 +187,7 @@ def _show(first: "Run", second: "Run", *, operators: bool, why: bool, top: int, 
     record = _record(first, second, operators, top)
     tables = {name: pa.Table.from_pylist(record[name]) for name in ("breakdown", "host", "reasons", "causes")}
     if per_step(first, second) != (1.0, 1.0):
-        say("note: the runs have different numbers of steps; times and counts are those of one step")
+        say("note: the runs have different numbers of steps; times and counts are per step")
     if why:
         show(tables["reasons"], csv=csv, md=md)
         return

@@ -35,26 +35,30 @@ def convert(
     place: Annotated[
         Path | None, typer.Argument(metavar="OUT", help="The folder to write; it appears when it is complete.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The same, as an option.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write, as an option.")] = None,
     target: Annotated[
         Target,
         typer.Option(
             "--to",
-            help="What to write. `astra`: a folder with all that ASTRA-sim reads. `flows`: a table of the messages of "
-            "which collectives consist, for packet simulators, as CSV or Parquet. `simai`: SimAI's text workload.",
+            help="The format to write. `astra`: a folder with all files that ASTRA-sim reads. `flows`: a table of the "
+            "messages that collectives consist of, for packet simulators, as CSV or Parquet. `simai`: SimAI's text "
+            "workload.",
         ),
     ] = Target.ET,
     system: Annotated[
         str,
         typer.Option(
             "--system",
-            help="The system that written files simulate (`astra`, `flows`), and that compute is priced on (`simai`).",
+            help="The system that the written files simulate (`astra`, `flows`), or whose compute times they have "
+            "(`simai`).",
         ),
     ] = "",
     dialect: In = Dialect.PLAIN,
-    name: Annotated[str, typer.Option(help="Name of the job: `NAME.{rank}.et`. By default that of the input.")] = "",
-    compress: Annotated[Compression, typer.Option(help="Pack `.et` and JSON files.")] = Compression.NONE,
-    fold: Annotated[bool, typer.Option(help="Let ranks share traces in Parquet; nothing is lost.")] = True,
+    name: Annotated[
+        str, typer.Option(help="Name of the job: `NAME.{rank}.et`. By default the name of the input.")
+    ] = "",
+    compress: Annotated[Compression, typer.Option(help="Compress `.et` and JSON files.")] = Compression.NONE,
+    fold: Annotated[bool, typer.Option(help="Let ranks share traces in Parquet; no information is lost.")] = True,
     ranks: Annotated[
         int | None, typer.Option("--ranks", min=1, help="Ranks that run an ASTRA-sim text workload (`w.txt`).")
     ] = None,
@@ -64,7 +68,7 @@ def convert(
     groups: GroupFile = None,
     workers: Workers = 0,
     max_bytes: MaxBytes = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
 ) -> None:
     """A job in another format: Chakra `.et`, JSON, Parquet; all files of ASTRA-sim; flows; also from ASTRA-sim text
 
@@ -103,7 +107,7 @@ def convert(
             cards.write(card, folder / cards.NAME)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
     if behind:
-        say(f"left behind, since {to.value} has no place for it: {'; '.join(behind)}")
+        say(f"not written, because {to.value} cannot represent it: {'; '.join(behind)}")
     tell(problems, dialect)
 
 
@@ -123,7 +127,9 @@ def _write(job: "Job", folder: Path, to: To, suffix: str, shown: str) -> None:
 
 def _only(place: Path | None, out: Path | None) -> Path:
     if (place is None) == (out is None):
-        raise UsageError("one place to write is needed", hint="etude convert JOB OUT, or etude convert JOB -o OUT")
+        raise UsageError(
+            "an output path is needed, and only one", hint="etude convert JOB OUT, or etude convert JOB -o OUT"
+        )
     return place or out or Path()
 
 

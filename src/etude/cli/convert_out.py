@@ -23,11 +23,11 @@ def write_astra(job: "Job", out: Path, system: str, force: bool) -> None:
     machine = open_system(system)
     job, problems = in_dialect(job, To.ET, Dialect.ASTRA)
     if len(job) < job.world_size:
-        hint = "ASTRA-sim needs a file of every rank; `etude edit --scale` makes more of them"
-        raise UsageError(f"{len(job):,} of {job.world_size:,} ranks are there", hint=hint)
+        hint = "ASTRA-sim needs a file for every rank; `etude edit --scale` adds ranks"
+        raise UsageError(f"{len(job):,} of {job.world_size:,} ranks are present", hint=hint)
     if refused := astra_refusals(job):
-        hint = "`etude convert --to et --dialect astra` writes the files all the same"
-        raise UsageError(f"not for ASTRA-sim: {'; '.join(refused)}", hint=hint)
+        hint = "`etude convert --to et --dialect astra` writes the files anyway"
+        raise UsageError(f"ASTRA-sim cannot run it: {'; '.join(refused)}", hint=hint)
     files = astra_files(machine, len(job), name=job.name, groups=len(job.groups) > 0, roofline=not _has_times(job))
     with writing(out, force=force) as folder, progress(f"writing {out}", len(job)) as advance:
         folder.mkdir()
@@ -54,7 +54,7 @@ def write_flows(job: "Job", out: Path, system: str, force: bool) -> None:
     from etude.simulate.flows import flow_table
 
     if out.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"flows are not written as `{out.suffix}`", where=str(out), hint="flows.csv, flows.parquet")
+        raise UsageError(f"flows cannot be written as `{out.suffix}`", where=str(out), hint="flows.csv, flows.parquet")
     with progress("simulating"):
         found = flow_table(job, open_system(system).for_ranks(job.world_size))
     with writing(out, force=force) as path, progress(f"writing {out}"):
@@ -82,7 +82,7 @@ def write_simai(job: "Job", out: Path, system: str, force: bool) -> None:
     with writing(out, force=force) as path:
         path.write_text(text, encoding="utf-8")
     say(f"wrote {out}: {text.count(chr(10)) - 2:,} lines for {job.world_size:,} ranks")
-    say("note: the text has no dependencies: collectives run one after the other, gradients behind all compute")
+    say("note: the text has no dependencies: collectives run one after another, gradients after all compute")
 
 
 def _write_table(table: "pa.Table", path: Path) -> None:

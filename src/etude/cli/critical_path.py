@@ -20,13 +20,14 @@ LOOSE = 0.02
 @app.command(name="critical-path", rich_help_panel=ANALYSE)
 def critical_path(
     path: JobPath,
-    each: Annotated[bool, typer.Option("--each", help="Every piece of the path, in order.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="List every piece of the path, in order.")] = False,
     buys: Annotated[
         int | None,
         typer.Option(
             "--buys",
             min=0,
-            help="For how many of the longest to compute what making them faster gains; by default 10, in JSON none.",
+            help="Number of the longest operations for which the gain of making them faster is computed; by default "
+            "10, none with --json.",
             show_default=False,
         ),
     ] = None,
@@ -67,7 +68,7 @@ def critical_path(
     say(f"{format_time(length)} over {len(found):,} pieces: {parts}")
     if (loose := untied(run)) >= LOOSE:
         share = f"{100 * loose:.0f}% of the device's time"
-        say(f"note: of {share} no launch was recorded, so host and device are re-timed apart")
+        say(f"note: no launch was recorded for {share}, so host and device are re-timed separately")
 
 
 def _with_buys(run: "Run", names: "pa.Table", count: int) -> "pa.Table":
@@ -77,7 +78,7 @@ def _with_buys(run: "Run", names: "pa.Table", count: int) -> "pa.Table":
     from etude.analyse.what_if import FASTER, MOST_NODES, what_if
 
     if run.job.nodes > MOST_NODES:
-        say(f"note: above {MOST_NODES:,} nodes, what making operations faster would gain is not computed")
+        say(f"note: above {MOST_NODES:,} nodes, the gain of making operations faster is not computed")
         count = 0
     chosen = names.slice(0, count).select(["kind", "name"]).to_pylist()
     bought = what_if(run, [(row["kind"], row["name"]) for row in chosen]) if count else None

@@ -47,7 +47,7 @@ for _ in range(40):
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the demo's files go.")] = Path("out/demo"),
     torch: Annotated[
-        bool, typer.Option("--torch", help="Record a small program here and play it again; needs PyTorch.")
+        bool, typer.Option("--torch", help="Record a small program on this machine and replay it; needs PyTorch.")
     ] = False,
     recording: Annotated[
         bool, typer.Option("--recording", help="Only write the embedded recording, as PyTorch wrote it, into --out.")
@@ -77,8 +77,11 @@ def demo(
         _replayed(out)
     _generated(out)
     _do("report", f"{out}/job", "--ran-on", "h200", "--title", "A small GPT on an H200", "-o", f"{out}/report.html",
-        say="Back to the recording, as a page to read:")  # fmt: skip
-    say(f"\nOpen {out}/slow.html and {out}/report.html in a browser; the rest is beside them. Next: etude --help")
+        say="Back to the recording, as an HTML page:")  # fmt: skip
+    say(
+        f"\nOpen {out}/slow.html and {out}/report.html in a browser; the other files are in the same folder. Next: "
+        "etude --help"
+    )
     return 0
 
 
@@ -89,14 +92,14 @@ def _recorded(out: Path) -> None:
         f"{out}/run",
         "-o",
         f"{out}/job",
-        say="One graph of it: operators, launches, kernels, and what each waits for.",
+        say="One graph: operators, launches, kernels and their dependencies.",
     )
-    _do("check", f"{out}/job", say="Is it sound?")
+    _do("check", f"{out}/job", say="Is it valid?")
     _do("breakdown", f"{out}/job", say="Where did the time go?")
     _do("simulate", f"{out}/job", "--system", "dgx-h200",
-        say="Does the graph explain the time? Run again from dependencies and durations alone:")  # fmt: skip
+        say="Does the graph explain the time? Simulated from dependencies and durations alone:")  # fmt: skip
     _do("replay", f"{out}/run", "--plan", f"{out}/plans",
-        say="Could it run again, operator by operator? As programs that PyTorch and NumPy alone can play:")  # fmt: skip
+        say="Can it be replayed, operator by operator? As programs that need only PyTorch and NumPy:")  # fmt: skip
 
 
 def _need_torch() -> None:
@@ -113,25 +116,25 @@ def _replayed(out: Path) -> None:
 
     (out / "train.py").write_text(PROGRAM)
     _do("collect", "-o", f"{out}/trained", "--warmup", "32", "--steps", "2", "--", sys.executable, f"{out}/train.py",
-        say="A program of our own: 32 steps without the profiler, then two that are recorded.")  # fmt: skip
+        say="A small program: 32 steps without the profiler, then two that are recorded.")  # fmt: skip
     _do("replay", f"{out}/trained", "-o", f"{out}/replayed", "--device", "cpu", "--iterations", "15",
-        say="Its operators again, against a step without the profiler:")  # fmt: skip
+        say="Its operators replayed, compared with a step without the profiler:")  # fmt: skip
 
 
 def _generated(out: Path) -> None:
-    _do("generate", *MODEL, "-o", f"{out}/llama", say="Now a job that nobody has run: Llama 3 8B on 16 GPUs.")
+    _do("generate", *MODEL, "-o", f"{out}/llama", say="Now a job that was never run: Llama 3 8B on 16 GPUs.")
     _do("query", f"{out}/llama", QUERY, say="What does it send?")
     _do("convert", f"{out}/llama", f"{out}/llama_et", "--to", "et",
-        say="As Chakra .et files, one a rank, for every tool that reads them; nothing is lost:")  # fmt: skip
+        say="As Chakra .et files, one per rank, for every tool that reads them; no information is lost:")  # fmt: skip
     _do("diff", f"{out}/llama", f"{out}/llama_et", say="The same?")
     _cut_dependency(out / "llama_et")
-    _do("check", f"{out}/llama_et", say="And with rank 2 waiting for a node that is not there?", expect=1)
+    _do("check", f"{out}/llama_et", say="And if rank 2 waits for a node that does not exist?", expect=1)
     _do("predict", *MODEL, "--system", "dgx-h100", say="How long would a step take on two DGX H100?")
     _do("simulate", f"{out}/llama", "--system", "dgx-h100", "--slow-rank", "3=1.2", "--timing", f"{out}/slow.parquet",
-        say="And if the GPU of rank 3 were 20% slow? Everybody waits for it:")  # fmt: skip
+        say="And if the GPU of rank 3 were 20% slower? All ranks wait for it:")  # fmt: skip
     _do("report", f"{out}/llama", "--timing", f"{out}/slow.parquet", "--ran-on", "h100", "--title",
         "Llama 3 8B on 16 GPUs, one of them slow", "-o", f"{out}/slow.html",
-        say="Would anybody find out who it is? As a page:")  # fmt: skip
+        say="Can the slow rank be found? As a page:")  # fmt: skip
 
 
 def _do(*args: str, say: str, expect: int = 0) -> None:
@@ -147,7 +150,7 @@ def _do(*args: str, say: str, expect: int = 0) -> None:
     code = main(list(args))
     sys.stdout.flush()
     if code != expect:
-        raise EtudeError(f"the demo expected exit code {expect} of `etude {args[0]}`, and got {code}")
+        raise EtudeError(f"the demo expected exit code {expect} from `etude {args[0]}`, and got {code}")
 
 
 def _cut_dependency(folder: Path) -> None:

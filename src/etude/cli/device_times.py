@@ -17,7 +17,9 @@ DeviceTimesOf = Annotated[
 ]
 HostSpeed = Annotated[
     str,
-    typer.Option(help="With it, what host times are multiplied by: a number; `auto` compares operators of both."),
+    typer.Option(
+        help="With --device-times-of, the factor of host times: a number; `auto` compares the operators of both."
+    ),
 ]
 
 
@@ -28,9 +30,7 @@ def with_times_of(
     factor = _factor(host_speed)
     if other is None:
         if factor is not None:
-            raise UsageError(
-                "--host-speed goes with --device-times-of", hint="or --jitter host=..., --compute scale=..."
-            )
+            raise UsageError("--host-speed needs --device-times-of", hint="or --jitter host=..., --compute scale=...")
         return job, []
     from etude.transform import with_device_times
 
@@ -41,8 +41,8 @@ def with_times_of(
         else f"estimated from {found.pieces:,} pieces of host time that both recordings have ({found.shared:.0%})"
     )
     return found.job, [
-        f"device times are those of {other}: {found.placed:.1%} of them are of operators that use the device in both "
-        "recordings, the rest is spread over those",
+        f"device times are those of {other}: {found.placed:.1%} of them belong to operators that use the device in "
+        "both recordings, the rest is spread over those",
         f"host times are multiplied by {found.host_factor:.3f}, {how}",
     ]
 
@@ -55,5 +55,5 @@ def _factor(text: str) -> float | None:
     except ValueError:
         factor = 0.0
     if not 0 < factor < 1e6:
-        raise UsageError(f"--host-speed: `{text}` is not a factor", hint="a number such as 0.8, or `auto`")
+        raise UsageError(f"--host-speed: `{text}` is not a factor", hint="give a number such as 0.8, or `auto`")
     return factor

@@ -29,7 +29,9 @@ def edit(
     system: Annotated[
         str,
         typer.Option(
-            "--system", "-s", help="Simulate there what `when=pays` and `dtype` decide by: a name, or a YAML file."
+            "--system",
+            "-s",
+            help="Simulate there the times that `when=pays` and `dtype` compare: a name, or a YAML file.",
         ),
     ] = "",
     times_on: TimesOn = "",
@@ -80,7 +82,7 @@ def shown(found: "Edited") -> list[dict[str, Any]]:
         {
             "edit": str(step.edit),
             "nodes selected": f"{step.nodes:,}",
-            "communicated before": format_bytes(step.bytes_before),
+            "bytes communicated before": format_bytes(step.bytes_before),
             "after": format_bytes(step.bytes_after),
         }
         for step in found.steps

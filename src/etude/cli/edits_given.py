@@ -19,7 +19,8 @@ WhatIfEdits = Annotated[
     list[str] | None,
     typer.Option(
         "--edit",
-        help="What if: `compress group=dp ratio=2`, or `@FILE`; several in order. See docs/edits.md.",
+        help="Apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See "
+        "docs/edits.md.",
     ),
 ]
 
@@ -38,7 +39,7 @@ def edits_of(given: list[str] | None) -> "list[Edit]":
             lines = path.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as problem:
             why = problem.strerror if isinstance(problem, OSError) else "is not text"
-            raise UsageError(str(why).lower(), where=str(path), hint="a file with an edit on each line") from None
+            raise UsageError(str(why).lower(), where=str(path), hint="give a file with one edit per line") from None
         for number, line in enumerate(lines, 1):
             if line.strip() and not line.lstrip().startswith("#"):
                 try:
@@ -64,7 +65,7 @@ def run_times(machine: "System | None", **options: Any) -> "Callable[[Job], Timi
         try:
             return simulate(job, machine.for_ranks(job.world_size), **options).timing
         except EtudeError as problem:
-            say(f"note: `when=pays` judges calls alone, since the job does not run: {problem.problem}")
+            say(f"note: `when=pays` judges calls alone, because the job does not complete: {problem.problem}")
             return None
 
     return times
@@ -78,9 +79,9 @@ def side_by_side(pairs: "list[WhatIf]", edits: bool) -> list[dict[str, Any]]:
     for name, found in (("baseline", [p.baseline for p in pairs]), ("edited", [p.edited for p in pairs])):
         step = mean([one.step_time_ns for one in found])
         row: dict[str, Any] = {"": name, "step": format_time(round(step))}
-        row["tokens/s on a GPU"] = round(mean([one.tokens_per_s_per_gpu for one in found]), 1)
+        row["tokens/s per GPU"] = round(mean([one.tokens_per_s_per_gpu for one in found]), 1)
         row["model FLOP/s utilisation"] = f"{mean([one.mfu for one in found]):.1%}"
-        row["of the baseline"] = f"{mean([p.baseline.step_time_ns for p in pairs]) / step:.3f}x as fast"
+        row["compared with the baseline"] = f"{mean([p.baseline.step_time_ns for p in pairs]) / step:.3f}x as fast"
         rows.append(row)
     return rows if edits else rows[:1]
 

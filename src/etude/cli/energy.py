@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from etude.machine.system import Device, System
     from etude.model.run import Run
 
-EXAMPLE = """Power over time and energy of a run, or of a model that is predicted: J, kWh, carbon, price
+EXAMPLE = """Power over time and energy of a run, or of a predicted model: J, kWh, carbon, price
 
 [bold]Example[/bold]
 
@@ -34,7 +34,7 @@ EXAMPLE = """Power over time and energy of a run, or of a model that is predicte
   etude energy llama3-70b --gpus 512 --tp 8 --pp 4 --system dgx-h100 --repeat 500 --gaps "checkpoint=every:5min,for:20s"
   etude energy --rows measured.csv
 
-`--clock` and `--cap` were held against measurements of an H200; of other devices nothing was measured, and the output
+`--clock` and `--cap` were compared with measurements of an H200; other devices were not measured, and the output
 says so.
 """
 
@@ -53,25 +53,31 @@ def energy(
     ] = "",
     ran_on: RanOn = "",
     clock: Annotated[str, typer.Option(help="Clock of the devices: `1200MHz`, or `0.8` of the nominal one.")] = "",
-    cap: Annotated[str, typer.Option(help="Most power of a device, `500W`: the clock is the highest that fits.")] = "",
+    cap: Annotated[
+        str, typer.Option(help="Power cap of a device, `500W`: the highest clock that keeps to it is taken.")
+    ] = "",
     region: Annotated[str, typer.Option(help="Where it runs, for carbon and price: `sweden`, `usa`, ...")] = "",
-    regions: Annotated[Path | None, typer.Option(help="CSV of regions: region, impact, price, pue.")] = None,
+    regions: Annotated[Path | None, typer.Option(help="CSV file of regions: region, impact, price, pue.")] = None,
     smooth: Annotated[str, typer.Option(help="`floor:0.8` of the peak, `battery:2MJ`, `stagger:4` jobs.")] = "",
-    repeat: Annotated[int, typer.Option(min=1, help="The step, or the run, this many times.")] = 1,
-    gaps: Annotated[str, typer.Option(help="`checkpoint=every:60s,for:5s;failure=mtbf:3h,for:10min`: idle then.")] = "",
-    timeline: Annotated[Path | None, typer.Option(help="Parquet to write: time_ns, watts of all devices.")] = None,
-    every: Annotated[str, typer.Option(help="Windows of the timeline, `1ms`; default: each change.")] = "",
-    rows: Annotated[Path | None, typer.Option(help="CSV of measured power: predict each of its rows.")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Repeat the step, or the run, this many times.")] = 1,
+    gaps: Annotated[
+        str, typer.Option(help="`checkpoint=every:60s,for:5s;failure=mtbf:3h,for:10min`: the devices idle then.")
+    ] = "",
+    timeline: Annotated[Path | None, typer.Option(help="Parquet file to write: time_ns, watts of all devices.")] = None,
+    every: Annotated[
+        str, typer.Option(help="Length of the windows of the timeline, `1ms`; default: a row for each change.")
+    ] = "",
+    rows: Annotated[Path | None, typer.Option(help="CSV file of measured power: predict each of its rows.")] = None,
     timing: TimesFile = None,
-    plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
-    stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
+    plan: Annotated[Path | None, typer.Option(help="YAML file with the plan; flags override it.")] = None,
+    stack: Annotated[str, typer.Option(help="Software stack: a name that `etude stacks` lists, or a YAML file.")] = "",
     kernel: Kernels = None,
     units: Units = "",
-    memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
+    memory_check: Annotated[bool, typer.Option(help="Refuse plans that do not fit the memory of the device.")] = True,
     serve: Serve = False,
     requests: Requests = None,
     draft: Draft = "",
-    force: Annotated[bool, typer.Option("--force", help="Write over a timeline that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing timeline.")] = False,
     json: AsJson = False,
 ) -> int:
     if rows is not None:
@@ -79,23 +85,27 @@ def energy(
     if not target:
         raise UsageError("neither a run nor a model is given", hint="etude energy run/ --ran-on h200")
     if every and timeline is None:
-        raise UsageError("--every is of the timeline", hint="--timeline power.parquet")
+        raise UsageError("--every applies only with --timeline", hint="--timeline power.parquet")
     if regions is not None and not region:
-        raise UsageError("--regions is a table, and no row of it is named", hint="--region NAME")
+        raise UsageError("--regions gives a table, but no region of it is chosen", hint="--region NAME")
     if serve and (gaps or repeat > 1):
-        raise UsageError("--gaps and --repeat are of training", hint="leave away --serve")
+        raise UsageError("--gaps and --repeat apply only to training", hint="leave out --serve")
     if clock and cap:
-        raise UsageError("a cap chooses the clock", hint="one of --clock and --cap")
+        raise UsageError("a cap chooses the clock", hint="give only one of --clock and --cap")
     chosen = {"kernels": tuple(kernel or ()), "units": units}
     if (clock or cap) and any(chosen.values()):
-        raise UsageError("--clock and --cap know no other kernels and units", hint="leave away --kernel and --units")
+        raise UsageError(
+            "--clock and --cap cannot be combined with --kernel and --units", hint="leave out --kernel and --units"
+        )
     seed = 0 if serve else serving.pop("seed", 0)
     if _is_run(Path(target)):
         if any(chosen.values()):
-            raise UsageError("--kernel and --units are of a model", hint=f"and {target} is a run")
+            raise UsageError("--kernel and --units apply only to a model", hint=f"{target} is a run")
         given = [f"--{name.replace('_', '-')}" for name in (*flags, *serving)]
         if given or serve or stack or plan:
-            raise UsageError(f"{(given or ['--serve, --stack or --plan'])[0]} is of a model, and {target} is a run")
+            raise UsageError(
+                f"{(given or ['--serve, --stack or --plan'])[0]} applies only to a model, and {target} is a run"
+            )
         made = _of_run(Path(target), system, ran_on, timing, again=bool(clock or cap))
     elif serve:
         asked = Asked(target, None, flags, serving, plan, requests, draft, system, memory="", name="")
@@ -155,12 +165,12 @@ def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again:
         raise no_times(path)
     own = open_device(device) if device else on.device if on is not None else None
     if own is None:
-        raise UsageError("nothing says what the run's devices are", where=str(path), hint="--ran-on h200")
+        raise UsageError("the devices of the run are not known", where=str(path), hint="--ran-on h200")
     if again and on is None:
         raise UsageError("another clock needs a system to simulate on", hint="--system dgx-h200")
     simulated, mixed = run is None or again, not device and on is not None and bool(on.devices)
     if simulated and on is not None:
-        say(f"note: times are those of a simulation on {on.name}")
+        say(f"note: times are from a simulation on {on.name}")
 
     def at(ratio: float) -> "Energy":
         if not simulated or on is None:
@@ -244,7 +254,7 @@ def _figures(
     from etude.predict.energy import energy_figures, ratio_of, under_cap
 
     if (clock or cap) and made.mixed:
-        raise UsageError("--clock and --cap are of one kind of device, and the system has several")
+        raise UsageError("--clock and --cap need a system with one kind of device, and this one has several")
     extra: dict[str, Any] = {}
     known = made.device.energy is not None and made.device.energy.measured_clocks
     place = open_region(region, regions) if region else None
@@ -259,7 +269,7 @@ def _figures(
         found = made.at(ratio)
         extra = {"clock": ratio, "validated": known} if clock else {}
     if extra and not known:
-        say(f"note: no measurement of `{made.device.name}` at another clock or under a cap was at hand")
+        say(f"note: no measurement of `{made.device.name}` at another clock or under a cap was available")
     about, happened = made.about, {"repeat": 1, "checkpoints": 0, "failures": 0, "lost_ns": 0}
     if long is not None:
         whole = long(found)
@@ -300,7 +310,7 @@ def _smoothed(curve: "PowerCurve", how: str) -> "PowerCurve":
         return with_battery(curve, number, efficiency=0.9)
     if name == "stagger" and number >= 1 and number == int(number) and not unit:
         return with_stagger(curve, int(number))
-    raise UsageError(f"--smooth: no such way `{how}`", hint="floor:0.8, battery:2MJ, stagger:4")
+    raise UsageError(f"--smooth: unknown method `{how}`", hint="floor:0.8, battery:2MJ, stagger:4")
 
 
 def _write(curve: "PowerCurve", path: Path, every: str, *, force: bool) -> None:
@@ -328,16 +338,18 @@ def _shown(figures: dict[str, Any], json: bool) -> dict[str, Any]:
     rows = {
         "energy": f"{figures['energy_j']:.4g} J, {figures['kwh']:.4g} kWh of the site",
         "power": f"{figures['mean_w']:.4g} W on average, {figures['peak_w']:.4g} W at most",
-        "of one device": f"{figures['device_mean_w']:.4g} W on average",
+        "per device": f"{figures['device_mean_w']:.4g} W on average",
         "time": format_time(figures["time_ns"]),
-        "goes to": ", ".join(f"{name} {joules / total:.0%}" for name, joules in list(figures["by_class"].items())[:5]),
+        "consumed by": ", ".join(
+            f"{name} {joules / total:.0%}" for name, joules in list(figures["by_class"].items())[:5]
+        ),
         "swing": f"{figures['swing_w']:.4g} W",
     }
-    names = {"per_step_j": "J a step", "per_token_j": "J a token", "per_request_j": "J a request"}
-    names |= {"carbon_g": "g of CO2", "cost": "dollars of electricity", "device_cost": "dollars of devices"}
+    names = {"per_step_j": "J per step", "per_token_j": "J per token", "per_request_j": "J per request"}
+    names |= {"carbon_g": "g of CO2", "cost": "electricity cost in dollars", "device_cost": "device cost in dollars"}
     rows |= {"available": _available(figures)} if figures["available"] < 1 else {}
     names |= {name: name for name in ("checkpoints", "failures") if figures[name]}
-    names |= {"clock": "clock over the nominal one", "cap_met": "keeps to the cap"}
+    names |= {"clock": "clock relative to nominal", "cap_met": "within the cap"}
     return rows | {shown: figures[key] for key, shown in names.items() if figures.get(key) is not None}
 
 
@@ -345,7 +357,7 @@ def _available(figures: dict[str, Any]) -> str:
     from etude.units import format_time
 
     if not figures["expected_time_ns"]:
-        return "never all at once"
+        return "never all at the same time"
     return (
         f"{figures['available']:.1%} of the hours: {format_time(figures['expected_time_ns'])} with those they are not"
     )
@@ -357,7 +369,7 @@ def _rows(path: Path, system: str, *, json: bool) -> int:
         from etude.serve.measured import power_rows
 
         if system:
-            raise UsageError("--system is for rows of an energy counter: these say their GPUs")
+            raise UsageError("--system applies only to rows of an energy counter: these rows name their GPUs")
         found = power_rows(path)
     else:
         from etude.predict.energy import energy_rows
@@ -370,7 +382,7 @@ def _rows(path: Path, system: str, *, json: bool) -> int:
     done = [r for r in found if "predicted" in r and r["measured"].get("mean_w")]
     errors = sorted(abs(r["predicted"]["mean_w"] / r["measured"]["mean_w"] - 1) for r in done)
     if errors:
-        say(f"{len(done)} rows predicted, {len(found) - len(done)} refused or without a measurement; "
+        say(f"{len(done)} rows predicted, {len(found) - len(done)} rejected or without a measurement; "
             f"error of the power {errors[len(errors) // 2]:.1%} at the median")  # fmt: skip
     return 0
 

@@ -37,64 +37,92 @@ SPLIT = "Split training"
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
 def federate(
     model: ModelName = "",
-    clients: Annotated[str, typer.Option(help="CSV of clients, or how many.", rich_help_panel=DRAWN)] = "",
+    clients: Annotated[str, typer.Option(help="CSV file of clients, or their number.", rich_help_panel=DRAWN)] = "",
     link: Annotated[
-        str, typer.Option(help="With a number: link of each, down and up: `7..10Gb/s`.", rich_help_panel=DRAWN)
+        str, typer.Option(help="With a number: downlink and uplink of each: `7..10Gb/s`.", rich_help_panel=DRAWN)
     ] = "",
     up: Annotated[
-        str, typer.Option(help="With a number: link up, where it is not as down.", rich_help_panel=DRAWN)
+        str, typer.Option(help="With a number: uplink of each, if different from the downlink.", rich_help_panel=DRAWN)
     ] = "",
     step: Annotated[
-        str, typer.Option(help="With a number: local step that trains all: `1..4s`.", rich_help_panel=DRAWN)
+        str,
+        typer.Option(
+            help="With a number: time of a local step that trains the whole model: `1..4s`.", rich_help_panel=DRAWN
+        ),
     ] = "",
     available: Annotated[
-        str, typer.Option(help="With a number: part of the rounds it is there: `0.5..0.9`.", rich_help_panel=DRAWN)
+        str,
+        typer.Option(
+            help="With a number: fraction of the rounds in which a client is available: `0.5..0.9`.",
+            rich_help_panel=DRAWN,
+        ),
     ] = "",
     away: Annotated[
         float,
         typer.Option(
-            min=0.0, help="With a number: rounds that an absence takes; 0: drawn anew.", rich_help_panel=DRAWN
+            min=0.0,
+            help="With a number: rounds that an absence lasts; 0: drawn anew each round.",
+            rich_help_panel=DRAWN,
         ),
     ] = 0.0,
     correlated: Annotated[
         str,
         typer.Option(
-            help="Groups that go away together: `20x50:available=0.9,away=5`; `groups:available=0.9` of a CSV.",
+            help="Groups of clients that are absent together: `20x50:available=0.9,away=5`; `groups:available=0.9` "
+            "uses the groups of a CSV file.",
             rich_help_panel=DRAWN,
         ),
     ] = "",
     labels: Annotated[
-        int, typer.Option(min=0, help="Labels, dealt to groups or clients; 0: as the CSV says.", rich_help_panel=DRAWN)
+        int,
+        typer.Option(
+            min=0, help="Number of labels, dealt to groups or clients; 0: as the CSV file says.", rich_help_panel=DRAWN
+        ),
     ] = 0,
     leave: Annotated[
-        bool, typer.Option("--leave", help="Who is away in the next round did not answer.", rich_help_panel=DRAWN)
+        bool,
+        typer.Option(
+            "--leave",
+            help="A client that is absent in the next round has not answered in this one.",
+            rich_help_panel=DRAWN,
+        ),
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 100,
-    count: Annotated[int, typer.Option(min=0, help="Clients of a round; 0: all.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Local steps of a client in a round.")] = 1,
-    micro_batch: Annotated[int, typer.Option(min=1, help="Samples of a local step, where it is predicted.")] = 1,
+    count: Annotated[int, typer.Option(min=0, help="Clients per round; 0: all.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Local steps of a client per round.")] = 1,
+    micro_batch: Annotated[int, typer.Option(min=1, help="Samples per local step, where its time is predicted.")] = 1,
     precision: Annotated[str, typer.Option(help="Data type of the weights that are sent: bf16, fp32.")] = "bf16",
     sample: Annotated[
         str, typer.Option(help="How clients are drawn: uniform (psp), weighted (by samples), awpsp (by availability).")
     ] = "uniform",
-    train: Annotated[str, typer.Option(help="full; share:0.3; share:auto, as much as is done by the deadline.")] = "",
-    parts: Annotated[int, typer.Option(min=1, max=10_000, help="Equal parts that shares are made of.")] = 20,
-    deadline: Annotated[str, typer.Option(help="Answers after it are not taken: `10min`.")] = "",
-    quorum: Annotated[int, typer.Option(min=0, help="A round ends with so many answers; 0: with the last.")] = 0,
-    server: Annotated[str, typer.Option(help="Link of the server, each way: `10Gb/s`; none: no limit.")] = "",
+    train: Annotated[
+        str, typer.Option(help="full; share:0.3; share:auto, as much as can be done by the deadline.")
+    ] = "",
+    parts: Annotated[int, typer.Option(min=1, max=10_000, help="Number of equal parts that shares consist of.")] = 20,
+    deadline: Annotated[str, typer.Option(help="Answers after this time are discarded: `10min`.")] = "",
+    quorum: Annotated[int, typer.Option(min=0, help="A round ends after this many answers; 0: after the last.")] = 0,
+    server: Annotated[
+        str, typer.Option(help="Link of the server, in each direction: `10Gb/s`; default: no limit.")
+    ] = "",
     share: Annotated[
-        str, typer.Option(help="How updates get around: server, swarm, swarm+warmup.", rich_help_panel=SWARM)
+        str, typer.Option(help="How updates are distributed: server, swarm, swarm+warmup.", rich_help_panel=SWARM)
     ] = "server",
     chunk: Annotated[str, typer.Option(help="Size of a chunk of a swarm.", rich_help_panel=SWARM)] = "16MB",
-    peers: Annotated[int, typer.Option(min=0, help="Others that a client knows; 0: all.", rich_help_panel=SWARM)] = 0,
+    peers: Annotated[
+        int, typer.Option(min=0, help="Number of other clients that a client knows; 0: all.", rich_help_panel=SWARM)
+    ] = 0,
     warmup: Annotated[
-        float, typer.Option(min=0.0, help="Part of the chunks that everybody holds after it.", rich_help_panel=SWARM)
+        float,
+        typer.Option(
+            min=0.0, help="Fraction of the chunks that every client holds after the warm-up.", rich_help_panel=SWARM
+        ),
     ] = 0.1,
     lag: Annotated[str, typer.Option(help="Longest lag of a client in the warm-up.", rich_help_panel=SWARM)] = "0s",
     split: Annotated[
         str,
         typer.Option(
-            help="Layers that a client holds, the server has the rest: `8`; `auto`: each client has its own cut, with "
+            help="Number of layers that a client holds; the server has the rest: `8`; `auto`: each client has its "
+            "own cut, with "
             "one layer at least (`auto:0`: or none).",
             rich_help_panel=SPLIT,
         ),
@@ -102,7 +130,11 @@ def federate(
     lora: Annotated[int, typer.Option(min=0, help="Rank of the adapters that are trained.", rich_help_panel=SPLIT)] = 0,
     lora_cut: Annotated[
         int,
-        typer.Option(min=0, help="Rank in the last layer of a client; 0: as --lora.", rich_help_panel=SPLIT),
+        typer.Option(
+            min=0,
+            help="Rank of the adapter in the last layer of a client; 0: the same as --lora.",
+            rich_help_panel=SPLIT,
+        ),
     ] = 0,
     server_system: Annotated[
         str, typer.Option(help="System whose devices compute for the server; default: dgx-h100.", rich_help_panel=SPLIT)
@@ -117,16 +149,16 @@ def federate(
     lengths: Annotated[
         str,
         typer.Option(
-            help="`dirichlet:0.5`: samples of 1/8, 1/4, 1/2 and all of --seq, which each client has in a mix of its "
-            "own; default: all are of --seq.",
+            help="`dirichlet:0.5`: samples of 1/8, 1/4, 1/2 and all of --seq, each client with its own mix; "
+            "default: all are of length --seq.",
             rich_help_panel=SPLIT,
         ),
     ] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for `etude query`, `compare` and `report`.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
     json: AsJson = False,
 ) -> int:
     from etude.cli.federate_split import Cut
@@ -136,7 +168,7 @@ def federate(
     from etude.units import parse_bandwidth
 
     if not model or not clients:
-        raise UsageError("a model and its clients are needed", hint="etude federate gpt2 --clients clients.csv")
+        raise UsageError("a model and clients are needed", hint="etude federate gpt2 --clients clients.csv")
     network = model_of(model)
     weights = weight_bytes(network, precision)
     drawn = {"link": link, "up": up, "step": step, "available": available, "away": away}
@@ -199,15 +231,17 @@ def clients_of(
 
     if text.isdecimal():
         if not drawn["link"]:
-            raise UsageError(f"{text} clients on what links?", hint="--link 7..10Gb/s")
+            raise UsageError(f"{text} clients need links", hint="--link 7..10Gb/s")
         if not 1 <= int(text) <= 1_000_000:
-            raise UsageError(f"--clients: {text} cannot be", hint="--clients 1000")
+            raise UsageError(f"--clients: `{text}` is not a valid number of clients", hint="--clients 1000")
         return drawn_clients(
             int(text), link=drawn["link"], up=drawn["up"], step=drawn["step"] or "1s",
             available=drawn["available"] or "1", away=drawn["away"], seed=seed,
         )  # fmt: skip
     if given := [name for name, value in drawn.items() if value]:
-        raise UsageError(f"--{given[0]} is of clients that are drawn", hint=f"a column of {text}, or --clients 1000")
+        raise UsageError(
+            f"--{given[0]} applies only to clients that are drawn", hint=f"a column of {text}, or --clients 1000"
+        )
 
     def step_of(system: str) -> float:
         from etude.machine import open_system
@@ -252,15 +286,15 @@ def swarm_of(share: str, chunk: str, warmup: float, lag: str, peers: int) -> "Sw
     from etude.units import parse_bytes
 
     if share not in ("server", "swarm", "swarm+warmup"):
-        raise UsageError(f"--share: no such way `{share}`", hint="server, swarm, swarm+warmup")
+        raise UsageError(f"--share: unknown method `{share}`", hint="server, swarm, swarm+warmup")
     if share == "server":
         return None
     size = parse_bytes(chunk)
     if size <= 0:
-        raise UsageError(f"--chunk: {chunk} holds nothing", hint="--chunk 16MB")
+        raise UsageError(f"--chunk: {chunk} is not a positive size", hint="--chunk 16MB")
     warm = share == "swarm+warmup"
     if warm and not 0 <= warmup < 1:
-        raise UsageError(f"--warmup: {warmup:g} is not a part of the chunks", hint="--warmup 0.1")
+        raise UsageError(f"--warmup: {warmup:g} is not a fraction between 0 and 1", hint="--warmup 0.1")
     return Swarm(
         chunk_bytes=float(size), warmup=warmup if warm else 0.0, lag_ns=seconds(lag, "--lag") * 1e9 if warm else 0.0,
         peers=peers,
@@ -271,20 +305,20 @@ def _shown(record: dict[str, Any]) -> dict[str, Any]:
     each, part = record["round_s"], record["participation"]
     rows: dict[str, Any] = {
         "rounds": f"{record['rounds']:,} in {record['duration_s'] / 3600:,.2f} h",
-        "a round": f"mean {each['mean']:,.2f} s, p50 {each['p50']:,.2f} s, p99 {each['p99']:,.2f} s",
-        "answers": f"{record['answered']:,} of {record['drawn']:,} that were asked for",
+        "time per round": f"mean {each['mean']:,.2f} s, p50 {each['p50']:,.2f} s, p99 {each['p99']:,.2f} s",
+        "answers": f"{record['answered']:,} of {record['drawn']:,} clients asked",
         "bytes": f"{record['down_bytes'] / 1e9:,.2f} GB down, {record['up_bytes'] / 1e9:,.2f} GB up",
-        "clients": f"{record['clients']:,}, {record['never_taken']:,} of them never taken",
-        "rounds of a client": f"{part['min']:,} to {part['max']:,}, variance {part['variance']:,.2f}",
+        "clients": f"{record['clients']:,}, {record['never_taken']:,} of them never selected",
+        "rounds per client": f"{part['min']:,} to {part['max']:,}, variance {part['variance']:,.2f}",
     }
     if "split" in record:
         from etude.cli.federate_split import split_rows
 
         rows |= split_rows(record["split"])
     if record["share"] < 1:
-        rows["trained"] = f"{record['share']:.1%} of the weights by a client in the mean"
+        rows["trained"] = f"{record['share']:.1%} of the weights per client on average"
     if record["label_coverage"] is not None:
-        rows["labels"] = f"{record['label_coverage']:.1%} of them in a round"
+        rows["labels"] = f"{record['label_coverage']:.1%} of them per round"
     if record["of_bound"] is not None:
         rows["max-flow bound"] = f"{record['bound_s']:,.2f} s: {record['of_bound']:.1%} of a round"
         rows["warm-up"] = f"{record['warmup_share']:.1%} of a round" if record["warmup_share"] else None

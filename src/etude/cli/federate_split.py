@@ -29,10 +29,10 @@ class Cut:
               "--server-devices": server_devices, "--seq": seq, "--lengths": lengths}  # fmt: skip
         if not split:
             if given := [name for name, value in of.items() if value]:
-                raise UsageError(f"{given[0]} is of split training", hint="--split auto")
+                raise UsageError(f"{given[0]} applies only with --split", hint="--split auto")
             return None
         if not lora:
-            raise UsageError("--split: adapters of what rank are trained?", hint="--lora 16")
+            raise UsageError("--split: the rank of the trained adapters is not given", hint="--lora 16")
         if lora_cut > lora:
             raise UsageError(f"--lora-cut: {lora_cut} is more than --lora {lora}", hint="--lora-cut 4")
         return cls(split, lora, lora_cut or lora, server_system or "dgx-h100", server_devices or 1, seq or 1024,
@@ -59,8 +59,8 @@ def split_rows(record: dict[str, Any]) -> dict[str, Any]:
     cuts = ", ".join(f"{n:,} after layer {cut}" for cut, n in record["cuts"].items())
     return {
         "cuts": cuts,
-        "a step": f"{record['step_bytes'] / 1e6:,.2f} MB of activations and gradients",
-        "adapters": f"{record['adapter_bytes'] / 1e6:,.2f} MB of a client, each way in a round",
+        "sent per step": f"{record['step_bytes'] / 1e6:,.2f} MB of activations and gradients",
+        "adapters": f"{record['adapter_bytes'] / 1e6:,.2f} MB per client, in each direction per round",
         "server": f"{record['devices']:,} devices in use {record['load']:.1%}, "
-        f"{record['wait_s']:,.2f} s of waiting for an answer",
+        f"{record['wait_s']:,.2f} s waiting time per answer",
     }

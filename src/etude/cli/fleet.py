@@ -36,7 +36,7 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
   etude fleet moe.yaml                       # experts as functions: cold starts, keep-alive, scale to zero
   etude fleet ... -o fleet/; etude report fleet/ -o fleet.html; etude query fleet/ "select state, ... from states"
 
-A step is predicted once for every state that the plan can be in; the loop over days takes these times. The same seed
+A step is predicted once for every state that the plan can be in; the loop over days uses these times. The same seed
 gives the same faults to every policy.
 """
 TIMES = "Recovery"
@@ -57,8 +57,8 @@ def fleet(
     system: Annotated[
         str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
     ] = "",
-    stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
-    plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
+    stack: Annotated[str, typer.Option(help="Software stack: a name that `etude stacks` lists, or a YAML file.")] = "",
+    plan: Annotated[Path | None, typer.Option(help="YAML file with the plan; flags override it.")] = None,
     days: Annotated[float, typer.Option(min=0.0, help="How long the job runs.")] = 30.0,
     faults: Annotated[
         str, typer.Option(help="`llama3`, `node:mtbf=2000h,repair=4h;slow:...`, a YAML of kinds, a CSV of events.")
@@ -72,15 +72,18 @@ def fleet(
     retry: Annotated[
         str,
         typer.Option(
-            help="Tries until a restart succeeds, stage by stage: `auto:p=0.055,every=11min,tries=6;"
-            "manual:p=0.125,every=1h`. p: chance of a try; tries=0: no end; first=0s: the first at once. "
+            help="Attempts until a restart succeeds, stage by stage: `auto:p=0.055,every=11min,tries=6;"
+            "manual:p=0.125,every=1h`. p: success probability of an attempt; tries=0: no limit; first=0s: the first "
+            "attempt is immediate. "
             "Default: the first restart succeeds.",
             rich_help_panel=TIMES,
         ),
     ] = "",
     exclude: Annotated[
         str,
-        typer.Option(help="Nodes that are not used: `3,17-20`; `--spares` take their place.", rich_help_panel=TIMES),
+        typer.Option(
+            help="Nodes that are not used: `3,17-20`; spares (`--spares`) replace them.", rich_help_panel=TIMES
+        ),
     ] = "",
     sweep: Annotated[
         Path | None,
@@ -90,19 +93,20 @@ def fleet(
         ),
     ] = None,
     jobs: Annotated[
-        Path | None, typer.Option(help="CSV of jobs that share the cluster of a YAML file.", rich_help_panel=SHARING)
+        Path | None,
+        typer.Option(help="CSV file of jobs that share the cluster of a YAML file.", rich_help_panel=SHARING),
     ] = None,
     policy: Annotated[
         str,
         typer.Option(
             help="fifo, backfill, sjf, srtf, las, deadline, priority, fair, elastic, harvest, gavel, or FILE.py:name; "
-            "of services fifo, edf, stability; of a backbone partition, colocate, shared; of radio functions static, "
-            "greedy, strict, haf; default: as the file says, or fifo.",
+            "for services fifo, edf, stability; for a backbone partition, colocate, shared; for radio functions "
+            "static, greedy, strict, haf; default: as the file says, or fifo.",
             rich_help_panel=SHARING,
         ),
     ] = "",
     switch: Annotated[
-        str, typer.Option(help="Time in which a job that was stopped starts again: `30s`.", rich_help_panel=SHARING)
+        str, typer.Option(help="Time that a stopped job needs to start again: `30s`.", rich_help_panel=SHARING)
     ] = "",
     migrate: Annotated[
         str,
@@ -114,28 +118,33 @@ def fleet(
     load: Annotated[
         str,
         typer.Option(
-            help="Rates of AI requests beside radio functions, over those of the file: `1.2`, or a range `0.5..1.2`.",
+            help="Rates of AI requests next to radio functions, relative to those of the file: `1.2`, or a range "
+            "`0.5..1.2`.",
             rich_help_panel=SHARING,
         ),
     ] = "",
     first: Annotated[
-        int, typer.Option(min=0, help="Only the first so many jobs; 0: all.", rich_help_panel=SHARING)
+        int, typer.Option(min=0, help="Use only the first jobs, this many; 0: all.", rich_help_panel=SHARING)
     ] = 0,
     serve: Annotated[
         bool,
         typer.Option(
             "--serve",
-            help="Ranks that share their experts serve requests; --recover shrink (the others go on) or restart.",
+            help="Serve requests on ranks that share their experts; --recover shrink (the others continue) or restart.",
             rich_help_panel=SERVING,
         ),
     ] = False,
-    price: Annotated[float, typer.Option(min=0.0, help="Dollars of a device for an hour; 0: as the system says.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the faults, and of all that a pool draws.")] = 0,
-    memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
+    price: Annotated[
+        float, typer.Option(min=0.0, help="Price of a device in dollars per hour; 0: as the system says.")
+    ] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed of the faults, and of everything that a pool draws.")
+    ] = 0,
+    memory_check: Annotated[bool, typer.Option(help="Refuse plans that do not fit the memory of the device.")] = True,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for `etude query`, `compare` and `report`.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
     json: AsJson = False,
 ) -> int:
     from etude.cli.fleet_functions import called_as_functions
@@ -163,16 +172,16 @@ def fleet(
         )
     if group:
         named = "--" + next(iter(group)).removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", "-")
-        raise UsageError(f"{named} is of a serving group of experts", hint="--serve")
+        raise UsageError(f"{named} applies only with --serve", hint="--serve")
     if jobs is not None:
         return shared(model, jobs, policy, switch, first, out, seed=seed, force=force, json=json)
     keys = keys_in(model)
     if "radio" in keys:
         if switch:
-            raise UsageError("--switch is of jobs that share a cluster", where=model, hint="--migrate 2s")
+            raise UsageError("--switch applies only to jobs that share a cluster", where=model, hint="--migrate 2s")
         return shared_with_radio(model, policy, migrate, load, out, seed=seed, force=force, json=json)
     if migrate or load:
-        raise UsageError("--migrate and --load are of a file with `radio` functions", hint="examples/airan.yaml")
+        raise UsageError("--migrate and --load need a file with `radio` functions", hint="examples/airan.yaml")
     if "services" in keys:
         return served_in_turns(model, policy, switch, out, seed=seed, force=force, json=json)
     if "backbone" in keys:
@@ -182,13 +191,15 @@ def fleet(
     if is_pool(model):
         return pooled(model, policy, switch, out, seed=seed, force=force, json=json)
     if policy or switch:
-        raise UsageError("--policy and --switch are of jobs that share a cluster", hint="cluster.yaml --jobs jobs.csv")
+        raise UsageError(
+            "--policy and --switch apply only to jobs that share a cluster", hint="cluster.yaml --jobs jobs.csv"
+        )
     if not model:
         raise UsageError("no model is given", hint="etude fleet llama3-8b --gpus 64 --system dgx-h100 --days 30")
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if not 0 < days < 36_500:
-        raise UsageError(f"--days: {days:g} days cannot be", hint="--days 54")
+        raise UsageError(f"--days: {days:g} days is not a valid length", hint="--days 54")
     network, machine = model_of(model), open_system(system)
     tiers = parse_checkpoints(checkpoint, machine.tiers)
     rules = figures_of(Recovery, recovery, "recovery")
@@ -233,7 +244,7 @@ def slow_nodes(folder: Path) -> set[int]:
 
     nodes = [read_node(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
     if len(nodes) < 3:
-        raise UsageError(f"--sweep: {len(nodes)} files of nodes", where=str(folder),
+        raise UsageError(f"--sweep: {len(nodes)} files of nodes are too few", where=str(folder),
                          hint="one `etude qualify -o node3.json` for each of at least three")  # fmt: skip
     found = set()
     for finding in qualify(nodes[0], nodes[1:]).findings:
@@ -241,7 +252,7 @@ def slow_nodes(folder: Path) -> set[int]:
         if number is None:
             raise UsageError(f"--sweep: node `{finding['node']}` has no number", hint="etude qualify --name node3")
         found.add(int(number[1]))
-        say(f"note: {finding['node']}: {finding['part']} is {finding['slow_down']:.1%} slower, not used")
+        say(f"note: {finding['node']}: {finding['part']} is {finding['slow_down']:.1%} slower; it is not used")
     return found
 
 
@@ -258,8 +269,8 @@ def fitting(model: "Model", given: dict[str, Any], system: "System", where: str,
         plan = Plan.from_dict(given | more, where)
         if max(m.peak_bytes for m in plan_memory(model, plan)) <= system.memory_bytes:
             if more:
-                told = " ".join(f"--{name} {value}" for name, value in more.items())
-                say(f"note: the plan as given does not fit the devices: taken with {told}")
+                changed = " ".join(f"--{name} {value}" for name, value in more.items())
+                say(f"note: the plan as given does not fit the devices; used instead: {changed}")
             return plan
     return first
 
@@ -277,11 +288,13 @@ def shown(record: dict[str, Any], costs: "Costs") -> dict[str, Any]:
         "state": f"{costs.state_bytes / 1e12:.3g} TB",
     }
     if record["interruptions"]:
-        rows["between them"] = f"{record['mttf_s'] / 3600:.2f} h of work, then {record['mttr_s'] / 60:.1f} min down"
+        rows["between failures"] = f"{record['mttf_s'] / 3600:.2f} h of work, then {record['mttr_s'] / 60:.1f} min down"
     if "retries" in record:
         it = record["retries"]
         ends = ", ".join(f"{n} by {name}" for name, n in it["ended"].items())
-        rows["retries"] = f"{it['tries']:,} tries in {it['chains']:,} chains, ended {ends}, {it['never']} never"
+        rows["retries"] = (
+            f"{it['tries']:,} tries in {it['chains']:,} chains, ended {ends}, {it['never']} never succeeded"
+        )
     if "interval" in record:
         it = record["interval"]
         rows["best interval"] = (

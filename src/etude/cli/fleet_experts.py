@@ -23,7 +23,10 @@ def served_group(
     if given := [name for name, value in other.items() if value]:
         raise UsageError(f"{given[0]} with --serve", hint=hint)
     if given := [name for name in plan if name not in PLAN and plan[name] != 1]:
-        raise UsageError(f"`{given[0]}` with --serve: every rank holds whole layers, and its experts", hint=hint)
+        raise UsageError(
+            f"`{given[0]}` does not apply with --serve: every rank holds whole layers and its share of the experts",
+            hint=hint,
+        )
     if given := [name for name in ("spares", "eject") if recovery.get(name)]:
         raise UsageError(f"--{given[0]} with --serve", hint=hint)
     if not model or not system:
@@ -48,16 +51,17 @@ def _shown(record: dict[str, Any]) -> dict[str, Any]:
     rows = {
         "group": f"{record['ranks']} ranks with {record['slots']} experts each, {record['redundant']} of them copies",
         "tokens/s": f"{record['tokens_per_s']:,.0f} of {record['planned_tokens_per_s']:,.0f}",
-        "no tokens": f"{record['down_s']:,.1f} s of {record['duration_s']:,.1f}",
+        "time without tokens": f"{record['down_s']:,.1f} s of {record['duration_s']:,.1f}",
     }
     for number, pause in enumerate(record["pauses"], 1):
         parts = ", ".join(f"{name} {seconds:,.2f} s" for name, seconds in pause["parts_s"].items())
         read = ", ".join(f"{size / 1e9:,.1f} GB from {place}" for place, size in pause["read_bytes"].items() if size)
-        again = "" if pause["again_s"] is None else f"; 95% again after {pause['again_s']:,.1f} s"
+        again = "" if pause["again_s"] is None else f"; back at 95% after {pause['again_s']:,.1f} s"
         told = f"{parts}{f' ({read})' if read else ''}{again}"
         rows[f"{number}: {pause['why']} at {pause['at_s']:,.1f} s"] = told
     for config in record["configs"][1:]:
         rows[f"{config['ranks']} ranks"] = (
-            f"{config['tokens_per_s'] / record['planned_tokens_per_s']:.2%} of all, fullest {config['fullest']:.3f}"
+            f"{config['tokens_per_s'] / record['planned_tokens_per_s']:.2%} of full speed, fullest rank "
+            f"{config['fullest']:.3f}"
         )
     return rows

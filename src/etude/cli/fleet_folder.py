@@ -26,7 +26,7 @@ def notes_of(found: Any) -> list[str]:
     jobs, notes = found.jobs, list(found.jobs.notes)
     if found.refused:
         names = ", ".join(jobs.name[job] for job in found.refused[:3])
-        notes.append(f"{len(found.refused):,} jobs fit no node and are left out: {names}")
+        notes.append(f"{len(found.refused):,} jobs do not fit any node and are left out: {names}")
     if found.stuck:
-        notes.append(f"{found.stuck:,} jobs had not ended when nothing more could change, or at the horizon")
+        notes.append(f"{found.stuck:,} jobs had not ended when the simulation could not progress, or at the horizon")
     return notes

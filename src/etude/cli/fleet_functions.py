@@ -13,7 +13,7 @@ def called_as_functions(
     from etude.fleet.functions import call_functions, functions_record, functions_tables, read_functions
 
     if policy or switch:
-        raise UsageError("--policy and --switch are of jobs that share a cluster", where=path)
+        raise UsageError("--policy and --switch apply only to jobs that share a cluster", where=path)
     found = call_functions(read_functions(path), seed=seed)
     record = functions_record(found)
     folder(out, functions_tables(found, record), record, {"file": path, "seed": seed}, force=force)
@@ -24,15 +24,16 @@ def called_as_functions(
     rows = {
         "requests": f"{record['requests']:,} of {record['tenants']:,} tenants in {record['duration_s']:,.0f} s",
         "functions": f"{record['functions']:,} of {record['function_bytes'] / 1e9:,.3g} GB",
-        "calls": f"{record['invocations']:,}, {record['cold']:,} cold, {record['invocation_s']:,.2f} s to send them",
+        "calls": f"{record['invocations']:,}, {record['cold']:,} cold, {record['invocation_s']:,.2f} s to send the "
+        "tokens",
         "resident": f"{held['all'] / 1e9:,.0f} GB s, of which {held['dense'] / 1e9:,.0f} always",
-        "of the full model": f"{record['of_full']:.1%}",
+        "compared with the full model": f"{record['of_full']:.1%}",
     }
     if took:
         rows["latency"] = (
             f"{took['mean']:,.3f} s, p95 {took['p95']:,.3f} s; first token {record['first_s']['mean']:,.3f} s"
         )
     else:
-        say("note: no request came; a longer duration has some")
+        say("note: no request arrived; use a longer duration")
     emit(rows)
     return 0

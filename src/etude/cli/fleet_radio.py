@@ -18,7 +18,7 @@ def shared_with_radio(
 
     wanted = loads_of(load)
     if len(wanted) > 1 and out is not None:
-        raise UsageError("a folder is of one load", where=path, hint="--load 1.0")
+        raise UsageError("-o needs a single load", where=path, hint="--load 1.0")
     ran = [share_radio(read_radio(path, policy=policy, migrate=migrate, load=one), seed=seed) for one in wanted]
     records = [radio_record(one) for one in ran]
     record = records[0]
@@ -45,7 +45,7 @@ def loads_of(text: str) -> list[float]:
     except ValueError:
         ends = []
     if not ends or (text and min(ends) <= 0) or ends != sorted(ends) or max(ends) > 1e6:
-        raise UsageError(f"--load: `{text}` is not a load or a range", hint="--load 0.5..1.2")
+        raise UsageError(f"--load: `{text}` is not a load or a range of loads", hint="--load 0.5..1.2")
     if len(ends) == 1 or ends[0] == ends[1]:
         return ends[:1]
     return [ends[0] + (ends[1] - ends[0]) * k / (RATES - 1) for k in range(RATES)]
@@ -60,6 +60,6 @@ def _parts(record: dict[str, Any]) -> dict[str, Any]:
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
     return {
-        "member": one["name"], "kind": one["kind"], "asked": f"{one['asked']:,}", "in time": f"{one['fulfilled']:.2%}",
+        "member": one["name"], "kind": one["kind"], "asked": f"{one['asked']:,}", "on time": f"{one['fulfilled']:.2%}",
         "moves": one["moves"],
     }  # fmt: skip

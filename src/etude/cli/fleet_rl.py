@@ -12,7 +12,9 @@ def post_trained(pool: Any, out: Path | None, *, seed: int, force: bool, json: b
     from etude.fleet.rl import beside, read_borrow, read_rl, rl_record, rl_tables
 
     if pool.rl is None:
-        raise UsageError("streams alone are what `etude serve` is for", where=pool.path, hint="rl: {...}, jobs: [...]")
+        raise UsageError(
+            "request streams alone are simulated by `etude serve`", where=pool.path, hint="rl: {...}, jobs: [...]"
+        )
     spec, where = read_rl(pool.rl, pool.path), pool.path
     borrow = read_borrow(pool.borrow, pool.streams, where)
     found, more = beside(pool.cluster, spec, pool.streams, borrow, where, seed=seed, horizon_ns=pool.times.horizon_ns)
@@ -42,9 +44,9 @@ def with_jobs(pool: Any, policy: str, times: Any, out: Path | None, *, seed: int
 def _shown_jobs(record: dict[str, Any]) -> dict[str, Any]:
     jobs, held = record["shared"], record["device_s"]
     return {
-        "jobs": f"{jobs['jobs_done']:,}, waited {jobs['wait_s']['mean']:,.1f} s in the mean",
-        "all together": f"{record['duration_s']:,.1f} s on {record['devices']:,} devices, {record['utilisation']:.2%} "
-        f"in use, {held['streams'] / held['there']:.2%} kept by streams",
+        "jobs": f"{jobs['jobs_done']:,}, waited {jobs['wait_s']['mean']:,.1f} s on average",
+        "total": f"{record['duration_s']:,.1f} s on {record['devices']:,} devices, {record['utilisation']:.2%} "
+        f"in use, {held['streams'] / held['there']:.2%} used by streams",
     }
 
 
@@ -52,20 +54,21 @@ def _shown(record: dict[str, Any]) -> dict[str, Any]:
     took = record.get("rl_s", record["duration_s"])
     rows = {
         "updates": f"{record['updates']:,} of {record['tenants']:,} tenants in {took:,.1f} s",
-        "a step": f"{record['step_s']:,.2f} s: rollouts {record['rollout_s']:,.2f}, update {record['train_s']:,.2f}",
+        "time per step": f"{record['step_s']:,.2f} s: rollouts {record['rollout_s']:,.2f}, update "
+        f"{record['train_s']:,.2f}",
         "devices in use": f"{record['utilisation']:.2%} of {record['devices']:,}",
-        "tokens made": f"{record['goodput_tokens_per_s']:,.0f} a second, {record['lost_tokens']:,.0f} lost",
+        "tokens generated": f"{record['goodput_tokens_per_s']:,.0f} per second, {record['lost_tokens']:,.0f} lost",
         "staleness": f"{record['staleness']} updates at most",
         "weights sent": f"{record['sync_bytes'] / 1e9:,.3g} GB in {record['sync_s']:,.3g} s after an update",
     }
     if record["interruptions"]:
-        rows["nodes taken away"] = f"{record['interruptions']:,} times"
+        rows["nodes reclaimed"] = f"{record['interruptions']:,} times"
     for name, served in record.get("streams", {}).items():
         kept = served.get("within_limits")
-        told = "" if kept is None else f", {kept:.2%} within their limits"
-        rows[name] = f"{served['requests']:,} requests, first token {served['ttft_s']['mean']:.3f} s{told}"
+        within = "" if kept is None else f", {kept:.2%} within their limits"
+        rows[name] = f"{served['requests']:,} requests, first token {served['ttft_s']['mean']:.3f} s{within}"
     if record["device_s"]["lent"]:
-        rows["lent"] = f"{record['device_s']['lent'] / record['duration_s']:,.2f} devices in the mean"
+        rows["lent"] = f"{record['device_s']['lent'] / record['duration_s']:,.2f} devices on average"
     if record["cost"] is not None:
         rows["cost"] = f"{record['cost']:,.2f} dollars"
     return rows

@@ -57,7 +57,7 @@ def served_on_a_backbone(
 
 def _no_switch(path: str, switch: str) -> None:
     if switch:
-        raise UsageError("--switch is of jobs that share a cluster", where=path)
+        raise UsageError("--switch applies only to jobs that share a cluster", where=path)
 
 
 def _in_ms(spread: dict[str, float] | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def shared(
     from etude.fleet.sharing import Times, read_cluster, read_jobs, share
 
     if not cluster.endswith((".yaml", ".yml", ".csv")):
-        raise UsageError("--jobs is of a cluster, which a YAML file or a CSV of nodes says", hint="cluster.yaml")
+        raise UsageError("--jobs needs a cluster: a YAML file, or a CSV file of nodes", hint="cluster.yaml")
     policy, given = policy or "fifo", read_jobs(jobs, first=first)
     found = share(read_cluster(cluster), given, policy, times=Times(switch_ns=switch_of(switch or "0s")), seed=seed)
     asked = {"cluster": cluster, "jobs": str(jobs), "policy": policy, "switch": switch, "first": first}
@@ -35,10 +35,12 @@ def pooled(
         from etude.cli.fleet_rl import post_trained
 
         if policy or switch:
-            raise UsageError("--policy and --switch are of jobs, and none run there", where=path, hint="jobs: jobs.csv")
+            raise UsageError(
+                "--policy and --switch apply only to jobs, and the file has none", where=path, hint="jobs: jobs.csv"
+            )
         return post_trained(pool, out, seed=seed, force=force, json=json)
     if pool.jobs is None:
-        raise UsageError("no jobs run there", where=path, hint="jobs: jobs.csv")
+        raise UsageError("the file has no jobs", where=path, hint="jobs: jobs.csv")
     times = replace(pool.times, switch_ns=switch_of(switch)) if switch else pool.times
     policy = policy or pool.policy
     if beside:
@@ -82,12 +84,12 @@ def _shown(record: dict[str, Any]) -> dict[str, Any]:
         "jobs": f"{record['jobs_done']:,} on {record['devices']:,} devices in {record['duration_s'] / 86400:,.2f} days",
         "devices in use": f"{record['utilisation']:.2%}",
         "waiting": spread("wait_s"),
-        "... recorded": spread("recorded_wait_s"),
+        "recorded for it": spread("recorded_wait_s"),
         "from arrival to end": spread("jct_s"),
         "preemptions": record["interruptions"],
-        "set up, done again": f"{record['lost_s']['restart'] / record['duration_s']:.2%}, "
+        "restarting, lost work": f"{record['lost_s']['restart'] / record['duration_s']:.2%}, "
         f"{record['lost_s']['redo'] / record['duration_s']:.2%} of the device time",
-        "fairness of slow-downs": f"{record['fairness']:.3f}",
+        "fairness of slowdowns": f"{record['fairness']:.3f}",
     }
     if record["cost"] is not None:
         rows["cost"] = f"{record['cost']:,.0f} dollars"

@@ -29,7 +29,7 @@ EXAMPLE = """The job of one training step, or of serving, from a model and a pla
 The job is written folded, as a Parquet folder; `--to et` writes a Chakra file for each rank, and
 `--to et --dialect astra` files that ASTRA-sim can run, as `etude convert` does.
 Numbers are sums over ranks: flops of all nodes, input bytes of communication (an all-gather's are what a rank
-gives, a message counts once, at its sender); memory is that of the fullest rank.
+contributes, a message counts once, at its sender); memory is that of the fullest rank.
 """
 
 
@@ -41,18 +41,22 @@ def generate(
     serving: dict[str, Any],
     model: ModelName = "",
     hf: Annotated[
-        Path | None, typer.Option(help="A Hugging Face `config.json`, or its folder, for a model's name.")
+        Path | None, typer.Option(help="A Hugging Face `config.json`, or its folder, instead of a model's name.")
     ] = None,
-    plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="YAML file with the plan; flags override it.")] = None,
     out: Out = None,
     to: Format = To.PARQUET,
     dialect: In = Dialect.PLAIN,
     name: Annotated[str, typer.Option(help="Name of the job; default: the model's.")] = "",
     system: Annotated[
-        str, typer.Option("--system", "-s", help="Simulate passes there: with --requests, requests wait for them.")
+        str,
+        typer.Option("--system", "-s", help="Simulate passes there; with --requests, requests wait until passes end."),
     ] = "",
     memory: Annotated[
-        str, typer.Option(help="Refuse what does not fit: `80GB`, or the memory of a system's device: `dgx-h100`.")
+        str,
+        typer.Option(
+            help="Refuse plans that need more memory: `80GB`, or a system whose device memory counts: `dgx-h100`."
+        ),
     ] = "",
     memory_out: Annotated[
         Path | None, typer.Option(help="Write memory over time: `.csv` or `.parquet`.", dir_okay=False)
@@ -138,8 +142,8 @@ def _shown(found: "Generated") -> dict[str, Any]:
         "operations": format_count(numbers["flops"]),
         **{f"moved by {label}": told for label, told in moved.items()},
         **mapped_figures(found),
-        "memory at most": f"{format_bytes(worst.peak_bytes)} (weights {format_bytes(worst.weights)}, gradients "
+        "peak memory": f"{format_bytes(worst.peak_bytes)} (weights {format_bytes(worst.weights)}, gradients "
         f"{format_bytes(worst.gradients)}, optimizer {format_bytes(worst.optimizer)}, activations "
-        f"{format_bytes(worst.moving_bytes)}; not all at one time); {format_bytes(worst.reserved_bytes)} in an "
-        "allocator's segments",
+        f"{format_bytes(worst.moving_bytes)}; not all at the same time); {format_bytes(worst.reserved_bytes)} in "
+        "segments of the allocator",
     }

@@ -13,14 +13,16 @@ ENDINGS = (".svg", ".dot", ".graphml")
 @app.command(rich_help_panel=LOOK)
 def graph(
     path: JobPath,
-    out: Annotated[Path, typer.Option("--out", "-o", help="`g.svg`, `g.dot` or `g.graphml`.")],
-    around: Annotated[str, typer.Option(help="A node: its row, `id=N`, or its name.")] = "",
-    hops: Annotated[int, typer.Option(min=0, help="Dependencies from it, in both directions.")] = 3,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: `g.svg`, `g.dot` or `g.graphml`.")],
+    around: Annotated[str, typer.Option(help="Draw the part around this node: its row, `id=N`, or its name.")] = "",
+    hops: Annotated[
+        int, typer.Option(min=0, help="With --node, how many dependencies away from it, in both directions.")
+    ] = 3,
     rank: Annotated[int | None, typer.Option(help="Rank whose graph is drawn; by default the first.")] = None,
     groups: GroupFile = None,
     workers: Workers = 0,
     max_bytes: MaxBytes = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
 ) -> None:
     """The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools
 
@@ -33,10 +35,10 @@ def graph(
     from etude.view.graph_svg import svg
 
     if out.suffix not in ENDINGS:
-        raise UsageError(f"a graph is not written as `{out.suffix}`", where=str(out), hint=", ".join(ENDINGS))
+        raise UsageError(f"a graph cannot be written as `{out.suffix}`", where=str(out), hint=", ".join(ENDINGS))
     job = open_job(path, groups, workers, max_bytes)
     if not len(job):
-        raise UsageError("there is no rank in it", where=str(path))
+        raise UsageError("the job has no ranks", where=str(path))
     who = int(job.ranks[0]) if rank is None else rank
     trace = job.trace(who)
     part = part_of(trace, find_node(trace, around) if around else None, hops)

@@ -11,12 +11,12 @@ from etude.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
 @app.command(rich_help_panel=ANALYSE)
 def idle(
     path: JobPath,
-    launches: Annotated[bool, typer.Option("--launches", help="How long launches take and delay.")] = False,
-    queues: Annotated[bool, typer.Option("--queues", help="How deep the streams' queues are.")] = False,
-    streams: Annotated[bool, typer.Option("--streams", help="Gaps of each stream by itself.")] = False,
-    each: Annotated[bool, typer.Option("--each", help="Every gap.")] = False,
+    launches: Annotated[bool, typer.Option("--launches", help="Show durations and delays of launches.")] = False,
+    queues: Annotated[bool, typer.Option("--queues", help="Show the depth of the streams' queues.")] = False,
+    streams: Annotated[bool, typer.Option("--streams", help="Show the gaps of each stream.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="List every gap.")] = False,
     calls: Annotated[
-        str, typer.Option("--calls", help="Launches and queues of the calls whose names have this pattern alone.")
+        str, typer.Option("--calls", help="With --launches or --queues, only calls whose names match this pattern.")
     ] = "",
     counted: CountedAs = "etude",
     system: OnSystem = "",
@@ -40,9 +40,9 @@ def idle(
     from etude.errors import UsageError
 
     if launches + queues + streams + each > 1:
-        raise UsageError("only one of --launches, --queues, --streams and --each can be had at a time")
+        raise UsageError("only one of --launches, --queues, --streams and --each can be given")
     if calls and not launches and not queues:
-        raise UsageError("--calls is for launches and queues", hint="--launches or --queues")
+        raise UsageError("--calls needs --launches or --queues", hint="--launches or --queues")
     counting = counting_of(counted)
     run = open_run(path, groups, workers, system, timing)
     if launches:

@@ -41,5 +41,5 @@ def _for_people(found: dict[str, Any]) -> dict[str, str]:
     if found["duration_ns"] is not None:
         shown["node time"] = format_time(found["duration_ns"])
     shown["span"] = "no times recorded" if found["span_ns"] is None else format_time(found["span_ns"])
-    shown["written by"] = ", ".join(f"{k} {v}" for k, v in found["written_by"].items()) or "not said"
+    shown["written by"] = ", ".join(f"{k} {v}" for k, v in found["written_by"].items()) or "unknown"
     return shown

@@ -13,17 +13,20 @@ if TYPE_CHECKING:
     from etude.model.job import Job
 
 JOB_HELP = (
-    "A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, a Parquet folder, or what "
-    "PyTorch wrote: a profiler's trace, a folder of them or its files one by one, dumps of the Flight Recorder. Also "
-    "an address, such as `s3://bucket/run/`."
+    "A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, a Parquet folder, or "
+    "files that PyTorch wrote: a profiler's trace, a folder of traces, several trace files, dumps of the Flight "
+    "Recorder. Also an address, such as `s3://bucket/run/`."
 )
 JobPath = Annotated[Path, typer.Argument(help=JOB_HELP, show_default=False)]
 GroupFile = Annotated[
-    Path | None, typer.Option("--groups", help="Communicator-group file; by default `name.json` beside the ranks.")
+    Path | None,
+    typer.Option("--groups", help="Communicator-group file; by default `name.json` next to the files of the ranks."),
 ]
 Workers = Annotated[
     int,
-    typer.Option("--workers", "-j", min=0, help="Ranks read at a time; 0: of large recordings as many as cores."),
+    typer.Option(
+        "--workers", "-j", min=0, help="Number of ranks read in parallel; 0: one per core for large recordings."
+    ),
 ]
 OnRay = Annotated[
     str,
@@ -32,7 +35,7 @@ OnRay = Annotated[
     ),
 ]
 MaxBytes = Annotated[
-    str | None, typer.Option("--max-bytes", help="Largest size a file may have or unpack to, e.g. `4GiB`.")
+    str | None, typer.Option("--max-bytes", help="Largest size that a file may have, also when unpacked, e.g. `4GiB`.")
 ]
 
 

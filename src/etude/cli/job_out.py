@@ -30,15 +30,17 @@ class Dialect(StrEnum):
 
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write; it appears when it is complete.")]
-Format = Annotated[To, typer.Option("--to", help="One Parquet folder (ranks share traces), or a file for each rank.")]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")]
+Format = Annotated[
+    To, typer.Option("--to", help="Write one Parquet folder (ranks share traces), or one file per rank.")
+]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")]
 In = Annotated[
     Dialect,
     typer.Option(
         "--dialect",
         help="`plain`: the job as it is. `astra`: files that ASTRA-sim can run: groups are numbers, all members of a "
-        "collective say what the fullest of them moves, and a copy is one operation. `storage`: reads of samples, "
-        "batches and checkpoints as STORAGE, BATCH and CHECKPOINT nodes of newer Chakra; `memory`: the way back.",
+        "collective have the size of the largest, and a copy is one operation. `storage`: reads of samples, "
+        "batches and checkpoints as STORAGE, BATCH and CHECKPOINT nodes of newer Chakra; `memory`: the reverse.",
     ),
 ]
 NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
@@ -48,8 +50,8 @@ def in_dialect(job: "Job", to: To, dialect: Dialect) -> tuple["Job", list[str]]:
     """The job as its files are to have it, and what ASTRA-sim cannot run of them. The one place for dialects."""
     if to == To.PARQUET:
         if dialect != Dialect.PLAIN:
-            hint = f"`--to et --dialect {dialect.value}` writes files of single ranks"
-            raise UsageError("a Parquet folder holds the job as it is, in no dialect", hint=hint)
+            hint = f"`--to et --dialect {dialect.value}` writes one file per rank"
+            raise UsageError("a Parquet folder holds the job as it is, without a dialect", hint=hint)
         return job, []
     from etude.transform.dialects import as_memory, as_storage, astra_problems, for_astra
 
@@ -60,15 +62,15 @@ def in_dialect(job: "Job", to: To, dialect: Dialect) -> tuple["Job", list[str]]:
         job, left = as_memory(job)
     if dialect == Dialect.ASTRA:
         job = for_astra(job)
-    told = [f"{left:,} storage nodes are no reads or writes of known size and stay as they are"] if left else []
+    told = [f"{left:,} storage nodes are not reads or writes of known size and are not changed"] if left else []
     return job, [*told, *(astra_problems(job) if to == To.ET else [])]
 
 
 def tell(problems: list[str], dialect: Dialect) -> None:
     """Says what ASTRA-sim cannot run, and the way out."""
     if problems:
-        way_out = "; `--dialect astra` writes what it can run" if dialect == Dialect.PLAIN else ""
-        say(f"note: not for ASTRA-sim as it is: {'; '.join(problems)}{way_out}")
+        way_out = "; `--dialect astra` writes files that it can run" if dialect == Dialect.PLAIN else ""
+        say(f"note: ASTRA-sim cannot run this job as it is: {'; '.join(problems)}{way_out}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +139,9 @@ def check_place(out: Path, force: bool, source: Path | None = None) -> None:
         return
     target = out.resolve()
     if source is not None and source.resolve() != target and target in source.resolve().parents:
-        raise UsageError("holds the input, which would be lost", where=str(out), hint="give another folder")
+        raise UsageError("contains the input, which would be lost", where=str(out), hint="give another folder")
     known = (*OURS, *ASTRA_FILES) if (out / "network.yml").is_file() else OURS
     others = [entry.name for entry in out.iterdir() if entry.is_dir() or not entry.name.endswith(known)]
     if others:
-        hint = "--force replaces a folder of traces alone; give another name, or remove it yourself"
-        raise UsageError(f"holds what Etude did not write: {others[0]}", where=str(out), hint=hint)
+        hint = "--force only replaces a folder of traces; give another name, or remove it yourself"
+        raise UsageError(f"contains files that Etude did not write: {others[0]}", where=str(out), hint=hint)

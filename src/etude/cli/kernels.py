@@ -11,24 +11,24 @@ from etude.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
 @app.command(rich_help_panel=ANALYSE)
 def kernels(
     path: JobPath,
-    operators: Annotated[bool, typer.Option("--operators", help="Operators of the hosts instead.")] = False,
-    graphs: Annotated[bool, typer.Option("--graphs", help="Replays of CUDA graphs, each with its launch.")] = False,
-    patterns: Annotated[
-        bool, typer.Option("--patterns", help="Sequences of kernels that come again and again, instead.")
+    operators: Annotated[bool, typer.Option("--operators", help="Show operators of the hosts instead.")] = False,
+    graphs: Annotated[
+        bool, typer.Option("--graphs", help="Show replays of CUDA graphs, each with its launch.")
     ] = False,
+    patterns: Annotated[bool, typer.Option("--patterns", help="Show repeated sequences of kernels instead.")] = False,
     counters: Annotated[
         bool,
         typer.Option(
             "--counters",
-            help="Hardware counters that CUPTI recorded, summed by kernel instead; with --operators by operator.",
+            help="Show hardware counters that CUPTI recorded, summed by kernel; with --operators by operator.",
         ),
     ] = False,
     by: Annotated[
         str,
         typer.Option(
             "--by",
-            help="name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; with commas. Of "
-            "--counters: kernel, operator, module, phase, step, rank.",
+            help="name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; separated by "
+            "commas. With --counters: kernel, operator, module, phase, step, rank.",
         ),
     ] = "",
     top: Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")] = 0,
@@ -59,7 +59,7 @@ def kernels(
     keys = [name.strip() for name in by.split(",") if name.strip()]
     run = open_run(path, groups, workers, system, timing)
     if graphs + (operators or counters) + patterns > 1:
-        raise UsageError("only one of --operators, --graphs, --patterns and --counters can be had at a time")
+        raise UsageError("only one of --operators, --graphs, --patterns and --counters can be given")
     if counters:
         from etude.analyse.counters import counters as counted_by
 

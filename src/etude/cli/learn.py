@@ -16,14 +16,16 @@ def learn(
     at_least: Annotated[
         int,
         typer.Option(
-            min=1, help="Nodes that every size and time in the model stands for; rarer ones are merged, then rounded."
+            min=1,
+            help="Least number of nodes behind every size and time in the model; rarer values are merged, then "
+            "rounded.",
         ),
     ] = 1,
     times_on: TimesOn = "",
     groups: GroupFile = None,
     workers: Workers = 0,
     max_bytes: MaxBytes = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> None:
     """A small model of jobs, without names, shapes or exact sizes, to make others of
@@ -53,5 +55,6 @@ def learn(
     say(f"wrote {out}")
     if not any("duration_ns" in c.sketches for c in learned.classes):
         say(
-            "without times, as the jobs were: `--times-on SYSTEM` takes those that names and shapes say, before they go"
+            "the model has no times, as the jobs had none: `--times-on SYSTEM` computes them from names and shapes "
+            "before these are removed"
         )

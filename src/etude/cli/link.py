@@ -19,25 +19,32 @@ def link(
         Path,
         typer.Argument(
             metavar="TRACE",
-            help="What the profiler (Kineto) wrote; before a second file, what ExecutionTraceObserver wrote. "
-            "A folder (or `folder/name`, or a list `a.json,b.json`): all ranks of a run.",
+            help="The trace that the profiler (Kineto) wrote; if a second file is given, the host trace of "
+            "ExecutionTraceObserver. A folder (or `folder/name`, or a list `a.json,b.json`): all ranks of a run.",
         ),
     ],
     second: Annotated[
-        Path | None, typer.Argument(metavar="[DEVICE]", help="What the profiler wrote of the same run.")
+        Path | None, typer.Argument(metavar="[DEVICE]", help="The profiler's trace of the same run.")
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The `.et` file to write, `.et.gz` packs it; of a run the folder.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The `.et` file to write (`.et.gz`: compressed), or the folder for a run of several ranks.",
+        ),
     ] = Path(),
     as_official: Annotated[
-        bool, typer.Option("--as-official", help="What Chakra's own linker and converter make of it, byte for byte.")
+        bool, typer.Option("--as-official", help="Write what Chakra's own linker and converter produce, byte for byte.")
     ] = False,
-    workers: Annotated[int, typer.Option("--workers", "-j", min=0, help="Ranks at a time; 0: as many as cores.")] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", "-j", min=0, help="Number of ranks in parallel; 0: one per core.")
+    ] = 0,
     any_window: Annotated[
-        bool, typer.Option("--any-window", help="Join ranks that recorded different parts of the run as they are.")
+        bool, typer.Option("--any-window", help="Accept ranks that recorded different parts of the run.")
     ] = False,
     max_bytes: MaxBytes = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> None:
     """A Chakra trace from what PyTorch recorded: operators, launches and kernels, and what each waits for
@@ -51,7 +58,7 @@ def link(
     from etude.units import parse_bytes
 
     if out == Path():
-        raise UsageError("no file to write is given", hint="-o FILE.et")
+        raise UsageError("no output file is given", hint="-o FILE.et")
     limit = parse_bytes(max_bytes) if max_bytes else None
     if second is None and not as_official and not first.is_file():
         _run(first, out, {"max_bytes": limit, "workers": workers, "any_window": any_window}, force, json)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=ANALYSE)
 def memory(
     path: JobPath,
-    copies: Annotated[bool, typer.Option("--copies", help="How fast copies go, by direction.")] = False,
-    each: Annotated[bool, typer.Option("--each", help="The level over time, event by event.")] = False,
+    copies: Annotated[bool, typer.Option("--copies", help="Show the bandwidth of copies, by direction.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="List the memory in use over time, event by event.")] = False,
     counted: CountedAs = "etude",
     system: OnSystem = "",
     timing: TimesFile = None,
@@ -37,7 +37,7 @@ def memory(
 
     counting = counting_of(counted)
     if copies and each:
-        raise UsageError("only one of --copies and --each can be had at a time")
+        raise UsageError("only one of --copies and --each can be given")
     if not copies and is_profile(path) and not system and timing is None:
         found = _allocated(path, each)
     else:
@@ -58,6 +58,8 @@ def _allocated(path: Path, each: bool) -> "pa.Table":
     found = allocations.allocations(reading.load_device(path))
     if not len(found):
         raise UsageError(
-            "no allocation was recorded", where=str(path), hint="profile(profile_memory=True) records them; --copies"
+            "no allocation was recorded",
+            where=str(path),
+            hint="profile(profile_memory=True) records allocations; --copies needs none",
         )
     return found if each else peaks(found)

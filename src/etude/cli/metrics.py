@@ -13,7 +13,9 @@ def metrics(
     path: JobPath,
     ran_on: RanOn = "",
     system: OnSystem = "",
-    traffic: Annotated[bool, typer.Option("--traffic", help="Who sends how much to whom, instead.")] = False,
+    traffic: Annotated[
+        bool, typer.Option("--traffic", help="Show the bytes sent between each pair of ranks instead.")
+    ] = False,
     timing: TimesFile = None,
     groups: GroupFile = None,
     workers: Workers = 0,
@@ -45,10 +47,10 @@ def metrics(
     if run is None and not system:
         raise no_times(path)
     if run is None:
-        say(f"note: no times were recorded: they are those of a simulation on {system}")
+        say(f"note: no times were recorded; they are from a simulation on {system}")
         run = simulated(job, system, cards.find(path))
     elif system:  # what --system meant here before there was --ran-on, for the scripts that say so
-        say("note: the run has times of its own, so --system is taken as --ran-on, which says so")
+        say("note: the run has recorded times, so --system is read as --ran-on; use --ran-on")
     card, is_device = run.card, ran_on in device_names()
     machine = (system if is_device else ran_on or system) or (card.hardware.system if card is not None else "")
     if machine:
@@ -58,6 +60,6 @@ def metrics(
     found = analyse.metrics(run, device=device)
     emit(found if json or csv else analyse.shown(found), json=json, csv=csv, md=md)
     if any(of_engine(trace) for trace in job.traces):
-        say("note: an engine's trace does not say when requests arrived, so that there is no ttft")
+        say("note: an engine's trace does not say when requests arrived, so TTFT is not shown")
     if card is None:
-        say(f"note: no card lies with this job, so nothing is known of its model; `etude card {path} --write`")
+        say(f"note: this job has no card, so its model is not known; `etude card {path} --write`")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from etude.predict.operators import Needs
 
 ops = typer.Typer(
-    help="A database of measured operators: what it lacks for a set of models, measure it, show, add, import",
+    help="A database of measured operators: find what is missing for a set of models, measure, show, add, import",
     no_args_is_help=True,
 )
 app.add_typer(ops, name="ops", rich_help_panel=RUN)
@@ -25,13 +25,16 @@ Models = Annotated[
 Db = Annotated[Path, typer.Option("--db", help="File of the database.")]
 DEFAULT = Path("operators.ops")
 DeviceName = Annotated[str, typer.Option("--device", "-d", help="Device: a name in the catalogue, or your own.")]
-Ways = Annotated[str, typer.Option("--tp", help="Numbers of tensor-parallel ranks: `1,2,4`.")]
-Train = Annotated[bool, typer.Option("--train", help="Training steps instead of serving.")]
-Tokens = Annotated[str, typer.Option(help="Tokens of prompts, or of samples; default: `128,512,2048,8192`.")]
-Batch = Annotated[str, typer.Option(help="Sequences that decode, or samples of a micro-batch; `1,4,16,64,256`, or 1.")]
-Keys = Annotated[str, typer.Option(help="Keys of each sequence that decodes; default: `512,2048,8192`.")]
-Recipe = Annotated[str, typer.Option("--stack", help="Stack whose recipe training follows.")]
-Repeats = Annotated[int, typer.Option(min=1, max=100, help="Times that each point is measured.")]
+Ways = Annotated[str, typer.Option("--tp", help="Tensor-parallel sizes: `1,2,4`.")]
+Train = Annotated[bool, typer.Option("--train", help="Keys of training steps instead of serving.")]
+Tokens = Annotated[str, typer.Option(help="Tokens per prompt or sample; default: `128,512,2048,8192`.")]
+Batch = Annotated[
+    str,
+    typer.Option(help="Decoding sequences, or samples of a micro-batch; default: `1,4,16,64,256`, or 1 for training."),
+]
+Keys = Annotated[str, typer.Option(help="Context length of each decoding sequence; default: `512,2048,8192`.")]
+Recipe = Annotated[str, typer.Option("--stack", help="Software stack whose recipe training follows.")]
+Repeats = Annotated[int, typer.Option(min=1, max=100, help="How often each point is measured.")]
 Backend = Annotated[str, typer.Option(help="Name of the backend whose kernels are measured.")]
 FLUSH = 64
 """Points after which the file is written."""
@@ -66,8 +69,8 @@ def missing(
     emit(found.by_op())
     say(f"{numbers['keys']:,} keys of {len(found.uses)} models and splits, {numbers['distinct']:,} distinct: "
         f"{numbers['saved_fraction']:.1%} saved")  # fmt: skip
-    say(f"{numbers['missing']:,} keys and {numbers['points_missing']:,} of {numbers['points']:,} points are missing: "
-        f"about {numbers['cost_s']:,.0f} s to measure")  # fmt: skip
+    say(f"{numbers['missing']:,} keys and {numbers['points_missing']:,} of {numbers['points']:,} points are missing; "
+        f"measuring them takes about {numbers['cost_s']:,.0f} s")  # fmt: skip
 
 
 @ops.command()
@@ -83,11 +86,12 @@ def measure(
     stack: Recipe = "eager",
     repeats: Repeats = 3,
     backend: Backend = "torch",
-    budget: Annotated[str, typer.Option(help="Time at most: `5m`; default: until all is measured.")] = "",
+    budget: Annotated[str, typer.Option(help="Time limit: `5m`; default: none.")] = "",
     plan_only: Annotated[
-        Path | None, typer.Option(help="Write the plan (JSON) and the worker beside it, for another machine.")
+        Path | None,
+        typer.Option(help="Only write the plan (JSON), and the worker script next to it, for another machine."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a plan that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing plan.")] = False,
     json: AsJson = False,
 ) -> None:
     """Measure what a database lacks for a set of models, with PyTorch on this machine, most valuable first
@@ -102,7 +106,7 @@ def measure(
     from etude.units import parse_time
 
     if not device:
-        raise UsageError("no device is named", hint="--device h200; for a machine of your own any name, as `my-cpu`")
+        raise UsageError("no device is named", hint="--device h200; for your own machine any name, such as `my-cpu`")
     budget_s = parse_time(budget) / 1e9 if budget else 0.0
     found = _needs(models, tp, db, device, train, tokens, batch, keys, stack, repeats)
     plan = found.plan(device, backend, budget_s=budget_s)
@@ -117,7 +121,7 @@ def measure(
 @ops.command()
 def show(
     db: Annotated[Path, typer.Argument(help="A database, or a profile folder.", show_default=False)],
-    op: Annotated[str, typer.Option(help="The points of one op: `linear`.")] = "",
+    op: Annotated[str, typer.Option(help="Show the points of one operator: `linear`.")] = "",
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,
@@ -194,14 +198,16 @@ def import_points(
     elif not path.exists():
         raise UsageError("there is no such file or folder", where=str(path))
     else:
-        hint = f"a folder with meta.yaml, or a CSV with {', '.join(VIDUR)}; `etude ops add` takes points of our worker"
-        raise UsageError("is of no tool that is known", where=str(path), hint=hint)
+        hint = f"a folder with meta.yaml, or a CSV with {', '.join(VIDUR)}; `etude ops add` reads points of the worker"
+        raise UsageError("is not in the format of a known tool", where=str(path), hint=hint)
     _put(db, [(path, table)], json)
 
 
 @ops.command()
 def contend(
-    rows: Annotated[Path, typer.Argument(help="CSV file: one row for each pair, or each number of cores held.")],
+    rows: Annotated[
+        Path, typer.Argument(help="CSV file: one row for each pair, or for each number of occupied cores.")
+    ],
     device: DeviceName = "h200",
     json: AsJson = False,
     csv: AsCsv = False,
@@ -237,7 +243,7 @@ for command in (ops_tiers.offload, ops_tiers.graph, ops_tiers.place):
 
 @ops.command()
 def kernels(
-    shapes: Annotated[list[str], typer.Argument(help="Products: `M,N,K`.", show_default=False)],
+    shapes: Annotated[list[str], typer.Argument(help="Shapes of matrix products: `M,N,K`.", show_default=False)],
     kernel: Annotated[list[str] | None, typer.Option(help="`product:w4a16:g128`, `product:lcma:auto`, ...")] = None,
     units: Annotated[str, typer.Option(help="Units of the device: `auto`, a name, or a split: `cpu+sme`.")] = "",
     device: DeviceName = "h200",
@@ -290,7 +296,7 @@ def _put(db: Path, tables: list[tuple[Path, Any]], json: bool) -> None:
 
     where = ", ".join(str(path) for path, _ in tables)
     added, rows = add_rows(db, pa.concat_tables([table for _, table in tables]), where=where)
-    say(f"{db}: {added:,} rows added, {rows:,} in all")
+    say(f"{db}: {added:,} rows added, {rows:,} in total")
     if json:
         emit({"added": added, "rows": rows}, json=True)
 
@@ -353,7 +359,7 @@ def _write_plan(plan: dict[str, Any], path: Path, force: bool) -> None:
     with writing(path, force=force) as temporary:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1))
     say(f"wrote {path} with {len(plan['points']):,} points, and {worker}")
-    say(f"there: python {worker.name} {path.name} -o points.csv; here: etude ops add points.csv --db FILE")
+    say(f"there run python {worker.name} {path.name} -o points.csv; then here: etude ops add points.csv --db FILE")
 
 
 def _measured(plan: dict[str, Any], db: Path, budget_s: float) -> dict[str, Any]:
@@ -374,11 +380,11 @@ def _measured(plan: dict[str, Any], db: Path, budget_s: float) -> dict[str, Any]
                     add_rows(db, numbers_of(waiting))
                     waiting = []
     except KeyboardInterrupt:
-        say("interrupted: what was measured is kept")
+        say("interrupted: measured points are kept")
     if waiting:
         add_rows(db, numbers_of(waiting))
     left = len(plan["points"]) - count - left_out
-    say(f"{db}: {count:,} points measured, {left_out:,} cannot be, {left:,} left")
+    say(f"{db}: {count:,} points measured, {left_out:,} not measurable, {left:,} left")
     return {"measured": count, "left_out": left_out, "left": left}
 
 

@@ -8,10 +8,11 @@ import typer
 from etude.errors import UsageError
 
 OpsFile = Annotated[
-    Path | None, typer.Option("--ops", help="Times from a database of operators, or a profile folder; see `etude ops`.")
+    Path | None,
+    typer.Option("--ops", help="Take times from a database of operators, or a profile folder; see `etude ops`."),
 ]
 OpsBackend = Annotated[
-    str, typer.Option("--ops-backend", help="Backend whose kernels are taken, where the database holds several.")
+    str, typer.Option("--ops-backend", help="Backend whose kernels are used, if the database has several.")
 ]
 
 
@@ -19,7 +20,7 @@ def ops_options(path: Path | None, backend: str) -> dict[str, Any]:
     """The options of a simulation with this database."""
     if path is None:
         if backend:
-            raise UsageError("--ops-backend is of a database of operators", hint="--ops FILE")
+            raise UsageError("--ops-backend needs a database of operators", hint="--ops FILE")
         return {}
     from etude.predict.operators import open_ops
 

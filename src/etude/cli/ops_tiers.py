@@ -11,9 +11,9 @@ from etude.errors import UsageError
 
 
 def offload(
-    rows: Annotated[Path, typer.Argument(help="CSV file of copies, files, checkpoints or streamed layers.")],
+    rows: Annotated[Path, typer.Argument(help="CSV file of measured copies, files, checkpoints or streamed layers.")],
     system: Annotated[
-        str, typer.Option("--system", "-s", help="Simulate there: its tiers and its link to the host.")
+        str, typer.Option("--system", "-s", help="Simulate there: the tiers and the host link of this system.")
     ] = ("h200-server"),
     json: AsJson = False,
     csv: AsCsv = False,
@@ -42,32 +42,38 @@ def offload(
 def graph(
     feature: Annotated[str, typer.Option(help="Bytes of a node's features: `4kB`.")],
     room: Annotated[
-        str, typer.Option("--memory", "--room", help="Memory of the host for features, or for sums that wait: `32GB`.")
+        str, typer.Option("--memory", "--room", help="Host memory for features, or for partial sums: `32GB`.")
     ],
-    nodes: Annotated[int, typer.Option(min=0, help="Nodes of a graph that is drawn.")] = 0,
-    edges: Annotated[int, typer.Option(min=0, help="Its edges: up to 2,000,000; a larger graph by its ratios.")] = 0,
-    file: Annotated[Path | None, typer.Option("--graph", help="CSV of edges instead: source,target.")] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Equal parts in which nodes are worked on.")] = 1,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of the network.")] = 2,
+    nodes: Annotated[int, typer.Option(min=0, help="Number of nodes of a random graph.")] = 0,
+    edges: Annotated[
+        int, typer.Option(min=0, help="Number of its edges, up to 2,000,000; describe a larger graph by its ratios.")
+    ] = 0,
+    file: Annotated[Path | None, typer.Option("--graph", help="CSV file of edges instead: source,target.")] = None,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of equal parts that are processed in turn.")] = 1,
+    layers: Annotated[int, typer.Option(min=1, help="Number of layers of the network.")] = 2,
     read: Annotated[str, typer.Option(help="`gather` pages, whole `partitions`, or `stream` all features.")] = "gather",
     policy: Annotated[
-        str, typer.Option(help="What leaves that memory: lru, lfu, pinned, belady, min_pending.")
+        str, typer.Option(help="Eviction policy of that memory: lru, lfu, pinned, belady, min_pending.")
     ] = "lru",
-    page: Annotated[str, typer.Option(help="Bytes of a page, for `gather`.")] = "4kB",
-    train: Annotated[bool, typer.Option("--train", help="A backward pass too.")] = False,
+    page: Annotated[str, typer.Option(help="Page size in bytes, for `gather`.")] = "4kB",
+    train: Annotated[bool, typer.Option("--train", help="Also run a backward pass.")] = False,
     regather: Annotated[bool, typer.Option("--regather", help="Gather again in the backward pass.")] = False,
-    locality: Annotated[float, typer.Option(help="Part of the edges inside a partition.")] = 0.5,
-    reach: Annotated[int, typer.Option(min=0, help="Partitions away that other edges begin; 0: anywhere.")] = 0,
-    exponent: Annotated[float, typer.Option(help="Degrees by a power law: `2.2`; 0: all nodes alike.")] = 0.0,
-    shuffle: Annotated[bool, typer.Option("--shuffle", help="Nodes in any order, not part by part.")] = False,
-    partitioner: Annotated[str, typer.Option(help="Parts by `order` of the nodes, or `greedy` by neighbours.")] = (
+    locality: Annotated[float, typer.Option(help="Fraction of the edges that stay inside a partition.")] = 0.5,
+    reach: Annotated[int, typer.Option(min=0, help="Distance in partitions that other edges reach; 0: anywhere.")] = 0,
+    exponent: Annotated[
+        float, typer.Option(help="Exponent of power-law degrees: `2.2`; 0: all nodes have the same degree.")
+    ] = 0.0,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Number the nodes at random, not partition by partition.")
+    ] = False,
+    partitioner: Annotated[str, typer.Option(help="Partition by `order` of the nodes, or `greedy` by neighbours.")] = (
         "order"
     ),
-    seed: Annotated[int, typer.Option(help="Seed of the graph.")] = 0,
-    system: Annotated[str, typer.Option("--system", "-s", help="Simulate there: its tier holds the features.")] = (
-        "h200-server"
-    ),
-    tier: Annotated[str, typer.Option(help="The tier.")] = "disk",
+    seed: Annotated[int, typer.Option(help="Random seed of the graph.")] = 0,
+    system: Annotated[
+        str, typer.Option("--system", "-s", help="Simulate there: a tier of this system holds the features.")
+    ] = ("h200-server"),
+    tier: Annotated[str, typer.Option(help="Name of the tier.")] = "disk",
     host: Annotated[str, typer.Option(help="Device of the catalogue whose memory gathers and sums.")] = "xeon-8480",
     json: AsJson = False,
 ) -> None:
@@ -87,7 +93,10 @@ def graph(
     given: dict[str, Any] = {"feature_bytes": parse_bytes(feature), "partitioner": partitioner}
     if file is not None:
         if nodes or edges or exponent or shuffle:
-            raise UsageError("a graph is read or drawn", hint="--graph, or --nodes, --edges and what they are drawn by")
+            raise UsageError(
+                "a graph is either read or drawn, not both",
+                hint="give --graph, or --nodes and --edges with the options of a random graph",
+            )
         drawn = Graph.read(file, partitions=partitions, **given)
     else:
         drawn = Graph(nodes=nodes, edges=edges, partitions=partitions, locality=locality, reach=reach,
@@ -109,12 +118,10 @@ def graph(
 
 def place(
     model: Annotated[str, typer.Argument(help="Name, Hugging Face id, YAML file or `config.json`.")],
-    room: Annotated[
-        str, typer.Option("--memory", "--room", help="Memory of the device that may be used: `2GiB,4GiB,8GiB`.")
-    ],
-    context: Annotated[int, typer.Option(min=1, help="Tokens whose keys and values are read.")] = 4096,
-    bits: Annotated[float, typer.Option(help="Bits of a weight; keys and values have 16.")] = 16.0,
-    buffers: Annotated[str, typer.Option(help="Part of it that is taken in any case.")] = "0.5GB",
+    room: Annotated[str, typer.Option("--memory", "--room", help="Usable device memory: `2GiB,4GiB,8GiB`.")],
+    context: Annotated[int, typer.Option(min=1, help="Context length in tokens.")] = 4096,
+    bits: Annotated[float, typer.Option(help="Bits per weight; keys and values have 16.")] = 16.0,
+    buffers: Annotated[str, typer.Option(help="Fraction of the memory that is used in any case.")] = "0.5GB",
     device: Annotated[
         str, typer.Option("--device", "-d", help="Device: a name in the catalogue, or your own.")
     ] = "rtx5090",

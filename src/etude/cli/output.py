@@ -38,7 +38,7 @@ def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = Fa
     """Prints `value` on stdout. In JSON a table is a list of objects, one a line, and a record is one object, whose
     members may be tables."""
     if json + csv + md > 1:
-        raise UsageError("only one of --json, --csv and --md can be had at a time")
+        raise UsageError("only one of --json, --csv and --md can be given")
     if json:
         _emit_json(value)
         return

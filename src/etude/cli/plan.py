@@ -14,7 +14,7 @@ EXAMPLE = """The plans of a model that fit a cluster, ranked by simulated step t
   etude plan llama3-405b --gpus 16384 --global-batch 2048 --system dgx-h100
   etude plan llama3-70b --gpus 64 --global-batch 128 --system dgx-h100 --tp 8
 
-What a flag says is kept; the rest is searched: `etude search MODEL` has more axes, scores and limits.
+Values given by flags are kept, the others are searched: `etude search MODEL` has more axes, scores and limits.
 Without `--global-batch` a step has a sample for each
 GPU, 16 Mi tokens at most.
 """
@@ -28,14 +28,14 @@ def plan(
     flags: dict[str, Any],
     model: ModelName = "",
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="YAML with what is fixed; flags go over it.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="YAML file with fixed values; flags override it.")] = None,
     system: Annotated[
         str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
     ] = "",
     stack: Annotated[
-        str, typer.Option(help="Software whose efficiency counts: `etude stacks` lists them.")
+        str, typer.Option(help="Software stack whose efficiency is used; `etude stacks` lists them.")
     ] = "default",
-    tries: Annotated[int, typer.Option(min=1, help="Plans that are simulated, the most promising first.")] = 24,
+    tries: Annotated[int, typer.Option(min=1, help="Number of plans to simulate, the most promising first.")] = 24,
     json: AsJson = False,
 ) -> int:
     from etude.errors import UsageError

@@ -107,7 +107,7 @@ def given_of(flags: dict[str, Any], path: Path | None, model: str = "") -> dict[
         given[keys[name]] = _numbers(name, value) if name in LISTS else value
     if "precision" not in given and (stored := stored_as(model)):
         given["precision"] = stored
-        say(f"note: precision {stored}, as the id says; --precision says otherwise")
+        say(f"note: precision {stored}, as the model id says; --precision overrides it")
     return given
 
 

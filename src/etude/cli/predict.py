@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from etude.predict.what_if import WhatIf
     from etude.transform.edits import Edit
 
-EXAMPLE = """How long a training step takes, or serving: generate and simulate in one
+EXAMPLE = """The time of a training step, or of serving: generate and simulate in one command
 
 [bold]Example[/bold]
 
@@ -31,9 +31,9 @@ EXAMPLE = """How long a training step takes, or serving: generate and simulate i
   etude predict --sections distill.yaml --gpus 64 --system dgx-h100
   etude predict qwen3-8b --serve --tp 2 --prefill 4096 --decode 256 --batch 32 --system dgx-h100
 
-With `--stack` the stack's recipe says what the plan leaves open, and the output lists what it said. Without,
+With `--stack` the stack's recipe fills in what the plan leaves open, and the output lists these values. Without,
 the plan is as given, and kernels are as efficient as those of the default stack; `--stack none` takes the
-device as the catalogue has it.
+device as it is in the catalogue.
 """
 
 
@@ -47,18 +47,20 @@ def predict(
     simulation: dict[str, Any],
     model: ModelName = "",
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="YAML file with the plan; flags override it.")] = None,
     system: Annotated[
         str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
     ] = "",
-    stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
-    rows: Annotated[Path | None, typer.Option(help="CSV of measured steps: predict each of its rows.")] = None,
+    stack: Annotated[str, typer.Option(help="Software stack: a name that `etude stacks` lists, or a YAML file.")] = "",
+    rows: Annotated[Path | None, typer.Option(help="CSV file of measured steps: predict each of its rows.")] = None,
     ops: OpsFile = None,
     backend: OpsBackend = "",
     edit: WhatIfEdits = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Simulate with so many seeds of the jitter: means are shown.")] = 1,
-    memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
-    energy: Annotated[bool, typer.Option("--energy", help="Power and energy too; `etude energy` has more.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Simulate with this many seeds of the jitter and show means.")] = 1,
+    memory_check: Annotated[bool, typer.Option(help="Refuse plans that do not fit the memory of the device.")] = True,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Also show power and energy; `etude energy` shows more.")
+    ] = False,
     serve: Serve = False,
     requests: Requests = None,
     draft: Draft = "",
@@ -67,14 +69,14 @@ def predict(
     json: AsJson = False,
 ) -> int:
     if ops is not None and (rows is not None or sections is not None):
-        raise UsageError("--ops is of one model's step, or of serving", hint="leave away --rows or --sections")
+        raise UsageError("--ops applies only to one model's step, or to serving", hint="leave out --rows or --sections")
     if energy and (rows is not None or sections is not None or serve or edit or seeds > 1):
-        raise UsageError("--energy is of one model's training steps", hint="`etude energy` takes the others")
+        raise UsageError("--energy applies only to one model's training steps", hint="use `etude energy` for others")
     served = simulation.keys() & {"kernel", "units"} if serve else set[str]()
     apart = [f"--{name.replace('_', '-')}" for name in simulation if name not in served] + ["--seeds"] * (seeds > 1)
     apart += ["--edit"] * (bool(edit) and sections is None)
     if apart and (rows is not None or sections is not None or serve):
-        raise UsageError(f"{apart[0]} is of one model's training steps", hint="leave it away")
+        raise UsageError(f"{apart[0]} applies only to one model's training steps", hint="leave it out")
     if rows is not None:
         return _rows(rows, stack, json=json)
     if not system:
@@ -88,7 +90,7 @@ def predict(
         raise UsageError("no model is given", hint="etude predict llama3-8b --system dgx-h100")
     if serve:
         if stack:
-            raise UsageError("--stack is of training steps", hint="leave it away with --serve")
+            raise UsageError("--stack applies only to training steps", hint="leave it out with --serve")
         asked = Asked(model, hf, flags, serving, plan, requests, draft, system, memory="", name="")
         options = options_given(simulation) | ops_options(ops, backend)
         emit(predicted(asked, check=memory_check, json=json, **options), json=json)
@@ -172,12 +174,12 @@ def _shown(found: "Prediction") -> dict[str, Any]:
     from etude.units import format_bytes, format_time
 
     band = found.summary().get("error_band")
-    error = {"error to expect": _error(band)} if band else {}
+    error = {"expected error": _error(band)} if band else {}
     return {
         "step": format_time(found.step_time_ns),
-        "tokens/s on a GPU": round(found.tokens_per_s_per_gpu, 1),
+        "tokens/s per GPU": round(found.tokens_per_s_per_gpu, 1),
         "model FLOP/s utilisation": f"{found.mfu:.1%}",
-        "memory at most": format_bytes(found.generated.memory_peak_bytes),
+        "peak memory": format_bytes(found.generated.memory_peak_bytes),
         "stack": found.stack.name if found.stack else "none",
         **error,
         **_of_pipeline(found),
@@ -218,7 +220,7 @@ def _of_pipeline(found: "Prediction") -> dict[str, Any]:
     return (
         {
             "bubble of the schedule": f"{figures['bubble']:.1%}",
-            "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on a rank",
+            "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on one rank",
         }
         | stale
         | shown
@@ -234,7 +236,7 @@ def _of_lengths(found: "Prediction") -> dict[str, Any]:
         "samples/s": round(figures["samples_per_s"], 2),
         "samples": f"{figures['samples']:,} in {figures['steps']} steps{left}",
         "padding": f"{figures['padding']:.1%}",
-        "fullest rank over the mean": f"+{figures['imbalance']:.1%}",
+        "fullest rank relative to the mean": f"+{figures['imbalance']:.1%}",
     }
 
 
@@ -255,7 +257,8 @@ def _rows(path: Path, stack: str, *, json: bool) -> int:
         import numpy as np
 
         half, most = np.percentile(errors, [50, 90])
-        say(f"{len(errors)} rows predicted, {len(found) - len(errors)} refused, {len(given) - len(found)} no training;"
+        say(f"{len(errors)} rows predicted, {len(found) - len(errors)} rejected, {len(given) - len(found)} not "
+            "training;"
             f" error {half:.1%} at the median, {most:.1%} at the 90th percentile")  # fmt: skip
     return 0
 

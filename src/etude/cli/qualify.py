@@ -27,15 +27,15 @@ def qualify(
     measured: Annotated[
         Path | None, typer.Option("--measured", help="Take the figures of this file instead of measuring.")
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="What the node is called; by default as the file.")] = "",
+    name: Annotated[str, typer.Option("--name", help="Name of the node; by default that of the file.")] = "",
     processes: Annotated[
-        int | None, typer.Option(min=0, help="Processes of the collectives; 0: none. By default one a GPU, or 2.")
+        int | None, typer.Option(min=0, help="Processes of the collectives; 0: none. By default one per GPU, or 2.")
     ] = None,
-    job: Annotated[Path | None, typer.Option("--job", help="Replay the communication of this job as well.")] = None,
+    job: Annotated[Path | None, typer.Option("--job", help="Also replay the communication of this job.")] = None,
     repetitions: Annotated[int, typer.Option(min=3, help="Repetitions of each micro job.")] = 9,
-    seconds: Annotated[float, typer.Option(help="Least length of a repetition.")] = 0.1,
-    least: Annotated[float, typer.Option("--least", min=0, help="Slow-down from which a part is named.")] = 0.05,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    seconds: Annotated[float, typer.Option(help="Minimum duration of a repetition.")] = 0.1,
+    least: Annotated[float, typer.Option("--least", min=0, help="Slowdown from which a part is reported.")] = 0.05,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> None:
     """Is this node as fast as others, and as it was? Micro jobs, ranked; slow GPUs, links, hosts; exit code 1 if so
@@ -51,7 +51,7 @@ def qualify(
     past = read_node(baseline) if baseline is not None else None
     if measured is not None:
         if out is not None or job is not None:
-            raise UsageError("--measured takes figures that are there already", hint="leave out --out and --job")
+            raise UsageError("--measured reads existing figures", hint="leave out --out and --job")
         node = read_node(measured)
     else:
         _check_out(out, force)
@@ -69,7 +69,7 @@ def qualify(
         if found.findings:
             emit(found.findings)
     if found.uncertain:
-        say(f"uncertain, lower by no more than it varies: {', '.join(found.uncertain)}")
+        say(f"uncertain, slower by no more than the variation: {', '.join(found.uncertain)}")
     mine = [finding for finding in found.findings if finding["node"] == node.name]
     if mine:
         first = mine[0]

@@ -9,7 +9,7 @@ from etude.errors import UsageError
 if TYPE_CHECKING:
     from etude.model.job import Job
 
-Ranks = Annotated[str, typer.Option("--ranks", help="Only these: `0-3,7`.")]
+Ranks = Annotated[str, typer.Option("--ranks", help="Only these ranks: `0-3,7`.")]
 
 
 def ranks_of(text: str, job: "Job") -> list[int] | None:
@@ -22,7 +22,7 @@ def ranks_of(text: str, job: "Job") -> list[int] | None:
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UsageError(f"--ranks: `{part}` is not a rank or a range", hint="0-3,7")
         if dash and int(last) - int(first) > job.world_size:
-            raise UsageError(f"--ranks: `{part}` is more than the job's {job.world_size:,} ranks")
+            raise UsageError(f"--ranks: `{part}` is beyond the job's {job.world_size:,} ranks")
         found.update(range(int(first), int(last if dash else first) + 1))
     for rank in sorted(found):
         job.index(rank)

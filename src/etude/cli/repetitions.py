@@ -60,7 +60,9 @@ def opened_runs(path: Path, workers: int, system: str = "", times: Path | None =
     """The runs at a place, each with its own."""
     places = runs_at(path)
     if len(places) > 1 and times is not None:
-        raise UsageError("times of a file are of one run", where=str(path), hint=f"name one of {len(places)} runs")
+        raise UsageError(
+            "a file of times belongs to one run", where=str(path), hint=f"give one of the {len(places)} runs"
+        )
     found = [(place, open_run(place, None, workers, system, times)) for place in places]
     _refuse_ranks(path, [run for _, run in found])
     return found
@@ -71,8 +73,8 @@ def _refuse_ranks(path: Path, runs: "list[Run]") -> None:
     ranks = {int(rank) for run in runs for rank in run.job.ranks}
     alone = all(len(run.job.ranks) == 1 and run.job.world_size > 1 for run in runs)
     if len(runs) > 1 and alone and len(ranks) == len(runs):
-        raise UsageError("these are ranks of one run, and not runs", where=str(path),
-                         hint="call them `run.rank0.json`, `run.rank1.json`, ...")  # fmt: skip
+        raise UsageError("these are ranks of one run, not several runs", where=str(path),
+                         hint="name the files `run.rank0.json`, `run.rank1.json`, ...")  # fmt: skip
 
 
 def sampled(place: Path, run: "Run", device: "Device | None", *, memory: bool) -> "Sampled":

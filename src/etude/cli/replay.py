@@ -29,38 +29,37 @@ def replay(
     ranks: Ranks = "",
     only: Annotated[
         Only | None,
-        typer.Option(help="`compute` leaves communication out; `etude replay communication` plays it alone."),
+        typer.Option(help="`compute` skips communication; `etude replay communication` replays it alone."),
     ] = None,
-    iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are played.")] = 10,
-    warmup: Annotated[int, typer.Option(min=0, help="Iterations before those that count.")] = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are replayed.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Warm-up iterations that are not measured.")] = 3,
     speed: Annotated[
-        Speed, typer.Option(help="As fast as possible, or no call before its recorded moment.")
+        Speed, typer.Option(help="As fast as possible, or no call before its recorded time.")
     ] = Speed.FLAT_OUT,
     host: Annotated[
         Host | None,
         typer.Option(
-            help="Calls follow at once, or when the recorded host made them, less the profiler's share; by default "
+            help="Make calls immediately one after another, or at the times of the recorded host without the "
+            "profiler's overhead; by default "
             "`recorded` for a recording of a GPU on a GPU, of a CPU on a CPU."
         ),
     ] = None,
     cuda_graph: Annotated[
         bool, typer.Option("--cuda-graph", help="Launch all steps of an iteration as one CUDA graph.")
     ] = False,
-    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`; by default CUDA where it is.")] = "",
+    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`; by default CUDA where available.")] = "",
     backend: Annotated[str, typer.Option(help="Backend of communication: `gloo` or `nccl`.")] = "gloo",
-    threads: Annotated[int, typer.Option(min=0, help="Threads of an operator on a CPU; 0: as recorded.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Threads per operator on a CPU; 0: as recorded.")] = 0,
     unprofiled: Annotated[
         str, typer.Option(help="Time of a step without the profiler, such as 41ms; `etude collect` measures it.")
     ] = "",
     trust_code: Annotated[
         bool,
-        typer.Option("--trust-code", help="Run compiled code in a recording that somebody else made."),
+        typer.Option("--trust-code", help="Run compiled code of a recording that was not made on this machine."),
     ] = False,
     plan: Annotated[
         Path | None,
-        typer.Option(
-            help="Write program files into this folder and play nothing; `python -m etude.replay` plays them."
-        ),
+        typer.Option(help="Only write program files into this folder; `python -m etude.replay` replays them."),
     ] = None,
     force: Force = False,
     json: AsJson = False,
@@ -87,7 +86,7 @@ def replay(
     with progress("planning"):
         programs = plan_job(job, ranks_of(ranks, job) if ranks else None, recording=path, trust_code=trust_code)
     if any(program.about.get("code_left_out") for program in programs):
-        say("compiled code of this recording was not made here and does not run: --trust-code runs it")
+        say("compiled code of this recording was not made on this machine and is not run; --trust-code runs it")
     if known_ns is not None:
         for program in programs:
             program.about["unprofiled_step_ns"] = known_ns
@@ -135,7 +134,7 @@ def _play(
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         if len(programs) > 1 and not options.only:
-            with progress(f"playing {len(programs)} ranks"):
+            with progress(f"replaying {len(programs)} ranks"):
                 results = play_together(programs, options, out=folder, backend=backend)
         else:
             results = []
@@ -157,7 +156,7 @@ def _tell_plan(programs: "list[Program]", found: dict[str, Any], path: Path, as_
         emit({"coverage": coverage, "stand_ins": found["stand_ins"], "ranks": len(programs), "steps": steps}, json=True)
         return
     emit({"ranks": len(programs), "steps of programs": steps} | _covered(found))
-    say(f"nothing was played; with PyTorch installed: etude replay {path} -o replayed/")
+    say(f"nothing was replayed; with PyTorch installed: etude replay {path} -o replayed/")
 
 
 def _covered(found: dict[str, Any]) -> dict[str, Any]:
@@ -179,12 +178,12 @@ def _tell(result: dict[str, Any], as_json: bool) -> None:
         if step[what]:
             rows[f"step, {what}"] = f"{step[what] / 1e6:.3f} ms"
     if step["unprofiled"]:
-        rows["replayed against unprofiled"] = f"{100 * (step['replayed'] / step['unprofiled'] - 1):+.1f}%"
+        rows["replayed compared with unprofiled"] = f"{100 * (step['replayed'] / step['unprofiled'] - 1):+.1f}%"
     rows |= _covered(result["coverage"] | {"stand_ins": result["stand_ins"]})
     rows |= {"iterations": result["iterations"], "ready after": f"{result['ready_s']:.1f} s",
              "peak memory of the process": f"{result['peak_rss_bytes'] / 1e6:.0f} MB"}  # fmt: skip
     emit(rows)
     for failure in result["failures"][:5]:
-        say(f"not called: {failure}")
+        say(f"calls that failed:  {failure}")
     for note in result["notes"]:
         say(note)

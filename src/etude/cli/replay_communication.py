@@ -31,18 +31,18 @@ def replay_communication(
         Path | None, typer.Option("--out", "-o", help="The folder for the replayed run; `etude compare` takes it.")
     ] = None,
     ranks: Ranks = "",
-    processes: Annotated[int, typer.Option(min=0, help="Processes to start; 0: one for each rank.")] = 0,
+    processes: Annotated[int, typer.Option(min=0, help="Number of processes to start; 0: one per rank.")] = 0,
     sizes: Annotated[
-        Sizes, typer.Option(help="Where groups lose ranks: whole buffers as recorded, or the share of each member.")
+        Sizes, typer.Option(help="Sizes if groups lose ranks: whole buffers as recorded, or the share of each member.")
     ] = Sizes.KEPT,
     backend: Annotated[str, typer.Option(help="Backend of communication: `gloo` or `nccl`.")] = "gloo",
     speed: Annotated[
-        Speed, typer.Option(help="As fast as possible, or no call before its recorded moment.")
+        Speed, typer.Option(help="As fast as possible, or no call before its recorded time.")
     ] = Speed.FLAT_OUT,
-    iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are played.")] = 10,
-    warmup: Annotated[int, typer.Option(min=0, help="Iterations before those that count.")] = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are replayed.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Warm-up iterations that are not measured.")] = 3,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Check every call against the trace.")] = True,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which a call has failed.")] = 120.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Timeout of a call in seconds.")] = 120.0,
     force: Force = False,
     json: AsJson = False,
 ) -> None:
@@ -108,10 +108,10 @@ def play_communication(job: "Job", options: CommunicationOptions) -> None:
 def check_processes(ranks: int, world: int, processes: int) -> None:
     """More ranks than processes, or fewer, before any work."""
     if processes and processes != ranks:
-        hint = f"--ranks 0-{processes - 1} plays {processes} of them, in groups without the others"
-        raise UsageError(f"{ranks} ranks for {processes} processes", where="--processes", hint=hint)
+        hint = f"--ranks 0-{processes - 1} replays {processes} of them, in groups without the others"
+        raise UsageError(f"{ranks} ranks but {processes} processes", where="--processes", hint=hint)
     if not processes and ranks > MOST and "TORCHELASTIC_RUN_ID" not in os.environ:
-        hint = "--ranks 0-3 plays four of them, in groups without the others; --processes N takes so many"
+        hint = "--ranks 0-3 replays four of them, in groups without the others; --processes N starts N processes"
         raise UsageError(f"{ranks} processes on this machine", where="--ranks", hint=hint)
 
 
@@ -139,11 +139,11 @@ def _tell(job: "Job", options: CommunicationOptions, planned: Any, programs: Any
     if figures["groups"]:
         alone = sum(entry["count"] for entry in figures["stand_ins"])
         here = f"{len(results)} of {job.world_size} ranks have a process"
-        say(f"note: {here}; sizes are {figures['sizes']}; {alone} calls with nobody else are left out")
+        say(f"note: {here}; sizes are {figures['sizes']}; {alone} calls without other members are left out")
     checked = figures["verified"]
     if checked:
         seen = f"{checked['by_flight_recorder']} seen by the Flight Recorder, {checked['at_call']} at the call"
-        say(f"{checked['calls']} calls an iteration held against the trace: {seen}")
+        say(f"{checked['calls']} calls per iteration compared with the trace: {seen}")
     step = figures["step_ns"]
     recorded = f", recorded step {format_time(step['recorded'])}" if step["recorded"] else ""
     played = f"{len(results)} processes, {len(step['iterations'])} iterations"

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 def report(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="A job, a profiler trace or a served stream; two runs are compared.", show_default=False),
+        typer.Argument(
+            help="A job, a profiler trace or a served stream; two runs are compared on one page.", show_default=False
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Heading of the page; by default the name of the input.")] = "",
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Title of the page; by default the name of the input.")] = "",
     ran_on: RanOn = "",
     system: OnSystem = "",
     timing: TimesFile = None,
     edit: WhatIfEdits = None,
     groups: GroupFile = None,
     workers: Workers = 0,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
 ) -> None:
     """One HTML page about a run: what happened, why, and where the time goes; it opens offline
 
@@ -57,9 +59,9 @@ def report(
         _served(paths, out, title, force=force)
         return
     if len(paths) > 2:
-        raise UsageError("a page is about one run or two", hint="etude report measured/ simulated/ -o compare.html")
+        raise UsageError("a page shows one run or two", hint="etude report measured/ simulated/ -o compare.html")
     if edit and (len(paths) > 1 or timing is not None):
-        raise UsageError("--edit shows one job before and after", hint="one path, and no --timing")
+        raise UsageError("--edit shows one job before and after", hint="give one path, and no --timing")
     runs = (
         before_and_after(open_job(paths[0], groups, workers), edit, system, title or plain(paths[0]))
         if edit
@@ -92,7 +94,7 @@ def _served(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
     from etude.view.page import render
 
     if len(paths) > 1:
-        raise UsageError("a page is about one served stream", hint="etude report served/ -o serve.html")
+        raise UsageError("a page shows one served stream", hint="etude report served/ -o serve.html")
     found = read_served(paths[0])
     compose = workflow_page if "sessions" in found.tables else served_page
     with writing(out, force=force) as place:
@@ -113,7 +115,7 @@ def _fleet(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
 
     found = [(plain(path), read_fleet(path)) for path in paths]
     if len({("rounds" in folder.tables, folder.record.get("kind")) for _, folder in found}) > 1:
-        raise UsageError("fleets of different kinds do not go on one page", hint="a page for each")
+        raise UsageError("fleets of different kinds cannot be shown on one page", hint="write one page for each")
     with writing(out, force=force) as place:
         runs = [(name, folder.record, folder.tables) for name, folder in found]
         page = fleet_page(runs, title=title or " and ".join(name for name, _ in found), made_by=f"Etude {__version__}")
@@ -132,7 +134,7 @@ def before_and_after(job: "Job", edits: list[str], system: str, name: str) -> "l
 
     asked, machine = edits_of(edits), system or "dgx-h100"
     if not system:
-        say(f"note: no system is given: recorded times are kept, and what has none takes that of {machine}")
+        say(f"note: no system is given: recorded times are kept, and nodes without a time take that of {machine}")
     times = "modelled" if system else "recorded"
     on = grown(open_system(machine), machine, job.world_size)
     timed = with_durations(job, on.device)

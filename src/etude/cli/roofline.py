@@ -12,8 +12,8 @@ from etude.cli.runs import OnSystem, RanOn, TimesFile, open_run, show
 def roofline(
     path: JobPath,
     ran_on: RanOn = "",
-    utilisation: Annotated[bool, typer.Option("--utilisation", help="MFU and HFU of each rank instead.")] = False,
-    model_flops: Annotated[str, typer.Option("--model-flops", help="What the model needs on a rank, e.g. `12T`.")] = "",
+    utilisation: Annotated[bool, typer.Option("--utilisation", help="Show MFU and HFU of each rank instead.")] = False,
+    model_flops: Annotated[str, typer.Option("--model-flops", help="Model FLOPs per rank, e.g. `12T`.")] = "",
     top: Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")] = 0,
     system: OnSystem = "",
     timing: TimesFile = None,
@@ -36,7 +36,7 @@ def roofline(
     from etude.units import format_time, parse_count
 
     if utilisation and not ran_on and not system:
-        raise UsageError("utilisation is of a device, and none is given", hint="--ran-on h200")
+        raise UsageError("utilisation needs a device, and none is given", hint="--ran-on h200")
     run = open_run(path, groups, workers, system, timing)
     on = device_of(run.job, ran_on or system) if ran_on or system else None
     if utilisation and on is not None:
@@ -48,4 +48,4 @@ def roofline(
     if missing := analyse.not_known(run).to_pylist():
         time = format_time(sum(row["time_ns"] for row in missing))
         names = ", ".join(row["name"] for row in missing[:3]) + (", ..." if len(missing) > 3 else "")
-        say(f"note: neither FLOPs nor bytes are known of {time} of device work: {names}")
+        say(f"note: neither FLOPs nor bytes are known for {time} of device work: {names}")

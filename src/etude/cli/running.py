@@ -107,7 +107,7 @@ def _say(problem: Exception) -> tuple[str, int]:
     if isinstance(problem, MemoryError):
         return "out of memory", 2
     text = f"{type(problem).__name__}: {problem}".rstrip(": ")
-    return f"{text}\nhint: this is a fault in etude; ETUDE_DEBUG=1 shows where it happened", 2
+    return f"{text}\nhint: this is a bug in etude; ETUDE_DEBUG=1 shows where it happened", 2
 
 
 def _hang_up() -> int:

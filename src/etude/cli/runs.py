@@ -28,14 +28,14 @@ RanOn = Annotated[
     typer.Option(
         "--ran-on",
         "--device",
-        help="What the run ran on: a device (`h100`) or a system (`dgx-h100`); by default what the run says.",
+        help="The hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in the run.",
     ),
 ]
 TimesFile = Annotated[
     Path | None, typer.Option("--timing", help="Times of the nodes, as `etude simulate --timing` writes them.")
 ]
 CountedAs = Annotated[
-    str, typer.Option("--as", help="Count what `hta` (HolisticTraceAnalysis) or `tracelens` count; by default `etude`.")
+    str, typer.Option("--as", help="Count as `hta` (HolisticTraceAnalysis) or `tracelens` does; by default `etude`.")
 ]
 
 
@@ -74,7 +74,7 @@ def no_times(path: Path) -> UsageError:
     return UsageError(
         "no times were recorded in this job",
         where=str(path),
-        hint="--system dgx-h100 analyses it as simulated there, --timing FILE takes times from a file",
+        hint="--system dgx-h100 simulates it there, --timing FILE reads times from a file",
     )
 
 
@@ -87,7 +87,9 @@ def find_run(
     from etude.store.times import read_timing
 
     if system and times is not None:
-        raise UsageError("times are wanted from a file and from a simulation", hint="one of --timing and --system")
+        raise UsageError(
+            "times cannot come both from a file and from a simulation", hint="give one of --timing and --system"
+        )
     job, card = open_job(path, groups, workers, ray=ray), cards.find(path)
     if times is not None:
         return job, Run(job, read_timing(job, times), card=card)
@@ -99,7 +101,7 @@ def find_run(
     for note in job.notes[:NOTES]:
         say(f"note: rank {note.rank}: {note.what}")
     if len(job.notes) > NOTES:
-        say(f"note: {len(job.notes) - NOTES:,} more such notes; `etude info` has all")
+        say(f"note: {len(job.notes) - NOTES:,} more such notes; `etude info` lists all")
     return job, None if job.timing is None else Run(job, job.timing, card=card)
 
 
@@ -111,7 +113,7 @@ def tell_absent(job: "Job") -> None:
 
     absent = np.setdiff1d(np.arange(job.world_size), job.ranks)
     if len(absent):
-        say(f"note: {len(job):,} of the {job.world_size:,} ranks of this run are here; missing: {ranges(absent)}")
+        say(f"note: {len(job):,} of the {job.world_size:,} ranks of this run are present; missing: {ranges(absent)}")
 
 
 def _recorded_beside(path: Path, workers: int) -> "Job | None":
@@ -123,7 +125,7 @@ def _recorded_beside(path: Path, workers: int) -> "Job | None":
     except UsageError:  # several runs: which one is meant is not ours to say
         return None
     if job is not None:
-        say(f"note: the job in {path} has no times; analysed is what the profiler recorded, beside it")
+        say(f"note: the job in {path} has no times; the profiler's recording next to it is analysed instead")
     return job
 
 
@@ -150,7 +152,7 @@ def grown(found: "System", name: str, ranks: int) -> "System":
     taken = found.for_ranks(ranks) if name in system_names() else found
     if taken is not found:
         shape = "x".join(str(level.size) for level in taken.levels)
-        say(f"note: `{found.name}` is taken with {len(taken):,} devices ({shape}) instead of {len(found):,}")
+        say(f"note: `{found.name}` is used with {len(taken):,} devices ({shape}) instead of {len(found):,}")
     return taken
 
 

@@ -21,9 +21,10 @@ EXAMPLE = """The best of a space of designs: plans, placements, cuts, mixes; sco
   etude search llama3-8b --over "gpus=8|16|32,tp=1|2,zero" --system dgx-h100 --global-batch 32 --limit memory=60GB
   etude search space.yaml --set "axes={tp: [1, 2, 4, 8]}" -j 0 --json
 
-A space is a YAML file: `search:` says what is chosen, the other keys say of what, `score` by what, and `limits` within
-what. `docs/search.md` shows one of each kind. With the name of a model instead, its plans are searched: what a
-flag says is kept, `--over` names the axes. The result says what was left out, and why.
+A space is a YAML file: `search:` gives the kind of choice, `score` the objective, `limits` the constraints, and the
+other keys describe what is chosen. `docs/search.md` shows one of each kind. With the name of a model instead, its
+plans are searched: values given by flags are kept, `--over` names the axes. The result says which candidates were
+left out, and why.
 """
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
 """Columns of a table of plans beside its axes."""
@@ -41,7 +42,7 @@ def search(
     over: Annotated[
         str,
         typer.Option(
-            help="Axes, with their values or the usual ones: `tp=1|2|4,pp,zero`; fields of a plan, `gpus`, `system`, "
+            help="Axes, with given values or the usual ones: `tp=1|2|4,pp,zero`; fields of a plan, `gpus`, `system`, "
             "and `placement`, which places the ranks of the best three plans. "
             "Default: all axes that change speed or memory much.",
             rich_help_panel=OF_MODELS,
@@ -58,7 +59,8 @@ def search(
     limit: Annotated[
         list[str] | None,
         typer.Option(
-            help="Most of a score (least of tokens and mfu): `memory=80GB`. Default: the memory of the device.",
+            help="Upper limit of a score (lower limit of tokens and mfu): `memory=80GB`. Default: the memory of the "
+            "device.",
             rich_help_panel=OF_MODELS,
         ),
     ] = None,
@@ -69,38 +71,43 @@ def search(
         ),
     ] = "",
     stack: Annotated[
-        str, typer.Option(help="Software: a name that `etude stacks` lists, or a file.", rich_help_panel=OF_MODELS)
+        str,
+        typer.Option(help="Software stack: a name that `etude stacks` lists, or a file.", rich_help_panel=OF_MODELS),
     ] = "",
     network: Annotated[
         str,
         typer.Option(
-            help="analytic; links or flow, where placement matters. Default: analytic; flow with `--over placement`.",
+            help="analytic; or links or flow, if placement matters. Default: analytic; flow with `--over placement`.",
             rich_help_panel=OF_MODELS,
         ),
     ] = "",
     price: Annotated[
         list[str] | None,
-        typer.Option(help="Dollars of a device and hour: `2.5`, or `dgx-h100=2.5`.", rich_help_panel=OF_MODELS),
+        typer.Option(
+            help="Price of a device in dollars per hour: `2.5`, or `dgx-h100=2.5`.", rich_help_panel=OF_MODELS
+        ),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(help="YAML with what is fixed; flags go over it.", rich_help_panel=OF_MODELS)
+        Path | None, typer.Option(help="YAML file with fixed values; flags override it.", rich_help_panel=OF_MODELS)
     ] = None,
     hf: Annotated[
         Path | None,
         typer.Option(help="A Hugging Face `config.json` instead of a model's name.", rich_help_panel=OF_MODELS),
     ] = None,
     change: Annotated[
-        list[str] | None, typer.Option("--set", help="Key of the file with another value: `score=cost`; YAML.")
+        list[str] | None, typer.Option("--set", help="Override a key of the file: `score=cost`; the value is YAML.")
     ] = None,
-    method: Annotated[str, typer.Option(help="all, dp, greedy, anneal, ilp, lp, joint; default: what suits.")] = "",
-    again: Annotated[str, typer.Option(help="Search again so often as links change: `every=10s`.")] = "",
-    workers: Annotated[int, typer.Option("--workers", "-j", min=0, help="Processes; 0: as many as cores.")] = 1,
+    method: Annotated[
+        str, typer.Option(help="all, dp, greedy, anneal, ilp, lp, joint; default: chosen by the kind of space.")
+    ] = "",
+    again: Annotated[str, typer.Option(help="Search again at intervals, as links change: `every=10s`.")] = "",
+    workers: Annotated[int, typer.Option("--workers", "-j", min=0, help="Number of processes; 0: one per core.")] = 1,
     ray: Annotated[str, typer.Option(help="`auto`, or the address of a Ray cluster.")] = "",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder to keep what was found; a search goes on from there.")
+        Path | None, typer.Option("--out", "-o", help="Folder for the results; a later search continues from there.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of methods that draw.")] = 0,
-    top: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random methods.")] = 0,
+    top: Annotated[int, typer.Option(min=1, help="Number of rows of the table.")] = 10,
     json: AsJson = False,
 ) -> int:
     from etude.search import Asked, read_space, solve
@@ -114,12 +121,13 @@ def search(
     if space.endswith((".yaml", ".yml")) and "--system" not in said and "--over" not in said:
         if said:
             raise UsageError(
-                f"{said[0]} is of a search over plans of a model", hint="--set KEY=VALUE changes a file's keys"
+                f"{said[0]} applies only to a search over plans of a model",
+                hint="--set KEY=VALUE changes a file's keys",
             )
         found = solve(read_space(space, _changed(change or [])), asked)
     else:
         if change:
-            raise UsageError("--set changes keys of a file", where="--set", hint="flags say what is fixed")
+            raise UsageError("--set changes keys of a file", where="--set", hint="use flags for fixed values")
         found = _plans(space, hf, given_of(flags, plan, space), asked, over=over, score=score, limit=limit or [],
                        system=system, stack=stack, network=network, price=price or [])  # fmt: skip
     _tell(found, top, json, out)
@@ -135,7 +143,9 @@ def _plans(
     from etude.search.plans import parse_over, solved, space_of
 
     if not model and hf is None:
-        raise UsageError("no model and no space is given", hint="etude search llama3-8b --gpus 16 --system dgx-h100")
+        raise UsageError(
+            "neither a model nor a space is given", hint="etude search llama3-8b --gpus 16 --system dgx-h100"
+        )
     name = str(hf / "config.json" if hf.is_dir() else hf) if hf is not None else model
     scores = [one.strip() for one in score.split(",") if one.strip()]
     limits = dict(_pair(text, "--limit", "memory=80GB") for text in limit)
@@ -192,7 +202,7 @@ def _tell(found: "Found", top: int, as_json: bool, out: Path | None) -> None:
         rows = [{name: row[name] for name in kept} for row in rows]
     emit([_shown(row) for row in rows])
     if flags := found.best.get("flags"):
-        say(f"the best: {flags}")
+        say(f"best: {flags}")
     for note in found.notes:
         say(note)
     why = "".join(f", {count:,} {reason}" for reason, count in found.pruned.items())

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 SectionsFile = Annotated[
     Path | None, typer.Option("--sections", help="YAML with several models as one job: encoder and LLM, teacher and "
-                              "student. `--gpus` goes over the file's; each section has its own plan.")
+                              "student. `--gpus` overrides the value in the file; each section has its own plan.")
 ]  # fmt: skip
 Mix = Annotated[
-    str, typer.Option(help="With --sections: part of the samples that a section is active for, `image:0.3,audio:0.1`.")
+    str,
+    typer.Option(help="With --sections: fraction of the samples for which a section is active, `image:0.3,audio:0.1`."),
 ]
 
 
@@ -31,7 +32,7 @@ def opened(path: Path, mix: str, flags: dict[str, Any], others: list[object]) ->
     given = [name for name in flags if name != "gpus"]
     if given or any(others):
         what = f"--{given[0].replace('_', '-')}" if given else "a model, --plan, --hf or --serve"
-        raise UsageError(f"{what} does not go with --sections", hint="each section of the file has its own plan")
+        raise UsageError(f"{what} cannot be combined with --sections", hint="each section of the file has its own plan")
     return open_sections(path).with_mix(_mix(mix)), int(flags.get("gpus", 0))
 
 
@@ -44,13 +45,13 @@ def _mix(text: str) -> dict[str, float]:
         except ValueError:
             colon = ""
         if not colon or not 0 <= found[name] <= 1:
-            raise UsageError(f"--mix: `{part}`", hint="a section and a part between 0 and 1: image:0.3")
+            raise UsageError(f"--mix: `{part}`", hint="give a section and a fraction between 0 and 1: image:0.3")
     return found
 
 
 def refuse_mix(mix: str) -> None:
     if mix:
-        raise UsageError("--mix goes with --sections")
+        raise UsageError("--mix needs --sections")
 
 
 def generated(given: "Sections", gpus: int, name: str, files: Files, limit_bytes: int, *, json: bool) -> None:
@@ -76,7 +77,9 @@ def predicted(
 
     made = [name for name, section in given.sections.items() if section.makes_tokens]
     if made and stack not in ("", "none"):
-        raise UsageError(f"a stack is of training steps, and `{made[0]}` makes tokens", hint="--stack none")
+        raise UsageError(
+            f"a stack applies only to training steps, and `{made[0]}` generates tokens", hint="--stack none"
+        )
     machine, software = open_system(system), open_stack("none" if made else stack or "default")
     assumed: tuple[str, ...] = ()
     if stack not in ("", "none"):
@@ -94,9 +97,9 @@ def predicted(
             {
                 "step": format_time(found.step_time_ns),
                 "samples/s": round(found.samples_per_s, 1),
-                "tokens/s on a GPU": round(found.tokens_per_s_per_gpu, 1),
+                "tokens/s per GPU": round(found.tokens_per_s_per_gpu, 1),
                 "model FLOP/s utilisation": f"{found.mfu:.1%}",
-                "memory at most": format_bytes(found.generated.memory_peak_bytes),
+                "peak memory": format_bytes(found.generated.memory_peak_bytes),
                 "stack": software.name,
             }
         )
@@ -117,8 +120,8 @@ def _sums(found: "Sectioned") -> dict[str, Any]:
         "ranks": f"{numbers['ranks']:,}, {numbers['distinct_traces']} distinct programs",
         "nodes": f"{numbers['nodes']:,}",
         "operations": format_count(numbers["flops"]),
-        **{f"border {name}": f"{there} there, {back} back" for name, (there, back) in borders.items()},
-        "memory at most": format_bytes(found.memory_peak_bytes),
+        **{f"border {name}": f"{there} forward, {back} backward" for name, (there, back) in borders.items()},
+        "peak memory": format_bytes(found.memory_peak_bytes),
     }
 
 

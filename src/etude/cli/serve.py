@@ -15,7 +15,7 @@ from etude.serve.pools import Between
 if TYPE_CHECKING:
     from etude.serve import Served
 
-EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, goodput, from the costs of passes
+EXAMPLE = """A stream of requests on replicas of a model: TTFT, tail latencies and goodput, from simulated passes
 
 [bold]Example[/bold]
 
@@ -58,12 +58,12 @@ def serve(
         str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
     ] = "",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks of a replica.")] = 1,
-    ep: Annotated[int, typer.Option(min=1, help="Ranks of a replica that experts are spread over.")] = 1,
+    ep: Annotated[int, typer.Option(min=1, help="Ranks of a replica over which experts are spread.")] = 1,
     precision: Annotated[str, typer.Option(help="Data type of weights and products: bf16, fp8.")] = "bf16",
     kv_dtype: Annotated[
-        str, typer.Option(help="Data type of keys and values: bf16, fp8; default: as the model computes.")
+        str, typer.Option(help="Data type of keys and values: bf16, fp8; default: that of the computation.")
     ] = "",
-    replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each with an engine of its own.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each with its own engine.")] = 1,
     router: Annotated[
         str,
         typer.Option(
@@ -71,100 +71,118 @@ def serve(
         ),
     ] = "least",
     requests: Annotated[
-        str, typer.Option(help="CSV, JSON or JSON Lines of requests, `.gz` too; or `agents:turns=8`, `recommend:`.")
+        str,
+        typer.Option(help="CSV, JSON or JSON Lines file of requests, also `.gz`; or `agents:turns=8`, `recommend:`."),
     ] = "",
-    first: Annotated[int, typer.Option(min=0, help="Only the first so many requests; 0: all.")] = 0,
-    sort: Annotated[bool, typer.Option("--sort", help="Put rows of the file in order of time; else refused.")] = False,
-    rate: Annotated[str, typer.Option(help="Requests a second: `4`, or `1..20` for a curve.")] = "",
-    count: Annotated[int, typer.Option(min=1, help="Requests drawn where no file is given.")] = 500,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens in of these.")] = 1024,
-    output: Annotated[int, typer.Option(min=1, help="Tokens out of these.")] = 128,
-    burst: Annotated[float, typer.Option(min=0.0, help="Variation of their gaps: 1 is Poisson, 0 is even.")] = 1.0,
-    diurnal: Annotated[str, typer.Option(help="Swing of their rate around its mean, and its period: `0.8@24h`.")] = "",
-    lengths: Annotated[Path | None, typer.Option(help="File of requests that theirs are drawn like.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="Use only the first requests, this many; 0: all.")] = 0,
+    sort: Annotated[
+        bool, typer.Option("--sort", help="Sort the rows of the file by time; without it, unsorted files are refused.")
+    ] = False,
+    rate: Annotated[str, typer.Option(help="Requests per second: `4`, or `1..20` for a curve.")] = "",
+    count: Annotated[int, typer.Option(min=1, help="Number of generated requests, if no file is given.")] = 500,
+    prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens of generated requests.")] = 1024,
+    output: Annotated[int, typer.Option(min=1, help="Output tokens of generated requests.")] = 128,
+    burst: Annotated[
+        float, typer.Option(min=0.0, help="Variation of the gaps between generated requests: 1 is Poisson, 0 is even.")
+    ] = 1.0,
+    diurnal: Annotated[str, typer.Option(help="Swing of the rate around its mean, and its period: `0.8@24h`.")] = "",
+    lengths: Annotated[
+        Path | None, typer.Option(help="File of requests whose lengths generated requests are drawn from.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     slo: Annotated[
         str,
         typer.Option(
-            help="Limits that goodput counts by: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`. Of a session "
-            "of a workflow: `latency=2s,cost=0.01,label=0.8`."
+            help="Limits of goodput: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`. For a "
+            "session of a workflow: `latency=2s,cost=0.01,label=0.8`."
         ),
     ] = "",
     token_budget: Annotated[int, typer.Option(min=0, help="Another name for --max-num-batched-tokens.")] = 0,
-    stack: Annotated[str, typer.Option(help="Software of the engine: vllm, torch-flash2, none.")] = "vllm",
+    stack: Annotated[str, typer.Option(help="Software stack of the engine: vllm, torch-flash2, none.")] = "vllm",
     ops: Annotated[Path | None, typer.Option(help="Database of `etude ops`, or profile folder of the engine.")] = None,
-    requests_out: Annotated[Path | None, typer.Option(help="Parquet with a row for each request.")] = None,
+    requests_out: Annotated[Path | None, typer.Option(help="Parquet file to write, with one row per request.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for `etude query` and `etude report`.")
     ] = None,
     window: Annotated[
-        str, typer.Option(help="Passes that start in it are written node by node: `60s:62s`; `60s:62s@3` of a replica.")
+        str,
+        typer.Option(
+            help="Write the passes that start in this window node by node: `60s:62s`; `60s:62s@3` for one replica."
+        ),
     ] = "",
     job_out: Annotated[Path | None, typer.Option(help="Folder for the job of the window.")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Folder of a measured run: served again.", rich_help_panel=MEASURED)
+        Path | None, typer.Option(help="Folder of a measured run to simulate.", rich_help_panel=MEASURED)
     ] = None,
-    config: Annotated[str, typer.Option(help="Which run of the folder.", rich_help_panel=MEASURED)] = "",
+    config: Annotated[str, typer.Option(help="Name of the run in the folder.", rich_help_panel=MEASURED)] = "",
     steps: Annotated[
-        str, typer.Option(help="Times of its steps: recorded, grid, catalogue.", rich_help_panel=MEASURED)
+        str, typer.Option(help="Source of the times of its steps: recorded, grid, catalogue.", rich_help_panel=MEASURED)
     ] = "",
     rows: Annotated[
-        Path | None, typer.Option(help="CSV of measured rows of serving: each predicted.", rich_help_panel=MEASURED)
+        Path | None,
+        typer.Option(help="CSV file of serving measurements: predict each of its rows.", rich_help_panel=MEASURED),
     ] = None,
     workflow: Annotated[
         str,
         typer.Option(
-            help="YAML of tasks, or `swe_agent`: sessions instead of requests. With --devices several: `dags/*.yaml`.",
+            help="YAML file of tasks, or `swe_agent`: sessions instead of requests. With --devices, several files: "
+            "`dags/*.yaml`.",
             rich_help_panel=FLOW,
         ),
     ] = "",
-    models: Annotated[str, typer.Option(help="Models of its roles, in their order.", rich_help_panel=FLOW)] = "",
-    order: Annotated[str, typer.Option(help="Tasks in the order of: data, program.", rich_help_panel=FLOW)] = "data",
+    models: Annotated[
+        str, typer.Option(help="Models of the roles of the workflow, in order.", rich_help_panel=FLOW)
+    ] = "",
+    order: Annotated[str, typer.Option(help="Order of tasks: data, program.", rich_help_panel=FLOW)] = "data",
     choose: Annotated[
         str,
         typer.Option(
-            help="Among alternatives: first, fixed:best, fixed:cheap, within, pixie, FILE.py:name.",
+            help="Choice among alternatives: first, fixed:best, fixed:cheap, within, pixie, FILE.py:name.",
             rich_help_panel=FLOW,
         ),
     ] = "first",
     devices: Annotated[
         str,
         typer.Option(
-            help="YAML of devices of several kinds: calls are placed on them, one at a time on each.",
+            help="YAML file of devices of several kinds: calls are placed on them, one at a time on each.",
             rich_help_panel=FLOW,
         ),
     ] = "",
     place: Annotated[
         str,
         typer.Option(
-            help="On --devices: roundrobin, heft, reuse, future:H, FILE.py:name, or several of them. Without: "
-            "FILE.py:name in the place of a router.",
+            help="Placement on --devices: roundrobin, heft, reuse, future:H, FILE.py:name, or several of them. Without "
+            "--devices: FILE.py:name instead of a router.",
             rich_help_panel=FLOW,
         ),
     ] = "",
     offload: Annotated[
         str,
         typer.Option(
-            help="Below the device: `kv path=cache|direct|dual`, one request at a time, or "
+            help="Offload below the device: `kv path=cache|direct|dual`, one request at a time, or "
             "`experts path=host|stream|auto host=xeon-8480`."
         ),
     ] = "",
-    host_memory: Annotated[str, typer.Option(help="Memory of the host for these: `8GB`.")] = "8GB",
+    host_memory: Annotated[str, typer.Option(help="Host memory for offloading: `8GB`.")] = "8GB",
     hbm_split: Annotated[
-        str, typer.Option(help="Part of the memory that embeddings get beside keys: `0.3`, `0.1..0.9`, `adaptive`.")
+        str,
+        typer.Option(
+            help="Fraction of the memory for embeddings, the rest being for keys and values: `0.3`, `0.1..0.9`, "
+            "`adaptive`."
+        ),
     ] = "",
     degree: Annotated[
         str,
         typer.Option(
-            help="Devices of a denoising step: fixed:4, elastic, elastic:1..8, FILE.py:name.", rich_help_panel=IMAGES
+            help="Devices per denoising step: fixed:4, elastic, elastic:1..8, FILE.py:name.", rich_help_panel=IMAGES
         ),
     ] = "",
-    gpus: Annotated[int, typer.Option(min=1, help="Devices that images share.", rich_help_panel=IMAGES)] = 8,
+    gpus: Annotated[int, typer.Option(min=1, help="Number of devices that images share.", rich_help_panel=IMAGES)] = 8,
     images_at_once: Annotated[
-        int, typer.Option(min=1, max=16, help="Images of one size that share a step.", rich_help_panel=IMAGES)
+        int, typer.Option(min=1, max=16, help="Most images of one size in one step.", rich_help_panel=IMAGES)
     ] = 1,
     encode: Annotated[str, typer.Option(help="Time to encode a text, on one device.", rich_help_panel=IMAGES)] = "0s",
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     json: AsJson = False,
 ) -> int:
     bench = None
@@ -198,7 +216,7 @@ def serve(
             workflow, models, _engine(engine), how, hooks=(choose, place), slo=slo, out=out, force=force, json=json
         )
     if config or steps:
-        raise UsageError("--config and --steps are of a measured run", hint="--run FOLDER")
+        raise UsageError("--config and --steps apply only to a measured run", hint="--run FOLDER")
     if not model:
         raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
     if not system and not model.endswith((".yaml", ".yml")):  # a file of pools may name them
@@ -209,7 +227,10 @@ def serve(
 
         experts, offload = expert_rules(offload), ""
         if window or between.get("draft_model") or hbm_split:
-            raise UsageError("--offload experts: not with --window, --draft-model or --hbm-split", hint="one of them")
+            raise UsageError(
+                "--offload experts cannot be combined with --window, --draft-model or --hbm-split",
+                hint="give one of them",
+            )
     if degree:
         from etude.cli.serve_images import show_images
 
@@ -223,7 +244,7 @@ def serve(
     if not requests and not rate and not offload:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
     if bool(window) != (job_out is not None):
-        raise UsageError("a window and a folder for its job go together", hint="--window 60s:62s --job-out job/")
+        raise UsageError("--window and --job-out must be given together", hint="--window 60s:62s --job-out job/")
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
     rules = _engine(engine)
@@ -273,10 +294,10 @@ def serve(
         options["draft"] = draft[0][0].cost
     rates = _rates(rate)
     if window and len(rates) > 1:
-        raise UsageError("--window is of one stream", hint="one --rate")
+        raise UsageError("--window needs a single stream", hint="one --rate")
     if window and (given.reconfigure or given.scale):
         raise UsageError(
-            "--window: replicas that come, go or change are not written node by node", hint="leave it away"
+            "--window: replicas that start, stop or change cannot be written node by node", hint="leave it out"
         )
     points = []
     for one in rates or [0.0]:
@@ -473,31 +494,37 @@ def _emit(
     if len(rows) > 1:
         emit([_line(one) for one in found])
         _say_error(more)
-        say(f"{HOLDS:.0%} of the requests are within the limits up to {holds:.3g}/s" if holds else "no rate holds")
+        say(
+            f"{HOLDS:.0%} of the requests are within the limits up to {holds:.3g}/s"
+            if holds
+            else "no rate is within the limits"
+        )
         return
     one = found[0]
     shown = {"requests": f"{one['requests']:,} in {one['duration_s']:,.1f} s"}
-    for key, what in (("ttft_s", "first token"), ("tpot_s", "each further token"), ("latency_s", "whole answer")):
+    for key, what in (("ttft_s", "first token"), ("tpot_s", "each further token"), ("latency_s", "whole response")):
         if one[key]:
             shown[what] = ", ".join(f"{name} {value:.4g} s" for name, value in one[key].items())
     shown["within the limits"] = f"{one['within_limits']:.1%}, {one['goodput_rps']:.2f} requests/s"
     for tier, its in one["tiers"].items():
         shown[f"... {tier}"] = f"{its['within_limits']:.1%} of {its['requests']:,}, {its['goodput_rps']:.2f} requests/s"
     shown["tokens out/s"] = f"{one['output_tokens_per_s']:,.0f}"
-    shown["keys and values"] = f"{one['kv_peak']:.1%} of the blocks at most, {one['preemptions']:,} preemptions"
+    shown["keys and values"] = f"{one['kv_peak']:.1%} of the blocks at peak, {one['preemptions']:,} preemptions"
     if found_tokens := one["cache_hit_tokens"]:
-        shown["found in blocks"] = f"{found_tokens:,} tokens, {found_tokens / one['prompt_tokens']:.1%} of the prompts"
+        shown["prefix-cache hits"] = (
+            f"{found_tokens:,} tokens, {found_tokens / one['prompt_tokens']:.1%} of the prompts"
+        )
     if one["kv_sent_bytes"]:
         shown["sent"] = f"{one['kv_sent_bytes'] / 1e9:,.2f} GB of keys and values, {one['transfer_s']:.4g} s each"
     if one["energy_j"] is not None:
-        shown["energy"] = f"{one['energy_j']:,.0f} J, {one['idle_energy_j']:,.0f} J of it idle"
+        shown["energy"] = f"{one['energy_j']:,.0f} J, {one['idle_energy_j']:,.0f} J of it while idle"
     if one["step_imbalance"] is not None:
         shown["waiting at barriers"] = f"{one['step_imbalance']:.1%} of all steps"
     if one["changes"]:
         moved = [change["bytes"] for change in one["changes"] if "bytes" in change]
         loaded = f", {sum(moved) / 1e9:,.1f} GB of weights loaded" if moved else ""
         shown["changes"] = f"{len(one['changes'])}{loaded}"
-        shown["replicas held"] = f"{one['replica_s']:,.0f} replica seconds"
+        shown["replica time"] = f"{one['replica_s']:,.0f} replica seconds"
     shown["rules"] = one["engine"]
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
     emit(shown)
@@ -506,7 +533,7 @@ def _emit(
 
 def _say_error(more: dict[str, Any]) -> None:
     if off := more["interpolation_error"]:
-        say(f"step costs are interpolated: {off['median']:.1%} off in the median, {off['max']:.1%} at most")
+        say(f"step costs are interpolated; error {off['median']:.1%} at the median, {off['max']:.1%} at most")
 
 
 def _line(one: dict[str, Any]) -> dict[str, Any]:

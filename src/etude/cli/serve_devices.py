@@ -18,12 +18,12 @@ def on_devices(
     from etude.serve.devices import beside, costs_on, open_devices, placed_summary, run_placed, sessions_of
 
     if wrong := [name for name, value in others.items() if value]:
-        raise UsageError(f"{wrong[0]} is not used with --devices", hint="leave it away")
+        raise UsageError(f"{wrong[0]} cannot be combined with --devices", hint="leave it out")
     flows = [_opened(path) for path in _files(workflow)]
     on = open_devices(devices)
     models = sorted({role.model for flow in flows for role in flow.models.values()})
     if not models:
-        raise UsageError("no model is called, so that there is nothing to place", where=workflow)
+        raise UsageError("no model is called, so there is nothing to place", where=workflow)
     sessions = sessions_of(flows, on, costs_on(on, models, stack=stack), seed=seed)
     names = [name.strip() for name in place.split(",") if name.strip()] or [REFERENCE, "heft", "reuse", "future:2"]
     every = dict.fromkeys([REFERENCE, *names])
@@ -46,7 +46,7 @@ def _files(text: str) -> list[str]:
             base = Path(part)
             like = sorted(str(path) for path in Path(base.anchor or ".").glob(str(base.relative_to(base.anchor))))
             if not like:
-                raise UsageError(f"no file is like `{part}`", where="--workflow")
+                raise UsageError(f"no file matches `{part}`", where="--workflow")
             found += like
         else:
             found.append(part)

@@ -36,7 +36,7 @@ def show_images(
     assert costs is not None
     if out is not None:
         if len(found) > 1:
-            raise UsageError("a folder is of one rate", hint="one --rate with -o")
+            raise UsageError("-o needs a single rate", hint="one --rate with -o")
         asked = {"model": model, "system": system, "requests": requests, "degree": degree, "gpus": gpus, "stack": stack,
                  "rate": rates[0] if rates else 0.0, "batch": batch, **drawn}  # fmt: skip
         write_served(served, found[0] | {"asked": asked}, out, force=force)
@@ -66,5 +66,5 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
         "degree": round(one["mean_degree"], 2),
         "set-ups": one["set_ups"],
         "busy": f"{spent['busy'] / spent['all']:.1%}",
-        "setting up": f"{spent['set_up'] / spent['all']:.2%}",
+        "set-up": f"{spent['set_up'] / spent['all']:.2%}",
     }

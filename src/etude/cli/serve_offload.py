@@ -29,7 +29,7 @@ def show_offloaded(
             "tokens out": f"{found['decode_s']:.4g} s, {found['tpot_s']:.4g} s each",
             "computing, loading": f"{found['compute_s']:.4g} s, {found['io_s']:.4g} s",
             "disk": f"{format_bytes(round(found['disk_read_bytes']))} read, "
-            f"{format_bytes(round(found['disk_written_bytes']))} written, {found['disk_use']:.1%} of its rate",
+            f"{format_bytes(round(found['disk_written_bytes']))} written, {found['disk_use']:.1%} of its bandwidth",
             "blocks": f"{found['hits']:,.0f} found in memory, {found['reads']:,.0f} read from the disk",
         }
     )

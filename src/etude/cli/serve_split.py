@@ -21,11 +21,11 @@ def show_split(
     left, token_bytes = room
     link = rules.link_bytes_per_s or (system.device.host_link.read_bytes_per_s if system.device.host_link else 0.0)
     if not link:
-        raise UsageError("says nothing of its link to the host", where=system.device.name, hint="link=25GB/s")
+        raise UsageError("does not describe its link to the host", where=system.device.name, hint="link=25GB/s")
     rules = replace(rules, room_bytes=rules.room_bytes or int(left), link_bytes_per_s=link)
     if rules.sequences:
         if replicas > 1:
-            raise UsageError("--hbm-split sequences: of one replica", hint="--replicas 1")
+            raise UsageError("--hbm-split sequences: only with one replica", hint="--replicas 1")
         tried = best_sequence(requests, cost, rules, token_bytes=token_bytes, limits=limits[""])
         emit(tried if json else [_row(tried)], json=json)
         return 0

@@ -29,7 +29,9 @@ def write_window(
     pool_of = [pool for pool in pools for _ in range(pool.count)]
     kinds = {(one.system or system, one.tp, one.ep) for one in (pool_of[i] for i in moment.replicas)}
     if len(kinds) > 1:
-        raise UsageError("replicas of different pools are no one job", hint=f"one of them: --window {window}@0")
+        raise UsageError(
+            "replicas of different pools cannot be written as one job", hint=f"choose one of them: --window {window}@0"
+        )
     named, tp, ep = next(iter(kinds))
     plan = replica_plan(model, tp, ep=ep, precision=precision)
     job = job_of_window(model, plan, moment, kv_dtype=kv_dtype)
@@ -45,6 +47,7 @@ def write_window(
     }  # fmt: skip
     say(
         f"{len(looped):,} passes: {found['loop_s']:.4g} s in the loop, {found['node_level_s']:.4g} s simulated node by "
-        f"node without what the stack adds; {found['median_error']:.2%} apart in the median, {off.max():.1%} at most"
+        f"node without the overheads of the stack; {found['median_error']:.2%} apart at the median, {off.max():.1%} "
+        "at most"
     )
     return found

@@ -75,17 +75,17 @@ def _hook(text: str) -> str | Callable[..., Any]:
 
 def _show(flow: "Workflow", found: dict[str, Any]) -> None:
     shown = {"sessions": f"{found['sessions']:,} of {found['calls']:,} calls in {found['duration_s']:,.1f} s"}
-    times = {"latency_s": "a session", "sum_s": "its calls, added up", "critical_path_s": "its longest chain"}
+    times = {"latency_s": "a session", "sum_s": "sum of its calls", "critical_path_s": "its longest chain"}
     for key, what in times.items():
         shown[what] = ", ".join(f"{name} {value:.4g} s" for name, value in found[key].items())
-    shown["most from running calls side by side"] = f"{found['bound']:.2f} times"
+    shown["largest speed-up from parallel calls"] = f"{found['bound']:.2f} times"
     for name, one in found["models"].items():
         part = one["cache_hit_tokens"] / max(one["prompt_tokens"], 1)
-        shown[name] = f"{one['calls']:,} calls, {one['prompt_tokens']:,} tokens in, {part:.1%} of them found"
+        shown[name] = f"{one['calls']:,} calls, {one['prompt_tokens']:,} tokens in, {part:.1%} of them cached"
     if flow.budget:
         shown["over the budget"] = f"{found['violations']} of {found['sessions']}"
         worst = ", ".join(f"{name.removesuffix('_s')} {ratio:.3g}" for name, ratio in found["worst"].items())
-        shown["at worst, of its limit"] = worst
+        shown["worst ratio to its limit"] = worst
         shown["cost, label"] = f"{found['cost']:.4g}, {found['label']:.4g}"
     emit(shown)
 
@@ -111,8 +111,8 @@ def _with_models(flow: "Workflow", models: str) -> "Workflow":
         return flow
     if len(given) != len(flow.models):
         raise UsageError(
-            f"--models names {len(given)}, and the workflow has {len(flow.models)} roles",
-            hint=f"one for each of {', '.join(flow.models)}",
+            f"--models names {len(given)} models, but the workflow has {len(flow.models)} roles",
+            hint=f"give one for each of {', '.join(flow.models)}",
         )
     roles = zip(flow.models.items(), given, strict=True)
     return replace(flow, models={name: replace(role, model=model) for (name, role), model in roles})

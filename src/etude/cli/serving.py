@@ -23,7 +23,7 @@ with_serving = with_fields(Serving, "serving", PANEL)
 Serve = Annotated[bool, typer.Option("--serve", help="Inference instead of training.", rich_help_panel=PANEL)]
 Requests = Annotated[
     Path | None,
-    typer.Option(help="A file as `etude serve` takes it. With --system they wait.", rich_help_panel=PANEL),
+    typer.Option(help="A file of requests, as for `etude serve`. With --system they queue.", rich_help_panel=PANEL),
 ]
 Draft = Annotated[str, typer.Option(help="The model that proposes tokens.", rich_help_panel=PANEL)]
 
@@ -79,7 +79,7 @@ def _requests(path: Path) -> "tuple[Request, ...]":
 
     found = request_stream(path)
     if len(found.parent):
-        raise UsageError("requests that wait for others are not generated", where=str(path), hint="etude serve")
+        raise UsageError("requests that wait for others cannot be generated", where=str(path), hint="etude serve")
     columns = (found.prompt.tolist(), found.output.tolist(), found.arrival_ns.tolist())
     return tuple(Request(*one) for one in zip(*columns, strict=True))
 
@@ -98,7 +98,7 @@ def predicted(asked: Asked, *, check: bool, json: bool, **options: Any) -> dict[
         say(f"note: {note}")
     if json:
         return numbers
-    names = {"ttft_ns": "first token", "tpot_ns": "each further token", "latency_ns": "whole answer"}
+    names = {"ttft_ns": "first token", "tpot_ns": "each further token", "latency_ns": "whole response"}
     times = {
         name: ", ".join(f"{k} {format_time(round(v))}" for k, v in numbers[key].items())
         for key, name in names.items()
@@ -108,9 +108,9 @@ def predicted(asked: Asked, *, check: bool, json: bool, **options: Any) -> dict[
         "all requests": format_time(numbers["makespan_ns"]),
         **times,
         "tokens/s": round(numbers["tokens_per_s"], 1),
-        "tokens/s on a GPU": round(numbers["tokens_per_s_per_gpu"], 1),
+        "tokens/s per GPU": round(numbers["tokens_per_s_per_gpu"], 1),
         "passes": numbers["passes"],
-        "memory at most": format_bytes(numbers["memory_peak_bytes"]),
+        "peak memory": format_bytes(numbers["memory_peak_bytes"]),
     }
 
 
@@ -120,7 +120,7 @@ def refuse(serving: dict[str, Any], requests: Path | None, draft: str) -> None:
     given += ["--requests"] if requests else []
     given += ["--draft"] if draft else []
     if given:
-        raise UsageError(f"{given[0]} is for serving", hint="add --serve")
+        raise UsageError(f"{given[0]} applies only to serving", hint="add --serve")
 
 
 def shown(found: "ServedJob") -> dict[str, Any]:
@@ -136,6 +136,6 @@ def shown(found: "ServedJob") -> dict[str, Any]:
         "nodes": f"{numbers['nodes']:,}",
         "operations": format_count(numbers["flops"]),
         "communication": {kind: format_bytes(size) for kind, size in numbers["comm_bytes_by_type"].items()},
-        "memory at most": f"{format_bytes(numbers['memory_peak_bytes'])} (weights "
+        "peak memory": f"{format_bytes(numbers['memory_peak_bytes'])} (weights "
         f"{format_bytes(numbers['weights_bytes'])}, keys and values {format_bytes(numbers['kv_peak_bytes'])})",
     }

@@ -22,7 +22,8 @@ def similarity(
     a: JobPath,
     b: JobPath,
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="A row for each kernel of A: which of B is like it, and how far it is.")
+        bool,
+        typer.Option("--kernels", help="Show one row per kernel of A: the most similar kernel of B, and its distance."),
     ] = False,
     system: Annotated[
         str, typer.Option("--system", "-s", help="Simulate both there: a name of `etude systems`, or a file.")
@@ -64,20 +65,20 @@ def _kernels(a: "Path", b: "Path", system: str, ran_on: str, *, json: bool, csv:
     runs = _runs(a, b, system)
     on = [run.system.device if run.system and not ran_on else device_of(run.job, ran_on) for run in runs]
     if on[0] != on[1]:
-        say("note: the runs ran on different devices; rates are parts of those of the first")
+        say("note: the runs ran on different devices; rates are relative to the device of the first")
     if on[0] is None:
-        say("note: the device is not known (--ran-on); rates are parts of the highest in the two runs")
+        say("note: the device is not known (--ran-on); rates are relative to the highest in the two runs")
     found = match_kernels(runs[0], runs[1], on[0])
     show(found, json=json, csv=csv, md=md)
     apart = found["assigned_distance"].to_pylist()
-    say(f"distance of the two: {sum(apart) / len(apart):.4f}, the mean over {len(apart)} kernels")
+    say(f"distance between the two: {sum(apart) / len(apart):.4f}, the mean over {len(apart)} kernels")
 
 
 def _runs(a: "Path", b: "Path", system: str) -> "list[Run]":
     """Both as recorded, or, where one has no times, both as simulated."""
     found = [find_run(path, None, 0, system) for path in (a, b)]
     if any(run is None for _, run in found):
-        say(f"note: no times were recorded; both are taken as simulated on {DEFAULT}")
+        say(f"note: no times were recorded; both are simulated on {DEFAULT}")
         return [simulated(job, DEFAULT) for job, _ in found]
     return [run for _, run in found if run is not None]
 

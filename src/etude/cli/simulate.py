@@ -91,10 +91,12 @@ def simulate(
     kernel: Kernels = None,
     units: Units = "",
     collective: Algorithms = None,
-    collective_times: Annotated[Times, typer.Option(help="Times of collectives and messages.")] = Times.MODELLED,
+    collective_times: Annotated[
+        Times, typer.Option(help="How times of collectives and messages are found.")
+    ] = Times.MODELLED,
     policy: ByPolicy = Policy.READY,
     eager: Eager = "",
-    concurrent_network: Annotated[bool, typer.Option(help="Communication without a stream does not queue.")] = False,
+    concurrent_network: Annotated[bool, typer.Option(help="Do not queue communication that has no stream.")] = False,
     overlap: Overlaps = None,
     share: Shares = None,
     contention: Contention = False,
@@ -107,14 +109,15 @@ def simulate(
     link_change: LinkChanges = None,
     remote_memory: Annotated[Pairs | None, typer.Option(help="`bandwidth=50GB/s`, `latency=1us`.")] = None,
     seed: Seed = 0,
-    fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate ranks that are alike once.")] = None,
-    timing: Annotated[Path | None, typer.Option(help="Write all times: `.csv` or `.parquet`.")] = None,
+    fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate identical ranks only once.")] = None,
+    timing: Annotated[Path | None, typer.Option(help="Write the times of all nodes: `.csv` or `.parquet`.")] = None,
     link_stats: Annotated[
-        Path | None, typer.Option(help="Folder of tables for `etude query`: links over time, who shared, completions.")
+        Path | None,
+        typer.Option(help="Folder of tables for `etude query`: links over time, what shared them, completions."),
     ] = None,
     at: At = "",
     place: Place = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     groups: GroupFile = None,
     workers: Workers = 0,
     max_bytes: MaxBytes = None,
@@ -138,7 +141,10 @@ def simulate(
     several = len(paths) > 1 or bool(at) or bool(place)
     path = paths[0]
     if several and groups is not None and len(paths) > 1:
-        raise UsageError("--groups is one file, and there are several jobs", hint="`name.json` beside each job's ranks")
+        raise UsageError(
+            "--groups is one file, and there are several jobs",
+            hint="`name.json` next to each job's files is read by default",
+        )
     if several and device_times_of is not None:
         raise UsageError("--device-times-of is for one job", hint="`etude edit` writes a job with other times")
 
@@ -153,9 +159,11 @@ def simulate(
         if several:
             raise UsageError("ASTRA-sim runs one job, from time 0", hint="--system NAME")
         if driver:
-            raise UsageError("--progress is not for ASTRA-sim's files", hint="`etude edit` writes it into the job")
+            raise UsageError(
+                "--progress does not apply to ASTRA-sim's files", hint="`etude edit` writes it into the job"
+            )
         if device_times_of is not None:
-            raise UsageError("--device-times-of is not for ASTRA-sim's files", hint="--system NAME")
+            raise UsageError("--device-times-of does not apply to ASTRA-sim's files", hint="--system NAME")
         files = AstraFiles(
             network=astra_network, system=astra_system, remote_memory=astra_remote_memory, groups=astra_groups,
             backend=backend.value, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol,
@@ -241,7 +249,7 @@ def _show(found: "Simulated", json: bool, jitter: "Mapping[str, float]") -> None
     for note in found.notes:
         say(f"note: {note}")
     if found.timing.partial:
-        say("interrupted: these are the nodes that were done")
+        say("interrupted: the result covers completed nodes only")
     alike = "" if found.simulated_ranks == len(rows) else f", {found.simulated_ranks:,} simulated"
     say(f"{len(rows):,} ranks{alike}, done at {format_time(found.makespan_ns)}")
 

@@ -25,28 +25,34 @@ Backend = StrEnum("Backend", {"UNAWARE": "unaware", "AWARE": "aware"})
 @app.command("simulate astra", rich_help_panel=RUN)
 def simulate_astra(
     workload: Annotated[Path, typer.Argument(help="A folder or prefix of `.et` files, or any job.")],
-    network: Annotated[Path, typer.Option("--network", "--network-configuration", help="Its network YAML.")],
-    system: Annotated[Path, typer.Option("--system", "-s", "--system-configuration", help="Its system JSON.")],
+    network: Annotated[
+        Path, typer.Option("--network", "--network-configuration", help="ASTRA-sim's network file (YAML).")
+    ],
+    system: Annotated[
+        Path, typer.Option("--system", "-s", "--system-configuration", help="ASTRA-sim's system file (JSON).")
+    ],
     remote_memory: Annotated[
         Path | None,
-        typer.Option("--remote-memory", "--remote-memory-configuration", help="Its JSON of the remote memory."),
+        typer.Option("--remote-memory", "--remote-memory-configuration", help="ASTRA-sim's remote-memory file (JSON)."),
     ] = None,
     groups: Annotated[
         Path | None,
         typer.Option(
-            "--groups", "--comm-group-configuration", help="Its communicator groups; by default `name.json` beside it."
+            "--groups",
+            "--comm-group-configuration",
+            help="Communicator groups; by default `name.json` next to the workload.",
         ),
     ] = None,
     backend: Annotated[
-        Backend, typer.Option(help="Its analytical backend: blind to congestion, or aware of it.")
+        Backend, typer.Option(help="ASTRA-sim's analytical backend: congestion-unaware, or congestion-aware.")
     ] = Backend.UNAWARE,
     num_queues_per_dim: Annotated[int, typer.Option(min=1, help="Queues for collectives in each dimension.")] = 1,
     rendezvous_protocol: Annotated[
         bool, typer.Option("--rendezvous-protocol", help="Messages wait until both sides are ready.")
     ] = False,
     injection_scale: Annotated[float, typer.Option(help="Factor of the endpoint delay.")] = 1.0,
-    timing: Annotated[Path | None, typer.Option(help="Write all times: `.csv` or `.parquet`.")] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    timing: Annotated[Path | None, typer.Option(help="Write the times of all nodes: `.csv` or `.parquet`.")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> int:
     """What ASTRA-sim says of a workload, from its own files: the same cycles, and why it hangs or aborts
@@ -66,7 +72,7 @@ def simulate_astra(
 
 def check_timing_name(timing: Path | None) -> None:
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"a timing is not written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
+        raise UsageError(f"times cannot be written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +168,9 @@ def _job(path: Path, npus: int) -> "Job":
 
     job = open_job(path)
     if path.is_file():
-        say(f"note: {path.name} is given to each of the {npus:,} NPUs")
+        say(f"note: {path.name} is used for each of the {npus:,} NPUs")
     elif len(job) > npus:
-        say(f"note: {len(job):,} ranks, of which the network has NPUs for the first {npus:,}")
+        say(f"note: {len(job):,} ranks, but the network has NPUs only for the first {npus:,}")
     job = job if _ranks_of(path) else for_astra(job)
     if problem := order_problem(job):
         say(f"note: {problem}")

@@ -25,7 +25,8 @@ Place = Annotated[
     list[str] | None,
     typer.Option(
         "--place",
-        help="Ranks of the system for a job, once for each in order: `0-3,8`; by default one job after the other.",
+        help="Ranks of the system for a job, once for each in order: `0-3,8`; by default consecutive ranks, job "
+        "after job.",
         rich_help_panel=SEVERAL,
     ),
 ]
@@ -39,10 +40,10 @@ def starts_of(text: str, jobs: int) -> list[int]:
         return [0] * jobs
     times = [parse_time(part.strip()) for part in text.split(",")]
     if len(times) != jobs:
-        raise UsageError(f"--at: {len(times)} times for {jobs} jobs", hint="one for each: --at 0,5ms")
+        raise UsageError(f"--at: {len(times)} times for {jobs} jobs", hint="give one per job: --at 0,5ms")
     early = [time for time in times if time < 0]
     if early:
-        raise UsageError(f"--at: a job starts at {early[0]} ns, before the run", hint="0, or later")
+        raise UsageError(f"--at: a job starts at {early[0]} ns, before the run", hint="use 0 or later")
     return times
 
 
@@ -100,7 +101,7 @@ def show_jobs(found: "Together", json: bool) -> int:
     for note in run.notes:
         say(f"note: {note}")
     if run.timing.partial:
-        say("interrupted: these are the nodes that were done")
+        say("interrupted: the result covers completed nodes only")
     more = f", of {len(shared):,} shared links the 20 busiest" if len(shared) > 20 and not json else ""
     say(f"{len(jobs):,} jobs, {len(run.job.ranks):,} ranks, done at {format_time(run.makespan_ns)}{more}")
     return INTERRUPTED if run.timing.partial else 0

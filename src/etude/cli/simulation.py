@@ -40,9 +40,12 @@ Pairs = list[str]
 
 OnNetwork = Annotated[
     Network | None,
-    typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
+    typer.Option(
+        help="`analytic`: closed forms; `links`: one message at a time on a link; `flow`: links are shared fairly. "
+        "Graphs need `flow`."
+    ),
 ]
-OnRoutes = Annotated[Routing, typer.Option(help="Which of equally short routes: by hash, least loaded, or all.")]
+OnRoutes = Annotated[Routing, typer.Option(help="Choice among equally short routes: by hash, least loaded, or all.")]
 ComputeTimes = Annotated[str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")]
 Kernels = Annotated[
     Pairs | None,
@@ -54,37 +57,48 @@ Units = Annotated[str, typer.Option(help="Units of the device: `auto`, a name, o
 Algorithms = Annotated[Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`.")]
 ByPolicy = Annotated[Policy, typer.Option(help="Which ready node a free lane takes.")]
 Eager = Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")]
-Overlaps = Annotated[Pairs | None, typer.Option(help="`compute=1.1`, `communication=1.2` at a time.")]
+Overlaps = Annotated[Pairs | None, typer.Option(help="Slowdown while both run: `compute=1.1`, `communication=1.2`.")]
 Shares = Annotated[
     Pairs | None,
     typer.Option(
-        help="A capacity and who draws what: `hbm=compute:0.8,memory:0.4`, `nic@node=...`; `a>b`: a first; `b/32MB`."
+        help="A shared capacity and what uses it: `hbm=compute:0.8,memory:0.4`, `nic@node=...`; `a>b`: a first; "
+        "`b/32MB`."
     ),
 ]
 Contention = Annotated[
-    bool, typer.Option("--contention", help="Kernels, collectives and copies meet on cores, memory, host link.")
+    bool, typer.Option("--contention", help="Kernels, collectives and copies compete for cores, memory and host link.")
 ]
 Grains = Annotated[
     Pairs | None,
-    typer.Option(help="Lines in flight: `line=128B`, `outstanding=4096`, `ctas=16`, `rate=20GB/s`, `access=load`."),
+    typer.Option(
+        help="Limit memory lines in flight: `line=128B`, `outstanding=4096`, `ctas=16`, `rate=20GB/s`, `access=load`."
+    ),
 ]
 Progress = Annotated[
     Pairs | None,
     typer.Option(
         "--progress",
-        help="Who drives messages: `on=host`, `core` or `dpu`, `cost=1us` each, `traffic=4`, `memory=100GB/s`.",
+        help="What drives messages: `on=host`, `core` or `dpu`, `cost=1us` each, `traffic=4`, `memory=100GB/s`.",
     ),
 ]
 Jitter = Annotated[
     Pairs | None,
-    typer.Option(help="`compute=0.05`; host, collective, p2p, memory, step, action; `@trend.json`."),
+    typer.Option(
+        help="Relative spread of times: `compute=0.05`; also host, collective, p2p, memory, step, action; "
+        "`@trend.json`."
+    ),
 ]
-SlowRanks = Annotated[Pairs | None, typer.Option(help="`3=1.2`: rank 3 takes 1.2 times as long.")]
-SlowLinks = Annotated[Pairs | None, typer.Option(help="`0-1=2`: between ranks; `nic.0/leaf.0=2`: a link.")]
-FailedLinks = Annotated[Pairs | None, typer.Option(help="`0-1`: between ranks; `nic.0/leaf.0`: a link.")]
+SlowRanks = Annotated[Pairs | None, typer.Option(help="Slow down a rank: `3=1.2` makes rank 3 take 1.2 times as long.")]
+SlowLinks = Annotated[
+    Pairs | None, typer.Option(help="Slow down links: `0-1=2` between ranks; `nic.0/leaf.0=2` one link.")
+]
+FailedLinks = Annotated[Pairs | None, typer.Option(help="Fail links: `0-1` between ranks; `nic.0/leaf.0` one link.")]
 LinkChanges = Annotated[
     Pairs | None,
-    typer.Option(help="During the run: `10ms:0/switch0.0=4` is four times slower, `=inf` fails, `=1` is back."),
+    typer.Option(
+        help="Change a link during the run: `10ms:0/switch0.0=4` makes it four times slower, `=inf` fails it, `=1` "
+        "restores it."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the jitter.")]
 
@@ -220,7 +234,7 @@ def grain_option(given: Pairs | None) -> Any:
         if not text.isdecimal():
             raise UsageError(f"--grain: {name}: `{text}` is not a number")
     if found.get("access", "store") not in list(Access):
-        raise UsageError(f"--grain: no such access `{found['access']}`", hint=f"known: {', '.join(Access)}")
+        raise UsageError(f"--grain: unknown access `{found['access']}`", hint=f"known: {', '.join(Access)}")
     return Grain(
         line_bytes=parse_bytes(found.get("line", "128B")),
         cta_bytes_per_s=parse_bandwidth(found["rate"]) if "rate" in found else 0.0,
@@ -266,7 +280,7 @@ def overlap_option(factors: dict[str, float]) -> Any:
 def compute_option(text: str, ops: Path | None = None, backend: str = "") -> dict[str, Any]:
     """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`; or a database of operators."""
     if ops is not None and text != "recorded":
-        raise UsageError("--ops and --compute both say where times come from", hint="give one of them")
+        raise UsageError("--ops and --compute both set where times come from", hint="give one of them")
     if ops is not None or backend:
         return ops_options(ops, backend)
     name, equals, value = text.partition("=")
@@ -276,14 +290,14 @@ def compute_option(text: str, ops: Path | None = None, backend: str = "") -> dic
         return {"compute": "scaled", "scale": numbers("compute", [text])["scale"]}
     if equals or name not in ("recorded", "measured", "roofline"):
         hint = "recorded, roofline, table=ops.csv, scale=0.5"
-        raise UsageError(f"--compute: no such choice `{text}`", hint=hint)
+        raise UsageError(f"--compute: unknown value `{text}`", hint=hint)
     return {"compute": "recorded" if name == "measured" else name}
 
 
 def known_names(option: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
-            raise UsageError(f"--{option}: no such name `{name}`", hint=f"known: {', '.join(known)}")
+            raise UsageError(f"--{option}: unknown name `{name}`", hint=f"known: {', '.join(known)}")
 
 
 def pairs(option: str, given: Pairs | None) -> list[tuple[str, str]]:
@@ -317,7 +331,7 @@ def jitter_option(given: Pairs | None) -> dict[str, float]:
 def _spread_in(path: Path) -> dict[str, float]:
     import msgspec
 
-    hint = "a file that `etude trend --json` wrote"
+    hint = "give a file that `etude trend --json` wrote"
     try:
         content = msgspec.json.decode(path.read_bytes())
     except OSError as problem:

@@ -26,7 +26,7 @@ def list_stacks(json: AsJson = False) -> None:
         [
             {
                 "stack": s.name,
-                "what it is": s.doc,
+                "description": s.doc,
                 "also called": ", ".join(s.names),
                 "fitted on": ", ".join(s.efficiency),
             }

@@ -11,9 +11,9 @@ from etude.cli.runs import OnSystem, TimesFile, find_run, open_run, show
 @app.command(rich_help_panel=ANALYSE)
 def stragglers(
     path: JobPath,
-    least: Annotated[float, typer.Option("--least", min=0, help="Slow-down from which one is named.")] = 0.04,
-    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=1, help="Where nodes begin.")] = 8,
-    clocks: Annotated[bool, typer.Option("--clocks", help="How the ranks' clocks differ, instead.")] = False,
+    least: Annotated[float, typer.Option("--least", min=0, help="Slowdown from which a rank is reported.")] = 0.04,
+    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=1, help="Ranks per node.")] = 8,
+    clocks: Annotated[bool, typer.Option("--clocks", help="Show how the ranks' clocks differ instead.")] = False,
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
@@ -39,7 +39,7 @@ def stragglers(
     try:
         job, run = find_run(path, groups, workers, system, timing)
     except DeadlockError as problem:
-        say(f"note: simulated, it stands still: {problem.problem}")
+        say(f"note: its simulation does not complete: {problem.problem}")
         job, run = open_job(path, groups, workers), None
     if run is None:
         say("note: without times only missing participants can be found; --system dgx-h100 simulates")

@@ -29,20 +29,27 @@ def run_study(
     names: Annotated[
         list[str] | None, typer.Argument(help="A YAML file, or a name that `etude study list` has.", show_default=False)
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of studies; each has a folder in it.")] = OUT,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of studies; each study has its own folder in it.")
+    ] = OUT,
     workers: Annotated[
         int,
         typer.Option(
-            "--workers", "-j", min=0, help="Processes; 0: as many as cores if there are many points, one with --quick."
+            "--workers",
+            "-j",
+            min=0,
+            help="Number of processes; 0: one per core if there are many points, one with --quick.",
         ),
     ] = 0,
     ray: Annotated[str, typer.Option(help="Run on Ray: `auto`, or the address of a cluster.")] = "",
-    all_of_them: Annotated[bool, typer.Option("--all", help="Every entry of the gallery.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The smaller figures that a study has for it.")] = False,
-    neutral: Annotated[
-        bool, typer.Option("--neutral", help="With the mechanism switched off: a check of shape should fail.")
+    all_of_them: Annotated[bool, typer.Option("--all", help="Run every entry of the gallery.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use the smaller settings that the study defines for it.")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Try points that failed before once more.")] = False,
+    neutral: Annotated[
+        bool, typer.Option("--neutral", help="Switch the mechanism off: a check of the shape should then fail.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Run points that failed before again.")] = False,
     json: AsJson = False,
 ) -> int:
     """Run a study: a table, checks, and a folder with its numbers and a page; exit code 1 if a check fails
@@ -102,7 +109,7 @@ def show(name: Annotated[str, typer.Argument(help="A name that `etude study list
 @study.command()
 def new(
     path: Annotated[Path, typer.Argument(help="File to write.")] = Path("study.yaml"),
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
 ) -> None:
     """Write a small study that runs, to be changed into your own"""
     from etude.files import writing
@@ -167,7 +174,7 @@ def _show(found: "Outcome", *, brief: bool, cpu_s: float) -> None:
         for command in dict.fromkeys(row["commands"] for row in found.points[:3]):
             say(f"runs: {command}")
         if len(found.points) > 3:
-            say(f"      and so on, {len(found.points):,} points; {found.folder}/commands.sh has all")
+            say(f"      and so on, {len(found.points):,} points; all are in {found.folder}/commands.sh")
         emit(rows)
         print()
     emit([{"study": found.spec.name} | _said(check) for check in found.checks] or [{"study": found.spec.name}])

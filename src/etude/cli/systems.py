@@ -7,13 +7,13 @@ from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
 from etude.errors import UsageError
 
-systems = typer.Typer(help="The catalogue of systems: list, show one, check a file of your own")
+systems = typer.Typer(help="The catalogue of systems: list, show one, check your own file")
 app.add_typer(systems, name="systems", rich_help_panel=RUN)
 
 
 @systems.callback(invoke_without_command=True)
 def all_systems(context: typer.Context, json: AsJson = False) -> None:
-    """The catalogue of systems: list, show one, check a file of your own"""
+    """The catalogue of systems: list, show one, check your own file"""
     if context.invoked_subcommand is None:
         list_systems(json)
 
@@ -69,7 +69,7 @@ def check(path: Annotated[Path, typer.Argument(help="YAML, or an InfraGraph.")])
     if not path.is_file():
         raise UsageError("no such file", where=str(path))
     system = open_system(path)
-    say(f"{path}: `{system.name}`, {len(system):,} devices, nothing wrong")
+    say(f"{path}: `{system.name}`, {len(system):,} devices, no problems found")
     if system.topology is not None:
         graph = system.topology
         say(f"a graph of {len(graph.kind):,} vertices and {len(graph.src):,} links, one for each direction")

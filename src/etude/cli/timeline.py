@@ -13,18 +13,23 @@ from etude.cli.runs import OnSystem, TimesFile, open_run
 @app.command(rich_help_panel=LOOK)
 def timeline(
     path: JobPath,
-    out: Annotated[Path, typer.Option("--out", "-o", help="`run.pftrace` (Perfetto) or `run.json[.gz]` (Chrome).")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The file to write: `run.pftrace` (Perfetto) or `run.json[.gz]` (Chrome)."),
+    ],
     system: OnSystem = "",
     timing: TimesFile = None,
     ranks: Ranks = "",
-    flows: Annotated[bool, typer.Option("--flows/--no-flows", help="Arrows between lanes and ranks.")] = True,
+    flows: Annotated[bool, typer.Option("--flows/--no-flows", help="Draw arrows between lanes and ranks.")] = True,
     critical: Annotated[
-        bool, typer.Option("--critical-path/--no-critical-path", help="What the end waited for, on its own track.")
+        bool, typer.Option("--critical-path/--no-critical-path", help="Draw the critical path on its own track.")
     ] = True,
-    counters: Annotated[bool, typer.Option("--counters/--no-counters", help="What runs at a time.")] = True,
+    counters: Annotated[
+        bool, typer.Option("--counters/--no-counters", help="Draw counters of what runs at a time.")
+    ] = True,
     groups: GroupFile = None,
     workers: Workers = 0,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
 ) -> None:
     """All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path
 

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from etude.model.job import Job
 
 TimesOn = Annotated[
-    str, typer.Option("--times-on", help="Where compute has no time, that on this system: a name, or a YAML file.")
+    str,
+    typer.Option("--times-on", help="System whose times are used for compute without a time: a name, or a YAML file."),
 ]
 
 

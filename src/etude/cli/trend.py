@@ -25,38 +25,41 @@ def trend(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="A run, whose steps are followed; several recordings of one job, in the order of their start; or one "
+            help="A run, whose steps are analysed; several recordings of one job, in the order of their start; or one "
             "CSV or Parquet file of values.",
             show_default=False,
         ),
     ],
     value: Annotated[
-        str, typer.Option(help="What is followed: `step_time`, `compute`, `idle`, ...; of a table, a column.")
+        str, typer.Option(help="The value to analyse: `step_time`, `compute`, `idle`, ...; for a table, a column.")
     ] = "step_time",
-    period: Annotated[str, typer.Option(help="Steps in a cycle; `auto` looks for one, `none` does not.")] = AUTO,
-    forecast: Annotated[str, typer.Option(help="Forecast what comes next: `20` steps, or a time, `7d`.")] = "",
+    period: Annotated[str, typer.Option(help="Steps per cycle; `auto` searches for a cycle, `none` does not.")] = AUTO,
+    forecast: Annotated[str, typer.Option(help="Forecast `20` steps, or a time, `7d`.")] = "",
     work: Annotated[
         str,
         typer.Option(
-            help="Amount of work: `auto` takes the trace's FLOPs, `none` nothing, or a CSV: step,rank,tokens."
+            help="Amount of work: `auto` takes the trace's FLOPs, `none` ignores work, or a CSV file: step,rank,tokens."
         ),
     ] = AUTO,
     signals: Annotated[
         Path | None,
-        typer.Option(help="CSV or Parquet of power, clocks, errors, ...: time, rank (or host and gpu), a column each."),
+        typer.Option(
+            help="CSV or Parquet file of power, clocks, errors, ...: time, rank (or host and gpu), one column per "
+            "signal."
+        ),
     ] = None,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="How fast ranks write to storage, by step, instead.")
+        bool, typer.Option("--checkpoints", help="Show the write bandwidth of each rank to storage, by step, instead.")
     ] = False,
-    least: Annotated[float, typer.Option(min=0, help="Least change of level that is reported.")] = 0.03,
+    least: Annotated[float, typer.Option(min=0, help="Smallest change of level that is reported.")] = 0.03,
     detect: Annotated[bool, typer.Option("--detect", help="Print the findings alone.")] = False,
     system: OnSystem = "",
     timing: TimesFile = None,
     workers: Workers = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write all of it as JSON, for `--jitter @FILE`.")
+        Path | None, typer.Option("--out", "-o", help="Write the whole result as JSON, for `--jitter @FILE`.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> None:
     """Step time over a run or many recordings: trend, cycle, changes of ranks against their own past, forecast
@@ -72,7 +75,7 @@ def trend(
 
     if checkpoints:
         if out is not None:
-            raise UsageError("--out is for trends", hint="--checkpoints --json > FILE")
+            raise UsageError("--out does not apply to --checkpoints", hint="--checkpoints --json > FILE")
         _checkpoints(paths, _Source(system, timing, workers), json=json)
         return
     samples = _samples(paths, value, _Source(system, timing, workers))
@@ -116,7 +119,7 @@ def _samples(paths: list[Path], value: str, source: _Source) -> "Samples":
 
     if any(is_table(path) for path in paths):
         if len(paths) > 1:
-            raise UsageError(f"{len(paths)} files, of which one is a table", hint="one table, or runs")
+            raise UsageError(f"{len(paths)} files, of which one is a table", hint="give one table, or runs")
         if source.system or source.timing is not None:
             raise UsageError(
                 "a table has its values in it", where=str(paths[0]), hint="leave out --system and --timing"
@@ -125,7 +128,7 @@ def _samples(paths: list[Path], value: str, source: _Source) -> "Samples":
     if len(paths) == 1:
         return of_run(source.open(paths[0]), value)
     if source.timing is not None:
-        raise UsageError(f"one file of times for {len(paths)} recordings", hint="--timing goes with one run")
+        raise UsageError(f"one file of times for {len(paths)} recordings", hint="--timing needs exactly one run")
     with progress("reading recordings", len(paths)) as advance:
         runs = []
         for path in paths:
@@ -151,7 +154,7 @@ def _checkpoints(paths: list[Path], source: _Source, *, json: bool) -> None:
     from etude.analyse.checkpoints import checkpoints
 
     if len(paths) > 1:
-        raise UsageError(f"{len(paths)} runs", hint="--checkpoints takes one")
+        raise UsageError(f"{len(paths)} runs", hint="--checkpoints needs exactly one run")
     found = checkpoints(source.open(paths[0]))
     emit(found, json=json)
     if not len(found):
@@ -191,7 +194,7 @@ def _forecast(found: "Trend", text: str) -> list[dict[str, Any]]:
         ahead = -(-parse_time(text) // apart_ns)
     else:
         raise UsageError(
-            f"--forecast: nothing says how many steps `{text}` are", hint="a number of steps, or a time column"
+            f"--forecast: the number of steps in `{text}` is not known", hint="a number of steps, or a time column"
         )
     if not 1 <= ahead <= MOST_AHEAD:
         raise UsageError(f"--forecast: {ahead:,} steps", hint=f"1 to {MOST_AHEAD:,}")
@@ -234,7 +237,7 @@ def _summary(shown: dict[str, Any]) -> dict[str, Any]:
     found = {"value": shown["value"], "steps": f"{len(series):,}", "ranks": f"{len(shown['ranks']):,}"}
     found["mean"] = said(sum(series) / len(series))
     found["level at the end"] = said(shown["level"])
-    found["drift a step"] = said(shown["slope"]) if shown["slope"] else "none"
+    found["drift per step"] = said(shown["slope"]) if shown["slope"] else "none"
     found["period"] = f"{shown['period']} steps" if shown["period"] else "none"
     found["changes"] = f"{len(shown['change_points'])}"
     found["residual spread"] = f"{shown['residual_spread']:.2%}"
