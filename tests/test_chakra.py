@@ -308,7 +308,7 @@ def test_wrong_kinds_of_files(tmp_path: Path, pair: tuple[Path, Path], capsys: p
     assert chakra("jsonizer", "--input_filename", host, "--output_filename", out) == 2
     assert "is JSON, but a Chakra trace" in capsys.readouterr().err
     assert chakra("visualizer", "--input_filename", host, "--output_filename", tmp_path / "a.png") == 2
-    assert "a graph is not written as `.png`" in capsys.readouterr().err
+    assert "a graph cannot be written as `.png`" in capsys.readouterr().err
     assert chakra("jsonizer", "--input_filename", tmp_path / "none.et", "--output_filename", out) == 2
     assert "none.et" in capsys.readouterr().err
     assert chakra("converter", "PyTorch", "--input", device, "--output", out) == 2

@@ -33,7 +33,7 @@ def test_every_format_comes_back_the_same(run: Path, tmp_path: Path, to: str, ca
 def test_a_name_that_is_no_file_name_is_refused(run: Path, tmp_path: Path, name: str, capsys) -> None:
     before = sorted(p.name for p in tmp_path.rglob("*"))
     assert main(["convert", str(run), str(tmp_path / "out"), "--name", name]) == 2
-    assert "cannot be the name of a job" in capsys.readouterr().err
+    assert "is not a valid job name" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
 
 
@@ -43,7 +43,7 @@ def test_the_name_in_a_manifest_is_checked_too(run: Path, tmp_path: Path, capsys
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"step"', '"../step"'))
     assert main(["info", str(folder)]) == 2
-    assert "cannot be the name of a job" in capsys.readouterr().err
+    assert "is not a valid job name" in capsys.readouterr().err
 
 
 def test_force_replaces_traces_and_nothing_else(run: Path, tmp_path: Path, capsys) -> None:

@@ -50,7 +50,7 @@ def test_two_calls_in_another_order(tmp_path: Path) -> None:
     here = [*before(), gather(5, done=False), entry(6, done=False), entry(7, done=False)]
     rows = found(tmp_path, {0: there, 1: here, 2: there, 3: there})
     assert [(row["rank"], row["kind"]) for row in rows] == [(1, "desync")]
-    assert "this call and number 6 come in the other order" in rows[0]["evidence"]
+    assert "this call and number 6 are in the opposite order" in rows[0]["evidence"]
 
 
 def test_a_call_left_out_and_a_call_too_many(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_call_left_out_and_a_call_too_many(tmp_path: Path) -> None:
 
     whole = buckets(100, 200, 300)
     for name, mine, said in (
-        ("out", buckets(200, 300), "left out this call and went on to the next"),
+        ("out", buckets(200, 300), "skipped this call and continued with the next"),
         ("more", buckets(7, 100, 200, 300), "has a call here that the others do not have"),
     ):
         (tmp_path / name).mkdir()
@@ -100,7 +100,7 @@ def test_uneven_shares_of_an_all_gather_are_no_disagreement(tmp_path: Path) -> N
 def test_all_stand_in_one_call_and_no_rank_is_accused(tmp_path: Path) -> None:
     rows = found(tmp_path, {rank: [*before(), entry(5, done=False), gather(6, done=False)] for rank in range(4)})
     assert [(row["rank"], row["kind"], row["ranks"]) for row in rows] == [(-1, "stalled_collective", [0, 1, 2, 3])]
-    assert "all members stand in all_reduce 5 of group `0` of 4 ranks" in rows[0]["evidence"]
+    assert "all members are in all_reduce 5 of group `0` of 4 ranks" in rows[0]["evidence"]
 
 
 def test_who_has_asked_for_a_call_that_its_device_never_began(tmp_path: Path) -> None:
@@ -115,14 +115,14 @@ def test_ranks_that_wait_for_one_another_in_two_groups(tmp_path: Path) -> None:
     rows = found(tmp_path, ranks, {"a": [0, 1, 2], "b": [0, 1]})
     assert [(row["kind"], row["ranks"]) for row in rows] == [("desync", [0, 1])]
     assert (
-        "rank 0 stands in all_reduce 0 of group `a`; rank 1 stands in all_reduce 0 of group `b`" in rows[0]["evidence"]
+        "rank 0 is in all_reduce 0 of group `a`; rank 1 is in all_reduce 0 of group `b`" in rows[0]["evidence"]
     )
 
 
 def test_who_never_came_is_named_with_the_number_of_the_call(tmp_path: Path) -> None:
     rows = found(tmp_path, {r: before() + ([] if r == 1 else [entry(5, done=False)]) for r in range(4)})
     assert [(row["rank"], row["kind"]) for row in rows] == [(1, "missing_participant")]
-    assert "never came to all_reduce 5 of group `0`" in rows[0]["evidence"]
+    assert "never reached all_reduce 5 of group `0`" in rows[0]["evidence"]
 
 
 def test_one_dump_of_many_ranks_accuses_nobody(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_what_is_hidden_is_not_blamed() -> None:
     b = timed([(KERNEL | {"name": "gemm"}, 0, 100), (REDUCE, 65, 105)])
     row = told(a, b)["communication", "reduce"]
     assert (row["a_ns"], row["b_ns"], row["delta_ns"], row["share"]) == (0, 5, 5, 1.0)
-    assert row["because"] == "10 ns → 40 ns a call, 100% → 88% of it beside other work"
+    assert row["because"] == "10 ns → 40 ns per call, 100% → 88% of it overlapped with other work"
 
 
 def test_of_two_kernels_at_once_the_first_counts() -> None:

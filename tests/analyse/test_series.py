@@ -140,7 +140,7 @@ def test_a_forecast_beats_the_last_value_and_the_mean():
 
 @pytest.mark.parametrize("values", [[1.0, np.nan], [1.0, np.inf], [[1, 2], [3, 4]]])
 def test_what_is_no_series_is_refused(values: list):
-    with pytest.raises(UsageError, match="a series is one number after the other"):
+    with pytest.raises(UsageError, match="a series must be one-dimensional"):
         decompose(np.array(values))
 
 

@@ -110,8 +110,8 @@ def test_a_row_for_each_signal_and_hosts_instead_of_ranks():
     ("change", "problem"),
     [
         (lambda t: t.drop_columns("time"), "no column of times"),
-        (lambda t: t.drop_columns("rank"), "do not say which rank"),
-        (lambda t: t.set_column(0, "time", pa.array([5] * len(t))), "no row lies in the time of the run"),
+        (lambda t: t.drop_columns("rank"), "do not name a rank"),
+        (lambda t: t.set_column(0, "time", pa.array([5] * len(t))), "no row is within the time of the run"),
         (lambda t: t.drop_columns("clock"), "no column of numbers"),
         (lambda t: t.drop_columns("rank").append_column("gpu", pa.array([0] * len(t))), "1 devices and 8 ranks"),
     ],

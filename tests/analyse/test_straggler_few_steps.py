@@ -181,7 +181,7 @@ def test_who_did_not_ask_among_those_that_came_as_far() -> None:
     groups = {f"g{i}": [2 * i, 2 * i + 1] for i in range(3)}
     rows = found(timed(*nodes, groups=groups))
     assert [(row["rank"], row["kind"]) for row in rows] == [(0, "missing_participant")]
-    assert "rank 1 ran as many kernels and communications and asked for one more" in rows[0]["evidence"]
+    assert "rank 1 ran as many kernels and communications and requested one more" in rows[0]["evidence"]
 
 
 @pytest.mark.parametrize("late_ns", [0, 600_000])

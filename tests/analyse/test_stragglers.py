@@ -78,7 +78,7 @@ def test_who_never_came_is_named_and_who_waits_is_not() -> None:
     )
     found = stragglers(run).to_pylist()
     assert [(f["rank"], f["kind"]) for f in found] == [(1, "missing_participant")]
-    assert "never came to all_reduce 1 of group `g`" in found[0]["evidence"]
+    assert "never reached all_reduce 1 of group `g`" in found[0]["evidence"]
 
 
 def test_of_two_ranks_neither_is_called_slow() -> None:
@@ -156,7 +156,7 @@ def test_a_rank_that_stops_before_the_others_is_missing() -> None:
     run = timed(*ranks, groups={"g": [0, 1, 2, 3]})
     found = stragglers(run).to_pylist()
     assert [(f["rank"], f["kind"]) for f in found] == [(2, "missing_participant")]
-    assert "came to 12 of 20 collectives" in found[0]["evidence"]
+    assert "reached 12 of 20 collectives" in found[0]["evidence"]
     assert missing_only(run.job)["rank"].to_pylist() == [2]  # the same without times
 
 

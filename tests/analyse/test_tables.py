@@ -34,7 +34,7 @@ def test_kernels_by_time_and_by_anything() -> None:
     assert rows[0]["share"] == pytest.approx(40 / 45)
     by_phase = {r["phase"]: r["total_ns"] for r in kernels(run, ["phase"]).to_pylist()}
     assert by_phase == {"forward": 10, "backward": 30, None: 5}
-    with pytest.raises(UsageError, match="put together by `colour`"):
+    with pytest.raises(UsageError, match="grouped by `colour`"):
         kernels(run, ["colour"])
 
 

@@ -154,7 +154,7 @@ def test_work_from_a_file_says_which_rank_and_step_it_lacks(tmp_path: Path, caps
     assert json.loads(capsys.readouterr().out)["findings"] == []
     csv.write_csv(as_table(tokens[:, :30], "tokens"), tmp_path / "short.csv")
     assert main([*base, "--work", str(tmp_path / "short.csv")]) == 2
-    assert "nothing says how much rank 0 had to do in step 30" in capsys.readouterr().err
+    assert "the work of rank 0 in step 30 is not given" in capsys.readouterr().err
 
 
 def test_recordings_are_taken_in_the_order_of_their_start():
@@ -253,7 +253,7 @@ def test_jitter_from_what_is_no_trend_is_refused(
     [
         ("a,b\n1,2\n", [], "there is no column `step_time`"),
         ("step,step_time\n1,x\n2,y\n", [], "holds string, not numbers"),
-        ("step,rank,step_time\n1,0,5\n1,0,6\n", [], "two rows of one step"),
+        ("step,rank,step_time\n1,0,5\n1,0,6\n", [], "two rows for the same step"),
         ("step,step_time\n", [], "has no rows"),
         ("step,step_time,step_time\n1,2,3\n", [], "two columns are called `step_time`"),
         ("step_time\n1\n2\n3\n", ["--period", "x"], "is not a number of steps"),

@@ -80,7 +80,7 @@ def test_the_command_and_its_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "answered" in capsys.readouterr().out
     assert main(["report", str(tmp_path / "out"), str(tmp_path / "cut"), "-o", str(tmp_path / "p.html")]) == 0
     page = (tmp_path / "p.html").read_text()
-    assert "Who took part" in page and "Rounds" in page and "cut" in page
+    assert "Participation" in page and "Rounds" in page and "cut" in page
 
 
 def naive_finished(size, rate, start, limit):

@@ -55,7 +55,7 @@ def test_same_seed_same_bytes_and_the_folder_is_asked_and_compared(tmp_path: Pat
     assert {row["setting"] for row in told["settings"]} == {"seed"}
     assert main(["report", str(tmp_path / "a"), str(tmp_path / "c"), "-o", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Where the hours went" in page and "What broke" in page and page.count("% useful<") == 2
+    assert "Where the time went" in page and "Failures" in page and page.count("% useful<") == 2
     capsys.readouterr()
     again = fleet(capsys, *FAULTS[2:], "--checkpoint", "remote:2min", "--faults", str(tmp_path / "a/events.parquet"))
     written = json.loads((tmp_path / "a/fleet.json").read_text())

@@ -133,7 +133,7 @@ def test_a_folder_a_page_and_a_range_of_loads(tmp_path: Path, capsys: pytest.Cap
     assert main(["fleet", str(EXAMPLE), "-o", str(out)]) == 0
     assert main(["query", str(out), "select count(*) as moves from moves"]) == 0
     assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
-    assert "Requests in time" in (tmp_path / "page.html").read_text()
+    assert "Requests on time" in (tmp_path / "page.html").read_text()
     capsys.readouterr()
     assert main(["fleet", str(EXAMPLE), "--policy", "static", "--load", "0.5..1.2"]) == 0
     assert len(capsys.readouterr().out.strip().splitlines()) == 9

@@ -69,7 +69,7 @@ def test_what_cannot_be_told_is_left_out_and_said(tmp_path: Path, capsys) -> Non
     with pytest.raises(UsageError, match="no hardware counters"):
         counters(job)
     assert main(["kernels", str(tmp_path / "w.json.gz"), "--counters"]) == 2
-    with pytest.raises(UsageError, match="not summed by `colour`"):
+    with pytest.raises(UsageError, match="cannot be summed by `colour`"):
         counters(job, ["colour"])
 
 

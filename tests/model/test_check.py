@@ -87,14 +87,14 @@ def test_dangling_dependencies_are_errors_data_and_control_apart():
 def test_what_is_behind_a_missing_node_never_starts():
     f = check(job_with(graph([[~0], [0], [1], []], missing=1)))
     assert kinds(f) == ["dangling_data", "never_starts"]
-    assert f[1].what == "node 1 can never start: it is behind a missing node (and 1 more: node 2)"
+    assert f[1].what == "node 1 can never start: it depends on a missing node (and 1 more: node 2)"
 
 
 def test_a_cycle_is_named_and_what_is_behind_it_too():
     f = check(job_with(graph([[2], [0], [1], [2], []])))
     assert kinds(f) == ["cycle", "never_starts"]
     assert f[0].what == "nodes wait for one another in a cycle: 0 waits for 2 waits for 1 waits for 0"
-    assert f[1].what == "node 3 can never start: it is behind a cycle"
+    assert f[1].what == "node 3 can never start: it depends on a cycle"
 
 
 def test_a_cycle_may_need_both_kinds_of_dependencies():
@@ -292,8 +292,8 @@ def test_the_second_of_two_sends_is_left_over():
 def test_tags_that_differ_are_hinted_at():
     f = check(job_of("tags", [builder(send(1, tag=7)), builder(recv(0, tag=8))]))
     assert kinds(f) == ["send_unmatched", "recv_unmatched"]
-    assert f[0].hint == "rank 1 waits for a message from here with tag 8: do the tags agree?"
-    assert f[1].hint == "rank 0 sends a message to here with tag 7: do the tags agree?"
+    assert f[0].hint == "rank 1 waits for a message from this rank with tag 8: do the tags agree?"
+    assert f[1].hint == "rank 0 sends a message to this rank with tag 7: do the tags agree?"
 
 
 def test_sizes_of_a_pair():
@@ -334,7 +334,7 @@ def test_ranks_that_are_absent_are_not_judged_unless_the_job_is_complete():
     parts = [builder(coll(), coll(group="g"), send(2), recv(2)).part(r, {"g": [0, 1, 2]}) for r in range(2)]
     job = assemble("part", parts)
     f = only(job)
-    assert str(f) == "warning: rank 2: 1 of the world's 3 ranks not there"
+    assert str(f) == "warning: rank 2: 1 of the world's 3 ranks missing"
     assert only(job, complete=True).severity == "error"
 
 

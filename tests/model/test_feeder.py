@@ -179,8 +179,8 @@ def test_a_missing_dependency_is_an_error_with_names():
     with pytest.raises(DanglingDependency) as problem:
         feeder(dangling("ctrl"))
     assert str(problem.value) == (
-        "rank 0: node 2 waits for node 70, which is not in the trace (3 such dependencies in all)\n"
-        'hint: `missing="drop"` starts nodes without what is not there; `ctrl=False` leaves out ctrl dependencies'
+        "rank 0: node 2 waits for node 70, which is not in the trace (3 such dependencies in total)\n"
+        'hint: `missing="drop"` ignores dependencies on missing nodes; `ctrl=False` leaves out ctrl dependencies'
     )
     with pytest.raises(DanglingDependency, match="`data=False` leaves out data dependencies"):
         feeder(dangling("data"))

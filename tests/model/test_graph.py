@@ -96,7 +96,7 @@ def test_refusals():
         g.longest_path(graph([[]]), [1, 2])
     with pytest.raises(UsageError, match="outside"):
         g.ancestors(graph([[]]), [1])
-    with pytest.raises(UsageError, match="no such dependencies"):
+    with pytest.raises(UsageError, match="unknown dependencies"):
         g.topological_order(graph([[]]), "all")  # type: ignore[arg-type]
 
 

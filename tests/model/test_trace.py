@@ -133,7 +133,7 @@ def test_building_from_columns() -> None:
 @pytest.mark.parametrize(
     ("columns", "more", "problem"),
     [
-        ({"kinds": [5]}, {}, "no such column to build from: kinds"),
+        ({"kinds": [5]}, {}, "unknown columns: kinds"),
         ({"name": ["a"]}, {}, "needs the column `kind`"),
         ({"kind": [5], "flops": [1, 2]}, {}, r"column `flops` has shape \(2,\)"),
         ({"kind": [5], "name": ([3], ["a"])}, {}, "a code is outside its 1 words"),

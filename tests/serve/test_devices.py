@@ -373,7 +373,7 @@ TWO_WAYS = {"tasks": {"a": {"alternatives": [{"model": "m"}, {"tool": "x"}], "me
         (FLOW, ONE | {"colour": 1}, [], "unknown key `colour`"),
         (FLOW, ONE, ["--place", "best"], "unknown place `best`"),
         (FLOW, ONE, ["--place", "future:x"], "unknown place `future:x`"),
-        (FLOW, ONE, ["--choose", "pixie"], "--choose is not used with --devices"),
+        (FLOW, ONE, ["--choose", "pixie"], "--choose cannot be combined with --devices"),
         (FLOW, {"devices": [{"name": "a", "system": "dgx-h100", "memory": "1GB"}]}, [], "fits no device"),
         (TWO_WAYS, ONE, [], "alternatives are not placed"),
         ({"tasks": {"a": {"tool": "x"}}}, ONE, [], "nothing to place"),

@@ -62,7 +62,7 @@ def test_a_curve_is_shown(folder: Path):
     assert holds == 2.0 and shown_point({"rates": rates, "holds_rps": holds}) == 1
     assert shown_point({"rates": rates, "holds_rps": None}) == 0
     text = render(served_page(found.record | {"rates": rates, "holds_rps": holds}, found.tables, title="served"))
-    assert "Goodput against rate" in text and "It holds up to 2 a second" in text
+    assert "Goodput against rate" in text and "The limits are met up to 2 per second" in text
     assert "Goodput against rate" not in render(served_page(found.record, found.tables, title="served"))
 
 

@@ -112,7 +112,7 @@ def test_a_deadlock_is_a_no_with_an_explanation(folder: Path, capsys: pytest.Cap
         (["--failed-link", "0-1"], "between ranks 0 and 1 has failed"),
         (["--timing", "t.txt"], "a timing is not written as `.txt`"),
         (["--fold", "--jitter", "compute=0.1"], "with jitter no two ranks are alike"),
-        (["--overlap", "memory=2"], "no such name `memory`"),
+        (["--overlap", "memory=2"], "unknown name `memory`"),
         (["--remote-memory", "latency=1us"], "no bandwidth is given"),
     ],
 )

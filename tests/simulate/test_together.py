@@ -170,9 +170,9 @@ def test_slow_ranks_and_folding_go_by_the_system_s_ranks():
 
 @pytest.mark.parametrize(("given", "said"), [
     ({"places": [[0, 1], [1, 2]]}, "jobs 0 and 1 overlap: both are placed on 1"),
-    ({"places": [[0, 1]]}, "2 jobs, and places for 1"),
+    ({"places": [[0, 1]]}, "2 jobs, but places for 1"),
     ({"places": [[0, 1], [2]]}, "1 places for a world of 2"),
-    ({"places": [[0, 0], [2, 3]]}, "two of its ranks have one place"),
+    ({"places": [[0, 0], [2, 3]]}, "two of its ranks have the same place"),
     ({"at_ns": [0]}, "2 jobs, 1 start times"),
     ({"at_ns": [0, -5]}, "starts at -5 ns"),
 ])  # fmt: skip

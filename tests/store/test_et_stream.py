@@ -82,7 +82,7 @@ def test_a_missing_dependency_is_an_error_with_names(tmp_path: Path):
     with pytest.raises(DanglingDependency) as problem:
         open_feeder(path)
     assert str(problem.value).startswith(
-        "rank 3: node 5 waits for node 44, which is not in the trace (2 such dependencies in all)\n"
+        "rank 3: node 5 waits for node 44, which is not in the trace (2 such dependencies in total)\n"
     )
     assert "`ctrl=False`" in problem.value.hint
     assert open_feeder(path, ctrl=False).drain(3).tolist() == [0, 1]

@@ -125,7 +125,7 @@ GEMM = {"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}
 
 
 def beside(host_ns: int, device_ns: int, steps: int = 20) -> Run:
-    """A host and a device side by side, each behind its own last step: what is longer sets the pace."""
+    """A host and a device side by side, each behind its own last step: what is longer is the bottleneck."""
     nodes = []
     for i in range(steps):
         nodes.append((CALL, i * host_ns, (i + 1) * host_ns))
@@ -140,7 +140,7 @@ def told_of_host(run: Run) -> list[str]:
 def test_the_host_sets_the_pace_only_where_a_faster_one_shortens_the_run() -> None:
     """20 calls of 100 ns and 20 kernels of 10 ns: the run is 2000 ns and half of that with a host twice as fast."""
     (found,) = told_of_host(beside(100, 10))
-    assert "The host sets the pace" in found
+    assert "The host is the bottleneck" in found
     assert (
         "the run is 1 µs (50%) shorter with a host twice as fast, but no shorter with a device twice as fast" in found
     )
@@ -150,7 +150,7 @@ def test_a_host_beside_a_device_that_is_as_slow_does_not_set_the_pace() -> None:
     """Host 0..2120, device 106..2106. With a host twice as fast the device still ends at 2106, with both twice as fast
     the device ends at 1106."""
     (found,) = told_of_host(beside(106, 100))
-    assert "sets the pace" not in found
+    assert "is the bottleneck" not in found
     assert "too slow" not in found
     assert "The critical path runs through the host for 100% of the run." in found
     assert "14 ns (0.7%) shorter with a host twice as fast, and no shorter with a device twice as fast; " in found
@@ -175,7 +175,7 @@ def test_of_one_rank_alone_links_are_not_blamed() -> None:
     run = timed([(SUM | {"group": "g"}, 0, 1000)], groups={"g": [0, 1]})
     (found,) = [t for t in report(run).told if "no compute hides" in t.what]
     assert "links" not in found.why
-    assert "at most 500 ns (50%) shorter: waiting for ranks that are not here counts as transfer." in found.why
+    assert "at most 500 ns (50%) shorter: waiting for ranks that are not present counts as transfer." in found.why
 
 
 def test_a_slow_rank_costs_what_the_run_is_longer_by() -> None:

@@ -369,7 +369,7 @@ def test_findings_are_in_order_of_what_they_cost(page: Path, tmp_path: Path, cap
     assert main(["report", str(folder), "--timing", str(times), "-o", str(out)]) == 0
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("▲")]
     assert re.match(r"▲ \d\d% of the devices' time goes to communication that no compute hides\. \[", told[0])
-    assert told[1].startswith("▲ Rank 3 takes 50% longer than its peers, all along. [")
+    assert told[1].startswith("▲ Rank 3 takes 50% longer than its peers, during the whole run. [")
     for line in told:
         what, cost = line[2:].removesuffix("]").split(" [")
         assert what.replace("'", "&#x27;") in out.read_text()
@@ -434,7 +434,7 @@ def straggling_job() -> Job:
 
 def test_notes_that_differ_in_figures_only_are_said_once():
     notes = [Note(0, "3 of 9 launches were dropped"), Note(1, "5 of 8 launches were dropped"), Note(1, "other")]
-    assert said_once(notes) == ["3 of 9 launches were dropped (rank 0; alike on 1 other)", "other"]
+    assert said_once(notes) == ["3 of 9 launches were dropped (rank 0; the same on 1 other)", "other"]
 
 
 def cold_start(launch_ns: int) -> Page:
@@ -468,7 +468,7 @@ def on_host(first: str, ns: int) -> list[str]:
 def test_waiting_for_batches_and_for_one_call_is_told():
     loads = on_host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 2_000_000)
     assert loads[0] == "The run waits for its data loader 67% of the time."
-    assert "hipMemcpyWithStream takes 67% of the run at once." in on_host("hipMemcpyWithStream", 2_000_000)
+    assert "hipMemcpyWithStream takes 67% of the run in one piece." in on_host("hipMemcpyWithStream", 2_000_000)
     early = on_host("aten::empty", 2_000_000)
     assert "The first 67% of the run pass before the device has work." in early
 
@@ -496,7 +496,7 @@ def test_one_member_of_a_collective_cannot_be_seen_to_wait():
     html = render(report(Run(job, timing)))
     section = html[html.index('<section id="collectives">') :].split("</section>")[0]
     assert "waiting for the last member" not in section
-    assert "waiting in all" not in section
+    assert "total waiting" not in section
 
 
 def test_a_run_in_which_nothing_stands_out_says_so():

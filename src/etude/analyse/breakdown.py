@@ -97,6 +97,6 @@ def _named_mask(part: RunPart, use: U8, name: str) -> Bool:
     if name.replace("-", "_").lower() in names:
         return (trace.kind == Kind.COLL) & (trace.collective == Collective.parse(name))
     raise UsageError(
-        f"no such group of nodes: `{name}`",
+        f"unknown group of nodes: `{name}`",
         hint=f"known: {', '.join([*plain, 'name:REGEX', 'module:REGEX', 'phase:REGEX', 'stream:N', *names])}",
     )

@@ -42,32 +42,33 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis(
         command="idle", title="Idle",
         does="Why devices are idle: the host, synchronisation, launches, communication; launches and queues",
-        question="why a device had nothing to do; launches and queues",
+        question="why a device is idle; launches and queues",
     ),
     Analysis(
         command="kernels", title="Kernels and operators", section="kernels",
-        does="Kernels by time, or operators by their own time and that of what they launch",
-        question="what takes the time, by itself and with what it calls",
+        does="Kernels by time, or operators by their own time and that of their kernels",
+        question="what takes the time, alone and with everything it calls",
     ),
     Analysis(
         command="collectives", title="Collectives", section="collectives",
-        does="Collectives matched across ranks: transfer apart from waiting, algorithm and bus bandwidth",
-        question="what a transfer takes, what members wait, which bandwidth results",
+        does="Collectives matched across ranks: transfer time, waiting time, algorithm and bus bandwidth",
+        question="transfer time, waiting time of members, resulting bandwidth",
     ),
     Analysis(
         command="critical-path", title="Critical path", section="critical_path",
-        does="What the end of the run waited for, over hosts, kernels, ranks and collectives; as long as the run",
+        does="The chain of work that set the length of the run, over hosts, kernels, ranks and collectives",
         question="what would have to be shorter for the run to be shorter",
     ),
     Analysis(
         command="stragglers", title="Stragglers", section="stragglers",
-        does="Who holds the others up: slow ranks and links, late hosts, ranks that are missing or disagree; how sure",
-        question="who is slow, since when, how sure; clocks",
+        does="Stragglers: slow ranks and links, late hosts, ranks that are missing or disagree; with confidence",
+        question="which rank is slow, since when, with what confidence; clocks",
     ),
     Analysis(
         command="trend", title="Trend", formats=("json",),
-        does="Step time over a run or many recordings: trend, cycle, changes of ranks against their own past, forecast",
-        question="how step time develops over a run or many recordings; who changed, since when; what comes next",
+        does="Step time over a run or many recordings: trend, cycle, changes of ranks relative to their own history, "
+             "forecast",
+        question="how step time develops over a run or many recordings; which ranks changed, since when; forecast",
     ),
     Analysis(
         command="compare", title="Compare",
@@ -76,19 +77,19 @@ ANALYSES: tuple[Analysis, ...] = (
     ),
     Analysis(
         command="metrics", title="Metrics",
-        does="What benchmarks publish of a run: step time, MFU, communication, overlap, bandwidth, balance, TTFT and "
-        "TPOT",
+        does="Metrics that benchmarks publish: step time, MFU, communication, overlap, bandwidth, balance, TTFT and "
+             "TPOT",
         question="one number each: step time, MFU, overlap, bandwidth utilisation, balance, TTFT, TPOT",
     ),
     Analysis(
         command="roofline", title="Roofline", section="roofline",
         does="FLOP/s and bytes/s of operators, and how much of the device's roofline they reach",
-        question="how far operators are from what the device can do; MFU, HFU",
+        question="how far operators are from the limits of the device; MFU, HFU",
     ),
     Analysis(
         command="memory", title="Memory", section="memory",
-        does="Memory in use over time and its peaks; how fast copies go",
-        question="how much memory was in use, how fast copies went",
+        does="Memory in use over time and its peaks; bandwidth of copies",
+        question="memory in use, bandwidth of copies",
     ),
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ def counters(job: Job, by: Sequence[str] = ("kernel",)) -> pa.Table:
     """A row for each of what `by` tells apart: count, and the sum of each counter, under its own name; null where none
     of them has it. In order of first use. A job without counters is refused."""
     if unknown := [name for name in by if name not in BY]:
-        raise UsageError(f"counters are not summed by `{', '.join(unknown)}`", hint=f"known: {', '.join(BY)}")
+        raise UsageError(f"counters cannot be summed by `{', '.join(unknown)}`", hint=f"known: {', '.join(BY)}")
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     names: dict[str, None] = {}
     whole = True

@@ -45,5 +45,5 @@ TOOLS: Final = {
 def counting_of(tool: str) -> Counting:
     """How a tool counts, by its name."""
     if tool not in TOOLS:
-        raise UsageError(f"how `{tool}` counts is not known", hint=f"known: {', '.join(TOOLS)}")
+        raise UsageError(f"unknown tool `{tool}`", hint=f"known: {', '.join(TOOLS)}")
     return TOOLS[tool]

@@ -95,10 +95,10 @@ def _how(mine: dict[Place, Seen], theirs: dict[Place, Seen], place: Place) -> st
     b = [theirs[p] for p in sorted(theirs) if p >= place][: REACH + 1]
     for k in range(1, min(len(a), len(b))):
         if a[k].sign == b[0].sign and a[0].sign == b[k].sign:
-            return f": this call and number {sorted(mine)[sorted(mine).index(place) + k][0]} come in the other order"
+            return f": this call and number {sorted(mine)[sorted(mine).index(place) + k][0]} are in the opposite order"
     ahead, behind = _run(a, b[1:]), _run(a[1:], b)
     if ahead > behind:
-        return ": it left out this call and went on to the next"
+        return ": it skipped this call and continued with the next"
     if behind > ahead:
         return ": it has a call here that the others do not have"
     return ""
@@ -203,8 +203,8 @@ def _circles(job: Job, groups: dict[int, Members], stands: Stands, told: set[int
         done.update(path)
         if rank in path:
             circle = path[path.index(rank) :]
-            each = [f"rank {r} stands in {_stood(job, groups, stands[r])}" for r in circle[:4]]
-            evidence = f"{_ranks(sorted(circle))} wait for one another, they call in different order: {'; '.join(each)}"
+            each = [f"rank {r} is in {_stood(job, groups, stands[r])}" for r in circle[:4]]
+            evidence = f"{_ranks(sorted(circle))} wait for one another and call in different orders: {'; '.join(each)}"
             yield Desync(min(circle), "desync", STANDS, evidence, tuple(sorted(circle)))
 
 
@@ -230,11 +230,11 @@ def _all_stand(job: Job, group: int, members: Members, stands: Stands) -> Iterat
     if started and idle and len(idle) < len(started):
         for rank in idle:
             evidence = (
-                f"its device has not begun {what}, in which {_ranks(started)} stand: what it runs before never ends"
+                f"its device has not started {what}, in which {_ranks(started)} wait: earlier work never completes"
             )
             yield Desync(rank, "missing_participant", STANDS, evidence, (rank,))
         return
-    evidence = f"all members stand in {what}, and agree in operation, size and data type: the network or a device hangs"
+    evidence = f"all members are in {what}, with the same operation, size and data type: the network or a device hangs"
     yield Desync(-1, "stalled_collective", STANDS, evidence, tuple(known))
 
 

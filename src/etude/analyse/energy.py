@@ -71,7 +71,7 @@ class PowerCurve:
     def sampled(self, every_ns: int) -> PowerCurve:
         """Means over windows of this length from the start; the last may be shorter. Energy stays as it is."""
         if every_ns < 1:
-            raise UsageError(f"windows of {every_ns} ns", hint="1ms")
+            raise UsageError(f"windows of {every_ns} ns are not valid", hint="1ms")
         first, last = int(self.time_ns[0]), int(self.time_ns[-1])
         edges = np.append(np.arange(first, max(last, first + 1), every_ns), max(last, first + 1))
         done = np.concatenate([[0.0], np.cumsum(self.watts * np.diff(self.time_ns))])

@@ -69,7 +69,7 @@ def fell_behind(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
             continue
         evidence = (
             f"has run {one.ran} kernels since the last collective of group `{group_name(job, one.group)}` of "
-            f"{len(groups[one.group])} ranks, and all others {one.others}: it never came to the next"
+            f"{len(groups[one.group])} ranks, and all others {one.others}: it never reached the next"
         )
         yield Missing(one.rank, BEHIND if one.others - one.ran > 1 else CUT, evidence)
 

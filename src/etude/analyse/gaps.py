@@ -50,7 +50,7 @@ class Gaps:
                 raise UsageError(f"--gaps: `{part}` is not a gap", hint=HINT)
             values = {pair[0]: parse_time(pair[-1]) for pair in pairs}
             if values[known[kind][0]] < 1:
-                raise UsageError(f"--gaps: `{part}`: an interval has to be longer than 0", hint=HINT)
+                raise UsageError(f"--gaps: `{part}`: an interval must be longer than 0", hint=HINT)
             found |= {f"{kind}_every_ns": values[known[kind][0]], f"{kind}_ns": values["for"]}
         return cls(**found, seed=seed)
 
@@ -121,7 +121,7 @@ def _schedule(span: int, gaps: Gaps, repeat: int, rows: int) -> list[_Part]:
         done += parts[-1].last - parts[-1].first
         if len(parts) > MOST_GAPS or done // span * rows > MOST_ROWS:
             raise UsageError(f"a timeline of more than {MOST_GAPS:,} gaps or {MOST_ROWS:,} changes of power",
-                             hint="repeat less; checkpoints have to be more frequent than failures")  # fmt: skip
+                             hint="repeat less; checkpoints must be more frequent than failures")  # fmt: skip
     return parts
 
 

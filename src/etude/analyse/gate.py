@@ -53,7 +53,7 @@ def parse_limit(text: str) -> Limit:
     a sign, and else a value of the new run."""
     form = _FORM.fullmatch(text)
     if form is None:
-        raise _unclear("it is not `MEASURE > LIMIT` or `MEASURE < LIMIT`", text)
+        raise _unclear("is not of the form `MEASURE > LIMIT` or `MEASURE < LIMIT`", text)
     measure = _measure(form["measure"], text)
     number = _NUMBER.fullmatch(form["limit"])
     if number is None:
@@ -150,13 +150,13 @@ def _beyond(limit: Limit, found: Shift) -> bool:
 def _note(limit: Limit, found: Shift, *, several: bool, beyond: bool, sure: bool) -> str:
     told = []
     if found.method == "single":
-        told.append("one sample of each side: the noise is not known, and the plain ratio decides")
+        told.append("one sample on each side: the noise is not known, and the ratio alone decides")
     elif found.method != "exact" and not several:
-        told.append("one run of each side: the interval holds the noise between steps, not that between runs")
+        told.append("one run on each side: the interval covers the noise between steps, not that between runs")
     if found.ratio is None:
         told.append("it was 0 before, so there is no ratio")
     if beyond and not sure:
-        told.append("beyond the limit, but noise alone could have done it: more steps or runs would tell")
+        told.append("beyond the limit, but within the noise: more steps or runs are needed to decide")
     return "; ".join(told)
 
 

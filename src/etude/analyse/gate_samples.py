@@ -134,7 +134,7 @@ def _kernels(runs: Sequence[Sampled], wanted: str) -> set[str]:
     found = {name for name in names if pattern is not None and pattern.search(name)}
     if not found:
         near = difflib.get_close_matches(wanted, names, 3, 0.3)
-        hint = f"like it are: {', '.join(f'`{n[:60]}`' for n in near)}" if near else "`etude kernels` lists them"
+        hint = f"similar names: {', '.join(f'`{n[:60]}`' for n in near)}" if near else "`etude kernels` lists them"
         raise UsageError(f"no kernel is called `{wanted}` or matches it", hint=hint)
     return found
 
@@ -167,7 +167,7 @@ def _mfu(one: Sampled) -> float:
     card, device = one.run.card, one.device or (one.run.system.device if one.run.system else None)
     if card is None or not card.plan.model_flops_per_step:
         raise UsageError("`mfu` needs the FLOPs of a step, which are not known", where=one.run.job.name,
-                         hint="`etude card RUN --write` makes a card; plan.model_flops_per_step")  # fmt: skip
+                         hint="`etude card RUN --write` writes a card; fill in plan.model_flops_per_step")  # fmt: skip
     peak = device.peak(card.plan.precision or "bf16") if device else None
     if not peak:
         raise UsageError("`mfu` needs the device, which is not known", where=one.run.job.name,

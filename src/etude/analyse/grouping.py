@@ -34,7 +34,7 @@ class Tally:
     def __init__(self, by: Sequence[str], values: Sequence[str]) -> None:
         unknown = [name for name in by if name not in BY and not _STACK.fullmatch(name)]
         if unknown or not by:
-            raise UsageError(f"nodes cannot be put together by `{', '.join(unknown)}`", hint=f"known: {', '.join(BY)}")
+            raise UsageError(f"nodes cannot be grouped by `{', '.join(unknown)}`", hint=f"known: {', '.join(BY)}")
         self.by, self.values = tuple(by), tuple(values)
         self.found: dict[tuple[Any, ...], list[Any]] = {}
 

@@ -81,7 +81,7 @@ class Lateness:
         if not self.calls[at] or not self.last[at]:
             return ""
         share = 100 * self.last[at] / self.calls[at]
-        return f"; it comes last to {share:.0f}% of its collectives, {self.held_ns[at] / 1e6:.2f} ms after the first"
+        return f"; it arrives last at {share:.0f}% of its collectives, {self.held_ns[at] / 1e6:.2f} ms after the first"
 
     def holds_up(self, one: Slow, accused: Bool, shows: Shows) -> bool:
         """Does it come to its calls after those that are not accused, in most of the steps in which it is slow? Also

@@ -1,8 +1,9 @@
 """Participants that never came: who the others wait for when a run stands still, and who stopped before the others.
 
-A rank is missing where others stand in a collective that it never came to while it waits for nobody; where its part of
-a group's collectives, or of the messages with another rank, ends before that of the others; where it has done less than
-the others since the last collective that all came to; and where a run has a place for it and it was not recorded.
+A rank is missing where others are in a collective that it never reached while it waits for no other rank; where its
+part of a group's collectives, or of the messages with another rank, ends before that of the others; where it has done
+less than the others since the last collective that all came to; and where a run has a place for it and it was not
+recorded.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
                 continue
             kind = Collective(int(found.collective[call])).name.lower()
             evidence = (
-                f"never came to {kind} {_number(job, found, call)} of group `{group_name(job, group)}` of "
+                f"never reached {kind} {_number(job, found, call)} of group `{group_name(job, group)}` of "
                 f"{len(members)} ranks, in which rank {ranges(here[open_[span]])} waits"
             )
             yield Missing(rank, 1.0, evidence + _last_seen(run, at), _step(job, found, call))
@@ -90,7 +91,7 @@ def _never_asked(run: Run, asked: Bool) -> Iterator[Missing]:
     if len(job.ranks) < 3 or not asked.any():
         return
     if len(others) == 1:
-        evidence = f"rank {ranges(job.ranks[asked])} asked for a communication that never ran, and it did not"
+        evidence = f"rank {ranges(job.ranks[asked])} requested a communication that never ran, and this rank did not"
         yield Missing(int(job.ranks[others[0]]), ALONE, evidence)
         return
     _, came = np.unique(_ran(run), axis=0, return_inverse=True)
@@ -99,8 +100,8 @@ def _never_asked(run: Run, asked: Bool) -> Iterator[Missing]:
     if len(beside) == 1:
         with_it = job.ranks[asked & (came == came[beside[0]])]
         evidence = (
-            f"rank {ranges(with_it)} ran as many kernels and communications and asked for one more, which never ran; "
-            "it did not ask"
+            f"rank {ranges(with_it)} ran as many kernels and communications and requested one more, which never ran; "
+            "this rank did not request it"
         )
         yield Missing(int(job.ranks[beside[0]]), CUT, evidence)
 
@@ -162,8 +163,8 @@ def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
             yield Missing(
                 int(job.ranks[one]),
                 sure,
-                f"came to {int(done[one])} of {most} collectives of group `{group_name(job, group)}` of {len(members)} "
-                f"ranks; the first that it is missed in is {kind} {_number(job, found, first)}",
+                f"reached {int(done[one])} of {most} collectives of group `{group_name(job, group)}` of {len(members)} "
+                f"ranks; the first one it does not join is {kind} {_number(job, found, first)}",
                 _step(job, found, first),
             )
 
@@ -180,7 +181,7 @@ def _unanswered(job: Job, matching: Matching, waits: Bool) -> Iterator[Missing]:
     for at, partners in sorted(lacks.items(), key=lambda item: -len(item[1])):
         if not waits[at] and not any(len(lacks.get(_at(job, p), ())) > len(partners) for p in partners):
             with_whom = ranges(np.unique(partners))
-            evidence = f"has fewer sends and receives than rank {with_whom} has for it: it stopped before"
+            evidence = f"has fewer sends and receives than rank {with_whom} expects from it: it stopped earlier"
             yield Missing(int(job.ranks[at]), STOPPED if len(partners) > 1 else CUT, evidence)
 
 
@@ -189,7 +190,7 @@ def _absent(job: Job) -> Iterator[Missing]:
     gone = np.setdiff1d(np.arange(job.world_size), job.ranks)
     if 2 * len(gone) < job.world_size:
         for rank in gone.tolist():
-            evidence = f"nothing of it was recorded, and {len(job.ranks)} of the {job.world_size} ranks were"
+            evidence = f"it was not recorded; {len(job.ranks)} of the {job.world_size} ranks were"
             yield Missing(rank, GONE if len(gone) <= max(1, FEW * job.world_size) else CUT, evidence)
 
 
@@ -226,7 +227,7 @@ def _waiting(run: Run) -> Bool:
 
 def _last_seen(run: Run, at: int) -> str:
     if at < 0:
-        return "; nothing of it was recorded"
+        return "; nothing was recorded for it"
     start, end = run.timing.block(at)
     trace = run.job.traces[int(run.job.trace_of[at])]
     running = np.flatnonzero((start != UNKNOWN) & (end == UNKNOWN))
@@ -236,4 +237,4 @@ def _last_seen(run: Run, at: int) -> str:
     if not len(done):
         return "; it never started"
     last = int(done[np.argmax(end[done])])
-    return f"; the last that it did is node {last} (`{trace.text('name', last)}`)"
+    return f"; its last completed node is {last} (`{trace.text('name', last)}`)"

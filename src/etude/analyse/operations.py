@@ -59,7 +59,7 @@ def calls(run: Run, matching: Matching | None = None) -> Calls:
     length = np.diff(sides.start)[uses.side]
     total = int(length.sum())
     if total > MOST_MEMBERS:
-        raise UsageError(f"{total:,} members of collectives are more than one table holds", hint="take fewer ranks")
+        raise UsageError(f"{total:,} members of collectives are too many for one table", hint="take fewer ranks")
     use = np.repeat(np.arange(len(length)), length)
     number = np.arange(total) - np.repeat(np.cumsum(length) - length, length)
     place = sides.start[:-1][uses.side][use] + number

@@ -215,10 +215,10 @@ def _why(a: Spent, b: Spent) -> str:
         told.append(f"{_number(a[0])} → {_number(b[0])} calls")
     one, two = a[2] / a[0], b[2] / b[0]
     if abs(two - one) > 0.01 * one:
-        told.append(f"{format_time(round(one))} → {format_time(round(two))} a call")
+        told.append(f"{format_time(round(one))} → {format_time(round(two))} per call")
     hidden = [1 - own / whole if whole else 0.0 for _, own, whole, _ in (a, b)]
     if abs(hidden[1] - hidden[0]) > 0.01:
-        told.append(f"{hidden[0]:.0%} → {hidden[1]:.0%} of it beside other work")
+        told.append(f"{hidden[0]:.0%} → {hidden[1]:.0%} of it overlapped with other work")
     return ", ".join(told)
 
 
@@ -245,7 +245,7 @@ def _why_idle(cause: str, a: Spent, b: Spent, host: pa.Table) -> str:
     if cause in _HOST_CAUSES and all(side["launches"]):
         told.append(_times("host", side["host_ns"]))
         told.append(f"{_number(side['launches'][0])} → {_number(side['launches'][1])} launches")
-        told.append(_times("host a launch", side["host_per_launch_ns"]))
+        told.append(_times("host time per launch", side["host_per_launch_ns"]))
     return ", ".join(told)
 
 

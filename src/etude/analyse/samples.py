@@ -119,7 +119,9 @@ def from_table(table: pa.Table, value: str, *, where: str = "") -> Samples:
     steps_, column = np.unique(label, return_inverse=True)
     cell = row * max(len(steps_), 1) + column
     if len(np.unique(cell)) < len(cell):
-        raise UsageError(f"a rank has two rows of one {place or 'row'}", where=where, hint="one row a rank and step")
+        raise UsageError(
+            f"a rank has two rows for the same {place or 'row'}", where=where, hint="give one row per rank and step"
+        )
     matrix = np.full((len(ranks), len(steps_)), np.nan)
     matrix[row, column] = values
     if not np.isfinite(matrix).any(axis=0).all() or not len(steps_):
@@ -142,7 +144,7 @@ def work_of_table(samples: Samples, table: pa.Table, *, where: str = "") -> F64:
     rest = [name for name in table.column_names if name not in ("rank", *PLACES, *TIMES)]
     place = next((name for name in PLACES if name in table.column_names), "")
     if len(rest) != 1 or not place:
-        raise UsageError("work is a table of step, rank and one column more", where=where, hint="step,rank,tokens")
+        raise UsageError("work must be a table of step, rank and one more column", where=where, hint="step,rank,tokens")
     rank = numbers_of(table, "rank", where) if "rank" in table.column_names else np.zeros(len(table))
     step, amount = numbers_of(table, place, where), numbers_of(table, rest[0], where)
     found = np.full(samples.values.shape, np.nan)
@@ -153,9 +155,7 @@ def work_of_table(samples: Samples, table: pa.Table, *, where: str = "") -> F64:
     lacking = np.argwhere(np.isnan(found) & ~np.isnan(samples.own))
     if len(lacking):
         r, c = lacking[0].tolist()
-        raise UsageError(
-            f"nothing says how much rank {samples.ranks[r]} had to do in step {samples.steps[c]}", where=where
-        )
+        raise UsageError(f"the work of rank {samples.ranks[r]} in step {samples.steps[c]} is not given", where=where)
     if not (found[~np.isnan(found)] > 0).all():
         raise UsageError("an amount of work that is not positive", where=where)
     return found
@@ -163,7 +163,7 @@ def work_of_table(samples: Samples, table: pa.Table, *, where: str = "") -> F64:
 
 def known(value: str) -> None:
     if value not in VALUES:
-        raise UsageError(f"a run has no `{value}`", hint=f"known: {', '.join(VALUES)}")
+        raise UsageError(f"a run has no value `{value}`", hint=f"known: {', '.join(VALUES)}")
 
 
 def _window(run: Run, value: str) -> Samples:
@@ -185,7 +185,7 @@ def _window(run: Run, value: str) -> Samples:
     compute = table["compute_ns"].to_numpy(zero_copy_only=False).astype(np.float64)[:, None]
     starts = [int(part.start_ns[part.timed].min()) for part in run.parts() if part.timed.any()]
     if not starts or np.isnan(values).all():
-        raise UsageError("nothing in this recording has a time")
+        raise UsageError("no node in this recording has a time")
     own = compute if value == STEP_TIME and np.nanmax(compute) > 0 else values
     return Samples(
         value, np.asarray(run.job.ranks, np.int64), np.zeros(1, np.int64), np.array([min(starts)]), values, own

@@ -54,7 +54,7 @@ def decompose(values: NDArray[Any], *, period: int | None = None, least: float =
     as in `change_points`. Integers give integers, anything else floats."""
     values = np.asarray(values)
     if values.ndim != 1 or not np.isfinite(values.astype(np.float64)).all():
-        raise UsageError("a series is one number after the other, all of them known")
+        raise UsageError("a series must be one-dimensional, without missing values")
     if period is not None and (period < 0 or period == 1 or 2 * period > len(values)):
         raise UsageError(
             f"a cycle of {period} samples in a series of {len(values)}", hint="2 samples or more, and two whole cycles"

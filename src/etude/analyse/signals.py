@@ -70,8 +70,8 @@ def joined(samples: Samples, table: pa.Table, *, where: str = "") -> Signals:
     inside = (step >= 0) & (at_ns < ends[np.maximum(step, 0)]) & (row >= 0)
     if not inside.any():
         raise UsageError(
-            f"no row lies in the time of the run, {int(start[0])} to {int(ends[-1])} ns", where=where,
-            hint=f"the rows lie between {int(at_ns.min())} and {int(at_ns.max())} ns",
+            f"no row is within the time of the run, {int(start[0])} to {int(ends[-1])} ns", where=where,
+            hint=f"the rows are between {int(at_ns.min())} and {int(at_ns.max())} ns",
         )  # fmt: skip
     values: dict[str, F64] = {}
     events: list[Row] = []
@@ -99,7 +99,7 @@ def correlated(found: Trend, signals: Signals) -> Row:
         for m in moves
     ]
     texts += [
-        f"rank {v['rank']} lies far from the others in {len(v['signals'])} of {len(signals.values) + 1} signals: "
+        f"rank {v['rank']} is far from the others in {len(v['signals'])} of {len(signals.values) + 1} signals: "
         + ", ".join(f"{s['signal']} (z {s['z']:+.1f})" for s in v["signals"])
         for v in votes
     ]
@@ -125,18 +125,16 @@ def _rows(samples: Samples, table: pa.Table, where: str) -> tuple[I64, str]:
         host = next((n for n in ("host", "hostname", "node") if n in names), "")
         gpu = next((n for n in ("gpu", "device") if n in names), "")
         if not gpu:
-            raise UsageError(
-                "the signals do not say which rank they are of", where=where, hint="a column `rank`, or host and gpu"
-            )
+            raise UsageError("the signals do not name a rank", where=where, hint="a column `rank`, or host and gpu")
         places = list(zip(table[host].to_pylist() if host else [""] * len(table), table[gpu].to_pylist(), strict=True))
         known = sorted(set(places), key=lambda p: (_natural(str(p[0])), _natural(str(p[1]))))
         if len(known) != len(samples.ranks):
             raise UsageError(
                 f"{len(known)} devices and {len(samples.ranks)} ranks",
                 where=where,
-                hint="a column `rank` says which is which",
+                hint="add a column `rank`",
             )
-        note = "ranks are taken to be the devices in the order of host and gpu"
+        note = "ranks are assigned to devices in the order of host and gpu"
         number = {place: i for i, place in enumerate(known)}
         rank = samples.ranks[np.array([number[p] for p in places])].astype(np.float64)
     row = np.minimum(np.searchsorted(samples.ranks, rank), len(samples.ranks) - 1)

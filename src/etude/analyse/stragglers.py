@@ -67,7 +67,7 @@ def stragglers(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) ->
     etude.stragglers(run, least=0.1)
     """
     if ranks_per_node < 1:
-        raise UsageError(f"{ranks_per_node} ranks in a node")
+        raise UsageError(f"{ranks_per_node} ranks per node")
     return finding_table(findings(run, least=least, ranks_per_node=ranks_per_node))
 
 
@@ -107,7 +107,7 @@ def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> I
          slow_ranks(run, stretches, Use.COMPUTE, least)),
         ("late_host", "host calls take {:.1f}% longer than the same ones {}",
          slow_ranks(run, stretches, Use.HOST, least)),
-        ("late_host", "device has nothing to do for {:.1f}% of a step more than those {} that do the same",
+        ("late_host", "device is idle for {:.1f}% of a step more than those {} that do the same work",
          late_hosts(run, found, stretches, least)),
     )  # fmt: skip
     devices = any(bool((trace.cpu == 0).any()) for trace in job.traces)
@@ -139,7 +139,9 @@ def _rank_finding(
 def _link_finding(link: SlowLink, stretches: Segments) -> Straggler:
     one = link.slow
     pct = 100 * (one.factor - 1)
-    evidence = f"{link.label} take {pct:.1f}% longer than those of their peers, waiting apart, {_when(one, stretches)}"
+    evidence = (
+        f"{link.label} take {pct:.1f}% longer than those of their peers, without waiting, {_when(one, stretches)}"
+    )
     if link.units > 1:
         common = f"rank{'s' if len(link.ranks) > 1 else ''} {ranges(np.array(link.ranks))}"
         evidence += f"; so do {link.units - 1} more groups or pairs that have {common} in common"
@@ -150,7 +152,7 @@ def _link_finding(link: SlowLink, stretches: Segments) -> Straggler:
 def _when(one: Slow, stretches: Segments) -> str:
     if one.every > 1:
         return f"in every {_ordinal(one.every * stretches.width)} step from {stretches.name(one.first)} on"
-    return "all along" if one.whole else f"since {stretches.name(one.first)}"
+    return "during the whole run" if one.whole else f"since {stretches.name(one.first)}"
 
 
 def _ordinal(number: int) -> str:

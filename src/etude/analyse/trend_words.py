@@ -89,7 +89,7 @@ def _together(samples: Samples, members: list[tuple[int, Change]]) -> Finding:
     many = len(ranks) > 1 and kind != "change"
     slower = samples.whole and kind != "change"  # whole numbers are nanoseconds
     moved, whose = _moved(ratio, many=many, slower=slower), "their" if many else "its"
-    text = f"{who} {moved} from step {step} on, against {whose} own past"
+    text = f"{who} {moved} from step {step} on, relative to {whose} own history"
     return Finding(kind, text, tuple(ranks) if len(samples.ranks) > 1 else (), step, ratio)
 
 
@@ -110,7 +110,7 @@ def told_period(samples: Samples, parts: Parts, own: F64, period: int, least: fl
     swing = float(one.max() - one.min())
     if swing < least:
         return []
-    text = f"{_what(samples)} goes up and down by {swing:.1%} of its level, and comes again every {parts.period} steps"
+    text = f"{_what(samples)} goes up and down by {swing:.1%} of its level, repeating every {parts.period} steps"
     return [Finding("cycle", text, ratio=1 + swing, every=parts.period)]
 
 
@@ -167,12 +167,14 @@ def told_drift(samples: Samples, parts: Parts, by_rank: list[tuple[int, float]],
     growth = parts.slope * (seen - 1) / beginning if beginning else 0.0
     if abs(growth) >= least:
         step = int(samples.steps[first])
-        text = (f"{_what(samples)} drifts {'up' if growth > 0 else 'down'} by {abs(growth) / (seen - 1):.2%} a step, "
-                f"{abs(growth):.1%} from step {step} to {int(samples.steps[-1])}")  # fmt: skip
+        text = (f"{_what(samples)} drifts {'up' if growth > 0 else 'down'} by {abs(growth) / (seen - 1):.2%} per "
+                f"step, {abs(growth):.1%} from step {step} to {int(samples.steps[-1])}")  # fmt: skip
         found.append(Finding("drift", text, step=step, ratio=1 + growth))
     for row, rank_growth in by_rank:
         rank = int(samples.ranks[row])
-        text = f"rank {rank} drifts {'up' if rank_growth > 0 else 'down'} by {abs(rank_growth):.1%} against the others"
+        text = (
+            f"rank {rank} drifts {'up' if rank_growth > 0 else 'down'} by {abs(rank_growth):.1%} relative to the others"
+        )
         found.append(Finding("drift", text, (rank,), int(samples.steps[0]), 1 + rank_growth))
     return found
 
@@ -181,7 +183,7 @@ def told_slow(slow: list[tuple[int, float]], ranks: list[int], given_work: bool)
     """Ranks that are slower than the others all along."""
     than = "the others with as much work" if given_work else "the others"
     return [
-        Finding("slow_rank", f"rank {ranks[row]} is {factor - 1:.1%} slower than {than}, all along",
+        Finding("slow_rank", f"rank {ranks[row]} is {factor - 1:.1%} slower than {than}, during the whole run",
                 (ranks[row],), None, factor)
         for row, factor in slow
     ]  # fmt: skip

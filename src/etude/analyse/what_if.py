@@ -68,7 +68,7 @@ class Retimed:
         job = run.job
         nodes = sum(len(job.traces[t]) for t in job.trace_of.tolist())
         if nodes > MOST_NODES:
-            raise UsageError(f"{nodes:,} nodes are more than are re-timed", hint=f"at most {MOST_NODES:,}")
+            raise UsageError(f"{nodes:,} nodes are too many to re-time", hint=f"at most {MOST_NODES:,}")
         matching = match(job)
         shift = offsets(run, matching=matching)
         self.base = np.zeros(len(job.ranks), np.int64)
@@ -170,7 +170,7 @@ class Retimed:
         use = next((use for use, text in KINDS.items() if text == kind), None)
         if use is None:
             known = ", ".join([*KINDS.values(), "launch", "gap"])
-            raise UsageError(f"no such kind of time on a path: `{kind}`", hint=f"known: {known}")
+            raise UsageError(f"unknown kind of time on a path: `{kind}`", hint=f"known: {known}")
         return 2 * np.flatnonzero(named & (self.use == use)) + 1
 
     def buys(self, events: I64, part: float) -> int:

@@ -43,10 +43,10 @@ def anonymise(
     force: Force = False,
     json: AsJson = False,
 ) -> None:
-    """A copy of a job that simulates alike and carries no names, shapes or code
+    """A copy of a job with the same simulated times, without names, shapes or code
 
-    Exact sizes and times stay, and who knows a model can tell it by them: `--round` makes them coarse, `etude learn`
-    makes another job of the same behaviour.
+    Exact sizes and times are kept, and can identify a known model: `--round` makes them coarse, `etude learn` produces
+    another job with the same behaviour.
 
     etude anonymise run/ -o shared/ --to et
 

@@ -37,12 +37,12 @@ def add(
     workers: Workers = 0,
     json: AsJson = False,
 ) -> None:
-    """Put the figures, steps, collectives, findings and card of runs into an archive
+    """Add the metrics, steps, collectives, findings and card of runs to an archive
 
     etude archive add run/ --into lake/
     etude archive add runs/*/ --into lake/
 
-    The same run is recognised, whatever format it is in, and added once. Several may add at a time.
+    The same run is recognised in any format and added once. Several processes may add runs at the same time.
     """
     from etude import __version__
     from etude.archive import TABLES, Lake, entry_of, fingerprint
@@ -105,7 +105,7 @@ def list_runs(
 def compact(into: In = LAKE, json: AsJson = False) -> None:
     """Merge the files of many runs into a few, so that queries are fast
 
-    Nothing is lost if it is stopped half-way. Others may add runs and ask meanwhile.
+    Nothing is lost if it is interrupted. Other processes may add runs and query them meanwhile.
     """
     from dataclasses import asdict
 

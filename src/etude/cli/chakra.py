@@ -44,7 +44,7 @@ def trace_link(
     etude chakra trace_link --rank 0 --chakra-host-trace host.json --chakra-device-trace kineto.json \
 --output-file linked.json
 
-    `etude link` makes a better graph of the same files in one step: with the order of streams and with waits.
+    `etude link` builds a better graph from the same files in one step: with the order of streams and with waits.
     """
     from etude.files import writing
     from etude.ingest import official, reading
@@ -108,7 +108,7 @@ def of_text(
     npus: Annotated[int, typer.Option("--num-npus", min=1, help="Number of ranks; all run the same layers.")],
     passes: Annotated[int, typer.Option("--num-passes", min=1, help="Passes over the layers.")],
 ) -> None:
-    """An ASTRA-sim text workload as one `.et` file a rank
+    """An ASTRA-sim text workload as one `.et` file per rank
 
     etude chakra converter Text --input resnet.txt --output resnet --num-npus 4 --num-passes 2
     """
@@ -161,7 +161,7 @@ def visualizer(source: Input, out: Output) -> None:
 
     etude chakra visualizer --input_filename rank.0.et --output_filename rank.0.graphml
 
-    A `.dot` file has no layout, which `dot` needs hours for on a large graph; graph tools read it as it is.
+    A `.dot` file has no layout, for which `dot` needs hours on a large graph; graph tools read the file as it is.
     """
     from etude.files import writing
     from etude.view.official_graph import official_dot, official_graphml
@@ -189,7 +189,7 @@ def generator(
     ] = 1024,
     comm: Annotated[int, typer.Option("--default_comm_size", help="Size of collectives in bytes.")] = 65536,
 ) -> None:
-    """The 14 sample traces of `chakra_generator` for each NPU, into the folder that you are in
+    """The 14 sample traces of `chakra_generator` for each NPU, into the current folder
 
     etude chakra generator --num_npus 2
     """

@@ -16,7 +16,7 @@ def check(
     max_bytes: MaxBytes = None,
     json: AsJson = False,
 ) -> int:
-    """Every way in which a job is broken; exit code 1 if there are errors"""
+    """All errors and warnings found in a job; exit code 1 if there are errors"""
     from etude import opening
 
     with read_options(path, groups, workers, max_bytes) as options:

@@ -21,7 +21,7 @@ def collectives(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """Collectives matched across ranks: transfer apart from waiting, algorithm and bus bandwidth
+    """Collectives matched across ranks: transfer time, waiting time, algorithm and bus bandwidth
 
     etude collectives run/
     etude collectives run/ --each --csv > calls.csv

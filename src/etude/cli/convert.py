@@ -73,7 +73,7 @@ def convert(
     """A job in another format: Chakra `.et`, JSON, Parquet; all files of ASTRA-sim; flows; also from ASTRA-sim text
 
     Nodes, edges, attributes, groups and recorded times are the same in each. Parquet also says where a job came from
-    and how its times were made; a note lists what `.et` and JSON cannot hold.
+    and how its times were made; a note lists what `.et` and JSON cannot represent.
 
     `.et` files hold the job as it is, and a note says what ASTRA-sim would hang or abort on; `--dialect astra` writes
     files that it can run: numbered groups, one size on all members of a collective, one operation for a copy. A job

@@ -39,13 +39,13 @@ def critical_path(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """What the end of the run waited for, over hosts, kernels, ranks and collectives; as long as the run
+    """The chain of work that set the length of the run, over hosts, kernels, ranks and collectives
 
     etude critical-path run/
     etude critical-path trace.json.gz --json
     etude critical-path run/ --buys 30
 
-    buys_50_ns: how much shorter the run is if all nodes of that name take 50% less, in the same order
+    buys_50_ns: how much shorter the run is if all nodes of that name take 50% less time, in the same order
     """
     from etude.analyse import critical_path as analyse
     from etude.analyse.launches import untied

@@ -53,7 +53,7 @@ def demo(
         bool, typer.Option("--recording", help="Only write the embedded recording, as PyTorch wrote it, into --out.")
     ] = False,
 ) -> int:
-    """The main path end to end on an embedded recording: no GPU, no server, no download"""
+    """The main workflow end to end on an embedded recording: no GPU, no server, no download"""
     import shutil
     from importlib.resources import as_file, files
 

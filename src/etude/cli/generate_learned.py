@@ -31,7 +31,7 @@ def generate_learned(
     no_write: NoWrite = False,
     json: AsJson = False,
 ) -> None:
-    """A job of any size that behaves like those that were learned
+    """A job of any size that behaves like those a model was learned from
 
     etude generate learned model.json --ranks 512 --steps 2 -o job/
 

@@ -34,7 +34,7 @@ def generate_micro(
     no_write: NoWrite = False,
     json: AsJson = False,
 ) -> None:
-    """One collective or pattern of messages, with or without compute beside it
+    """One collective or pattern of messages, with or without concurrent compute
 
     etude generate micro all_reduce --ranks 64 --bytes 64MB -o job/
     etude generate micro shift:8 --ranks 32 --bytes 1MB,16MB --repeat 4 -o job/

@@ -24,7 +24,7 @@ def graph(
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
 ) -> None:
-    """The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools
+    """The dependency graph of a rank, or its part around one node, as a picture or for graph tools
 
     etude graph run/ --around 812 --hops 2 -o g.svg
     etude graph run/ --rank 3 -o whole.graphml

@@ -9,7 +9,7 @@ from etude.cli.output import AsJson, emit
 def info(
     path: JobPath, groups: GroupFile = None, workers: Workers = 0, max_bytes: MaxBytes = None, json: AsJson = False
 ) -> None:
-    """What is in a job: ranks, nodes by kind, bytes by collective, groups, span, who wrote it"""
+    """The content of a job: ranks, nodes by kind, bytes by collective, groups, span, producer"""
     from etude import opening
 
     with read_options(path, groups, workers, max_bytes) as options:

@@ -41,7 +41,7 @@ def kernels(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """Kernels by time, or operators by their own time and that of what they launch
+    """Kernels by time, or operators by their own time and that of their kernels
 
     etude kernels run/ --top 20
     etude kernels run/ --by kind,rank

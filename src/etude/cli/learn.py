@@ -28,7 +28,7 @@ def learn(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> None:
-    """A small model of jobs, without names, shapes or exact sizes, to make others of
+    """A small model of jobs, without names, shapes or exact sizes, for generating others
 
     etude learn run/ -o model.json
 

@@ -47,7 +47,7 @@ def link(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> None:
-    """A Chakra trace from what PyTorch recorded: operators, launches and kernels, and what each waits for
+    """A Chakra trace from what PyTorch recorded: operators, launches, kernels and their dependencies
 
     etude link host.json.gz kineto.json.gz -o rank0.et
 

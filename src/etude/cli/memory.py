@@ -26,7 +26,7 @@ def memory(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """Memory in use over time and its peaks; how fast copies go
+    """Memory in use over time and its peaks; bandwidth of copies
 
     etude memory trace.json.gz                 needs profile_memory=True
     etude memory trace.json.gz --copies

@@ -23,7 +23,7 @@ def metrics(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """What benchmarks publish of a run: step time, MFU, communication, overlap, bandwidth, balance, TTFT and TPOT
+    """Metrics that benchmarks publish: step time, MFU, communication, overlap, bandwidth, balance, TTFT and TPOT
 
     etude metrics run/
     etude metrics run/ --ran-on dgx-h100 --json

@@ -54,12 +54,12 @@ def missing(
     repeats: Repeats = 3,
     json: AsJson = False,
 ) -> None:
-    """What a database lacks for a set of models, and how long measuring it would take
+    """The keys that a database is missing for a set of models, and the time to measure them
 
     etude ops missing llama3-8b qwen3-8b --tp 1,2,4 --db h200.ops
 
-    Models that share dimensions share keys: `saved` is the part of all keys that this leaves out. A file that is not
-    there lacks everything.
+    Models that share dimensions share keys: `saved` is the fraction of keys saved by this. A missing file counts as an
+    empty database.
     """
     found = _needs(models, tp, db, device, train, tokens, batch, keys, stack, repeats)
     numbers = found.summary()
@@ -94,14 +94,15 @@ def measure(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing plan.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Measure what a database lacks for a set of models, with PyTorch on this machine, most valuable first
+    """Measure the keys that a database is missing for a set of models, with PyTorch on this machine, most valuable
+    first
 
     etude ops measure llama3-8b qwen3-8b --tp 1,2 --device h200 --db h200.ops --budget 5m
     etude ops measure llama3-8b --device h200 --plan-only plan.json
 
-    Ctrl-C keeps what is done, and the next call goes on. With --plan-only nothing is measured here: copy plan.json and
-    plan_worker.py to the machine with the device, run `python plan_worker.py plan.json -o points.csv` there (it needs
-    PyTorch alone), and `etude ops add points.csv` here.
+    Ctrl-C keeps what was measured, and the next call continues. With --plan-only nothing is measured here: copy
+    plan.json and plan_worker.py to the machine with the device, run `python plan_worker.py plan.json -o points.csv`
+    there (it needs only PyTorch), and `etude ops add points.csv` here.
     """
     from etude.units import parse_time
 
@@ -126,7 +127,7 @@ def show(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """What is in a database: keys and points by device, backend and op; or the points of one op
+    """The content of a database: keys and points by device, backend and op; or the points of one op
 
     etude ops show h200.ops
     etude ops show h200.ops --op linear --csv
@@ -167,7 +168,7 @@ def add(
     db: Db = DEFAULT,
     json: AsJson = False,
 ) -> None:
-    """Add measured points to a database; what is there already is left out
+    """Add measured points to a database; points that it already has are skipped
 
     etude ops add points.csv --db h200.ops
     """
@@ -183,7 +184,7 @@ def import_points(
     db: Db = DEFAULT,
     json: AsJson = False,
 ) -> None:
-    """Import what another tool measured: Vidur's operators, or a profile folder of a serving simulator
+    """Import measurements of another tool: Vidur's operators, or a profile folder of a serving simulator
 
     etude ops import vidur_ops.csv --db vidur.ops
     etude ops import profiles/RTXPRO6000/Qwen/Qwen3-32B/bf16 --db vllm.ops
@@ -213,14 +214,14 @@ def contend(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """How much slower an operator is beside another, or on a device of which cores are held: each row of a file
+    """The slowdown of an operator next to another, or on a device with occupied cores: one prediction per row of a file
 
     etude ops contend pairs.csv --device h200
     etude ops contend sms_held.csv --device h200 --json
 
     Columns of pairs: op, background, op_alone_ns, background_alone_ns, and op_flops, op_bytes, background_flops,
-    background_bytes; of cores held: op, holder, sms_held, op_alone_ns, holder_bytes_per_s_alone. A time alone that is
-    left empty is predicted too. `slowdown`, where the file has it, is shown as measured.
+    background_bytes; of occupied cores: op, holder, sms_held, op_alone_ns, holder_bytes_per_s_alone. An empty time
+    alone is predicted, too. `slowdown`, where the file has it, is shown as measured.
     """
     from etude.cost.contention import predicted_rows
     from etude.machine import open_device
@@ -251,7 +252,7 @@ def kernels(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """What other kernels would make of products in bf16, by their closed forms at the device's peaks
+    """The speed of other kernels for bf16 matrix products, by closed forms at the device's peak rates
 
     etude ops kernels 1,4096,4096 --kernel product:w4a16:g128 --kernel product:lcma:auto --device h200
     etude ops kernels 256,256,256 1024,1024,1024 --kernel product:array:64,64,64 --device versal-aie16

@@ -19,12 +19,12 @@ def offload(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """How long bytes take below the device's memory: copies, files, checkpoints, layers streamed from the host
+    """Transfer times below the device's memory: copies, files, checkpoints, layers streamed from the host
 
     etude ops offload transfer.csv --system h200-server
     etude ops offload layer_stream.csv --json
 
-    The kind of a file is known by its columns; docs/tiers.md names them. Times are in ns.
+    The kind of a file follows from its columns; docs/tiers.md names them. Times are in ns.
     """
     from etude.cost.tiers import offload_rows
     from etude.machine import open_system
@@ -77,13 +77,13 @@ def graph(
     host: Annotated[str, typer.Option(help="Device of the catalogue whose memory gathers and sums.")] = "xeon-8480",
     json: AsJson = False,
 ) -> None:
-    """What a graph network reads and writes whose features lie in storage, and how long it takes
+    """The reads, writes and time of a graph network whose features are in storage
 
     etude ops graph --nodes 100000 --edges 1000000 --feature 512B --partitions 100 --memory 8MB --read partitions
     etude ops graph --nodes 100000 --edges 1000000 --exponent 2.2 --feature 512B --memory 8MB --read stream --json
     etude ops graph --graph edges.csv --partitions 64 --partitioner greedy --feature 1kB --memory 64MB --train
 
-    The tier, the host, the link and the device work side by side, a part behind one another. docs/tiers.md says how.
+    The tier, the host, the link and the device work in parallel, as a pipeline over parts. docs/tiers.md says how.
     """
     from etude.cost.tiers.graph_time import pass_time
     from etude.cost.tiers.graphs import Graph, out_of_core
@@ -128,12 +128,12 @@ def place(
     host: Annotated[str, typer.Option(help="Device of the catalogue whose memory holds the rest.")] = "desktop",
     json: AsJson = False,
 ) -> None:
-    """Tokens a second of one sequence where a device holds a part of a model and the host the rest, by memory
+    """Tokens per second of one sequence if a device holds part of a model and the host the rest, by memory
 
     etude ops place llama3-8b --memory 2GiB,8GiB,24GiB --context 16384
     etude ops place qwen3-30b-a3b --memory 4GiB,12GiB --bits 4.5 --device rtx4090 --json
 
-    Reads alone take time: an upper bound, whose order by room was held against a published table.
+    Only reads take time: an upper bound, whose order by memory was compared with a published table.
     """
     from etude.generate.model import open_model
     from etude.machine import open_device

@@ -38,7 +38,7 @@ def qualify(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Is this node as fast as others, and as it was? Micro jobs, ranked; slow GPUs, links, hosts; exit code 1 if so
+    """Compare this node with others, or with itself earlier: find slow GPUs, links, hosts; exit code 1 if any
 
     etude qualify -o node7.json
     etude qualify -o today.json --baseline node7.json --against node1.json --against node2.json

@@ -68,7 +68,7 @@ def replay(
     verify: Annotated[bool, typer.Option("--verify/--no-verify", hidden=True)] = True,
     timeout: Annotated[float, typer.Option(min=1, hidden=True)] = 120.0,
 ) -> None:
-    """Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes"""
+    """Run a job again on this machine: its operators, or synthetic work of the same size; and compare times"""
     from etude.replay import coverage, of_ranks
     from etude.replay import plan as plan_job
     from etude.units import parse_time

@@ -46,7 +46,7 @@ def replay_communication(
     force: Force = False,
     json: AsJson = False,
 ) -> None:
-    """The communication of a job again, between processes of this machine or under torchrun; every call is checked
+    """Replay the communication of a job, between processes of this machine or under torchrun; every call is checked
 
     etude replay communication job/ --ranks 0-3
     torchrun --nproc-per-node 8 -m etude replay communication job/ --backend nccl

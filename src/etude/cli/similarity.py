@@ -33,7 +33,7 @@ def similarity(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """How much one job behaves like another: distances of distributions, sums, simulated times; kernel by kernel
+    """How similar two jobs are: distances of distributions, sums, simulated times; or kernel by kernel
 
     Figures are those of a mean rank in a mean step, so jobs of other size compare. A distance is 0 where both are the
     same and 1 at most; an error is the second over the first, less one; points are parts of a whole.

@@ -131,7 +131,7 @@ def simulate(
     rendezvous_protocol: Annotated[bool, typer.Option("--rendezvous-protocol", hidden=True)] = False,
     injection_scale: Annotated[float, typer.Option(hidden=True)] = 1.0,
 ) -> int:
-    """What a job does on a system: when each rank ends and how it spends its time
+    """Run a job on a simulated system: when each rank ends and how it spends its time
 
     Of several jobs it says how much they slow each other down, and over which links. `etude simulate astra` takes
     ASTRA-sim's own files."""

@@ -55,7 +55,7 @@ def simulate_astra(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> int:
-    """What ASTRA-sim says of a workload, from its own files: the same cycles, and why it hangs or aborts
+    """The result of ASTRA-sim for a workload, from its own files: the same cycles, and why it hangs or aborts
 
     etude simulate astra job/ --network ring.yml --system system.json
     etude simulate astra prefix/llama --network fc.yml --system system.json --backend aware --json

@@ -22,7 +22,7 @@ def stragglers(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """Who holds the others up: slow ranks and links, late hosts, ranks that are missing or disagree; how sure
+    """Stragglers: slow ranks and links, late hosts, ranks that are missing or disagree; with confidence
 
     etude stragglers run/
     etude stragglers run/ --least 0.1 --json

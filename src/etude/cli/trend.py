@@ -62,7 +62,7 @@ def trend(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Step time over a run or many recordings: trend, cycle, changes of ranks against their own past, forecast
+    """Step time over a run or many recordings: trend, cycle, changes of ranks relative to their own history, forecast
 
     etude trend run/
     etude trend windows/*/ --forecast 7d

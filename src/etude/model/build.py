@@ -37,7 +37,7 @@ def build_trace(
     unknown = set(columns) - set(COLUMN) | {"lane", "layout"} & set(columns)
     if unknown:
         known = ", ".join(c.name for c in NODE if c.name not in ("lane", "layout"))
-        raise UsageError(f"no such column to build from: {', '.join(sorted(unknown))}", hint=f"known: {known}")
+        raise UsageError(f"unknown columns: {', '.join(sorted(unknown))}", hint=f"known: {known}")
     if "kind" not in columns:
         raise UsageError("a trace needs the column `kind`")
     n = len(np.asarray(columns["kind"]))

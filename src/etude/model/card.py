@@ -56,16 +56,16 @@ class PlanCard:
     requests: int = figure("count", "requests that are served", 0, zero=True)
     precision: str = figure("text", "precision of activations and products", "")
     recompute: str = figure("text", "what is recomputed", "")
-    tokens_per_step: int = figure("count", "tokens of a step on all ranks; serving: that come out", 0, zero=True)
+    tokens_per_step: int = figure("count", "tokens per step on all ranks; for serving: output tokens", 0, zero=True)
     model_flops_per_step: int = figure("count", "FLOPs that the model needs for a step, on all ranks", 0, zero=True)
-    more: Mapping[str, str] = figure("map of text", "whatever else a plan says", {})
+    more: Mapping[str, str] = figure("map of text", "other values of the plan", {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareCard:
     system: str = figure("text", "a name of `etude systems`", "")
     device: str = figure("text", "device of the ranks, by its own name", "")
-    devices: int = figure("count", "how many", 0, zero=True)
+    devices: int = figure("count", "number of devices", 0, zero=True)
     memory_bytes: int = figure("bytes", "of one", 0, zero=True)
     network: str = figure("text", "network between them", "")
 
@@ -84,8 +84,8 @@ class Card:
     doc: str = figure("text", "notes for a reader", "")
     model: ModelCard = figure("one", "the network", ModelCard(), of=ModelCard)
     plan: PlanCard = figure("one", "what was done with it", PlanCard(), of=PlanCard)
-    hardware: HardwareCard = figure("one", "on what", HardwareCard(), of=HardwareCard)
-    software: SoftwareCard = figure("one", "with what", SoftwareCard(), of=SoftwareCard)
+    hardware: HardwareCard = figure("one", "hardware", HardwareCard(), of=HardwareCard)
+    software: SoftwareCard = figure("one", "software", SoftwareCard(), of=SoftwareCard)
 
     def __post_init__(self) -> None:
         if self.card != FORMAT:

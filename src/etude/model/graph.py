@@ -54,7 +54,7 @@ def dependencies(trace: Trace, which: Which = "both") -> Csr:
         _interleave(data.start, data.rows, ctrl.start, ctrl.rows, start, rows)
         return Csr(start, rows)
     if which not in ("data", "ctrl"):
-        raise UsageError(f"no such dependencies: `{which}`", hint="known: data, ctrl, both")
+        raise UsageError(f"unknown dependencies: `{which}`", hint="known: data, ctrl, both")
     start = np.ascontiguousarray(getattr(trace, f"{which}_start"))
     rows = np.ascontiguousarray(getattr(trace, which))
     n = len(trace)
@@ -145,7 +145,7 @@ def descendants(trace: Trace, rows: ArrayLike, which: Which = "both") -> Bool:
 def _rows(rows: ArrayLike, n: int) -> I32:
     given = np.atleast_1d(np.asarray(rows))
     if given.dtype == bool:
-        raise UsageError("rows are numbers, not a mask", hint="np.flatnonzero(mask)")
+        raise UsageError("rows must be numbers, not a mask", hint="np.flatnonzero(mask)")
     found: NDArray[Any] = given.astype(np.int64)
     if len(found) and not 0 <= int(found.min()) <= int(found.max()) < n:
         raise UsageError(f"a row is outside the trace's {n} nodes")

@@ -171,7 +171,7 @@ def check_name(name: str) -> None:
     """A job's name is part of file names, so it must be one that no file system and no reader trips over."""
     bad = not name or name.startswith(".") or name == "manifest" or not name.isprintable() or set(name) & set("/\\")
     if bad:
-        raise UsageError(f"{name!r} cannot be the name of a job", hint="letters, digits, `-`, `_` and `.` will do")
+        raise UsageError(f"{name!r} is not a valid job name", hint="use letters, digits, `-`, `_` and `.`")
 
 
 def ranges(ranks: NDArray[Any]) -> str:

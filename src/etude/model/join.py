@@ -36,7 +36,9 @@ def places_of(jobs: Sequence[Job], given: Places | None = None) -> list[I64]:
         first = np.cumsum([0] + [job.world_size for job in jobs])
         return [np.arange(job.world_size) + first[k] for k, job in enumerate(jobs)]
     if len(given) != len(jobs):
-        raise UsageError(f"{len(jobs)} jobs, and places for {len(given)}", hint="places for each job, or for none")
+        raise UsageError(
+            f"{len(jobs)} jobs, but places for {len(given)}", hint="give places for every job, or for none"
+        )
     places = [np.asarray(ranks, np.int64).reshape(-1) for ranks in given]
     for k, (job, ranks) in enumerate(zip(jobs, places, strict=True)):
         where = f"job {k} (`{job.name}`)"
@@ -46,14 +48,14 @@ def places_of(jobs: Sequence[Job], given: Places | None = None) -> list[I64]:
         if len(ranks) and not 0 <= ranks.min() <= ranks.max() < MAX_WORLD:
             raise UsageError(f"places {ranges(ranks)} are outside any system", where=where)
         if len(np.unique(ranks)) < len(ranks):
-            raise UsageError("two of its ranks have one place", where=where)
+            raise UsageError("two of its ranks have the same place", where=where)
     flat, count = np.unique(np.concatenate(places), return_counts=True)
     if (count > 1).any():
         twice = flat[count > 1]
         both = [k for k, ranks in enumerate(places) if twice[0] in ranks]
         raise UsageError(
             f"jobs {both[0]} and {both[1]} overlap: both are placed on {ranges(twice)}",
-            hint="a rank of the system runs one job at a time; without --place jobs get ranks one after the other",
+            hint="a rank of the system runs one job at a time; without --place jobs get consecutive ranks",
         )
     return places
 

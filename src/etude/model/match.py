@@ -155,7 +155,7 @@ def _classes(job: Job) -> Classes:
         of[at] = number.setdefault((t, id(mine[0]), id(mine[1])), len(trace))
         if of[at] == len(trace):
             if len(mine[0]) != len(job.traces[t]) or len(mine[1]) != len(job.traces[t]):
-                raise TraceError(f"values have another length than the trace's {len(job.traces[t])} nodes")
+                raise TraceError(f"values differ in length from the trace's {len(job.traces[t])} nodes")
             trace.append(t)
             in_bytes.append(mine[0])
             out_bytes.append(mine[1])

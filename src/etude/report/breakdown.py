@@ -100,10 +100,10 @@ def _advice(subject: Subject, s: Spent) -> str:
     less = "send less" if gains.absent(subject) else "send less, or use faster links"
     if (waiting := collectives.waiting(subject)) and waiting.share > 0.5:
         return (
-            f"{waiting.what}: {waiting.why} {'' if helps else 'Balance the ranks before buying links. '}{said}".strip()
+            f"{waiting.what}: {waiting.why} {'' if helps else 'Balance the ranks, then add bandwidth. '}{said}".strip()
         )
     if s.compute < LITTLE_COMPUTE * s.exposed_comm:
-        why, do = "There is next to no compute that could hide it", less
+        why, do = "There is almost no compute that could hide it", less
     elif (s.hidden or 0) < LITTLE_HIDDEN:
         why, do = f"{_part(s.hidden or 0)} of all communication overlaps compute", f"overlap more, {less}"
     else:
@@ -126,22 +126,22 @@ def _uneven(subject: Subject) -> list[Told]:
     if busy[most] < (1 + UNEVEN) * middle or int(rank[most]) in subject.suspects:  # stragglers are told of
         return []
     more = words.percent(busy[most] / middle - 1)
-    return [Told("warn", f"Rank {rank[most]} computes {more} longer than the middle rank.",
-                 f"It computes for {words.time(busy[most])}, the middle rank for {words.time(middle)}; "
-                 "the others wait for it wherever they meet.", SECTION, round(busy[most] - middle))]  # fmt: skip
+    return [Told("warn", f"Rank {rank[most]} computes {more} longer than the median rank.",
+                 f"It computes for {words.time(busy[most])}, the median rank for {words.time(middle)}; "
+                 "the others wait for it in every collective.", SECTION, round(busy[most] - middle))]  # fmt: skip
 
 
 def section(subject: Subject) -> Section:
     rows = subject.breakdown.to_pylist()
     timed = [row for row in rows if row["span_ns"]]
     if not timed:
-        return Section(SECTION, "Where the time goes", "", empty="Nothing that runs on a device has a time.")
+        return Section(SECTION, "Where the time goes", "", empty="No device activity has a time.")
     shown, left = _chosen(timed)
     parts = pieces(subject)
     drawn = [
         Bar(f"rank {row['rank']}", tuple(Piece(s, label, row[key] or 0) for s, label, key in parts)) for row in shown
     ]
-    more = f'<p class="lead">{left:,} ranks between these are in the table.</p>' if left else ""
+    more = f'<p class="lead">{left:,} ranks between these are only in the table.</p>' if left else ""
     columns = [
         Heading("rank", "rank"), Heading("span_ns", "span", words.time), Heading("compute_ns", parts[0][1], words.time),
         Heading("comm_ns", "communication", words.time), Heading("exposed_comm_ns", "of it exposed", words.time),
@@ -151,7 +151,7 @@ def section(subject: Subject) -> Section:
     columns = [c for c in columns if c.key not in OF_COMMUNICATION or any(row["comm_ns"] for row in rows)]
     used = [(s, label) for s, label, key in parts if any(row[key] for row in rows)]
     body = legend(used) + bars(drawn, words.time) + more
-    body += "<h3>In figures</h3>" + table("t-breakdown", rows[:2048], columns) + idle.figures(subject)
+    body += "<h3>Values</h3>" + table("t-breakdown", rows[:2048], columns) + idle.figures(subject)
     lead = (
         "Each bar is one device from its first to its last event. What runs at the same time is counted once: "
         "<b>compute</b> before <b>communication</b> before <b>memory</b>, so the parts add up to the whole."

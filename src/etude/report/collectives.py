@@ -48,7 +48,7 @@ def waiting(subject: Subject) -> Waiting | None:
 
 
 def _last(subject: Subject) -> str:
-    """` Rank 5 comes last to 92% of them, 3.1 ms after the first.` where one is last much more often than chance."""
+    """` Rank 5 arrives last at 92% of them, 3.1 ms after the first.` where one is last much more often than chance."""
     calls = subject.collectives.filter(pc.greater(subject.collectives["ranks_seen"], 1))
     last = calls["last_rank"].to_numpy(zero_copy_only=False)
     skew = calls["skew_ns"].to_numpy(zero_copy_only=False).astype(np.float64)
@@ -59,7 +59,7 @@ def _last(subject: Subject) -> str:
     if often < max(MOSTLY, 2.0 / len(subject.run.job)):
         return ""
     late = float(np.median(skew[last == rank]))
-    return f" Rank {rank} comes last to {words.percent(often)} of them, {words.time(late)} after the first."
+    return f" Rank {rank} arrives last at {words.percent(often)} of them, {words.time(late)} after the first."
 
 
 def told(subject: Subject) -> list[Told]:
@@ -83,8 +83,8 @@ def section(subject: Subject) -> Section:
     columns = [
         Heading("collective", "collective", _name, number=False), Heading("group_size", "ranks", words.number),
         Heading("size_bytes", "size", words.size), Heading("calls", "calls", words.number),
-        Heading("total_transfer_ns", "transfer in all", words.time),
-        Heading("median_transfer_ns", "median", words.time), Heading("total_wait_ns", "waiting in all", words.time),
+        Heading("total_transfer_ns", "total transfer", words.time),
+        Heading("median_transfer_ns", "median", words.time), Heading("total_wait_ns", "total waiting", words.time),
         Heading("median_skew_ns", "skew", words.time),
         Heading("busbw_bytes_per_s", "bus bandwidth", lambda v: words.rate(v) if v else "–"),
     ]  # fmt: skip
@@ -93,10 +93,10 @@ def section(subject: Subject) -> Section:
         columns = [c for c in columns if c.key not in ("total_wait_ns", "median_skew_ns")]
     body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns) + _messages(subject)
     lead = (
-        "Only one member of each collective is here, so waiting for others cannot be told from the transfer itself."
+        "Only one member of each collective is present, so waiting cannot be separated from the transfer itself."
         if alone
-        else "A collective ends when all members have come. Its <b>transfer</b> is what the last to come saw; what the "
-        "others saw beyond that is <b>waiting</b>, which no faster link would shorten."
+        else "A collective starts when all members have arrived. Its <b>transfer</b> time is that of the last member "
+        "to arrive; the additional time of the others is <b>waiting</b>, which a faster link would not shorten."
     )
     return Section(SECTION, "Communication", lead, body)
 
@@ -113,9 +113,9 @@ def _matrix(subject: Subject) -> str:
         return ""
     last = [*(first[1:] - 1).tolist(), subject.run.job.world_size - 1]
     names = [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(first.tolist(), last, strict=True)]
-    lead = '<p class="lead">Row: who sends. Heading: who receives. The bytes of a collective are spread evenly.</p>'
+    lead = '<p class="lead">Rows send, columns receive. The bytes of a collective are spread evenly.</p>'
     drawn = heat("Bytes between ranks", matrix.tolist(), names, words.size)
-    return f"<h3>Who sends to whom</h3>{lead}{drawn}"
+    return f"<h3>Bytes sent between ranks</h3>{lead}{drawn}"
 
 
 def _messages(subject: Subject) -> str:
@@ -138,11 +138,11 @@ def _messages(subject: Subject) -> str:
                      "send_ns": float(np.median(send)), "receive_ns": float(np.median(receive))})  # fmt: skip
     columns = [
         Heading("from", "from rank", words.number), Heading("to", "to rank", words.number),
-        Heading("count", "messages", words.number), Heading("bytes", "bytes in all", words.size),
-        Heading("send_ns", "a send takes", words.time), Heading("receive_ns", "a receive takes", words.time),
+        Heading("count", "messages", words.number), Heading("bytes", "total bytes", words.size),
+        Heading("send_ns", "time per send", words.time), Heading("receive_ns", "time per receive", words.time),
     ]  # fmt: skip
     rows.sort(key=lambda row: (-row["bytes"], row["from"], row["to"]))
-    lead = '<p class="lead">Medians, waiting for the other side included.</p>'
+    lead = '<p class="lead">Medians, including waiting for the other side.</p>'
     return f"<h3>Messages</h3>{lead}" + table("t-messages", rows[:500], columns) if rows else ""
 
 
@@ -173,7 +173,7 @@ def _rates(calls: list[dict[str, float]]) -> str:
              float(np.clip(c["transfer_ns"] / most, 0.0, 1.0)))
         for c in known[::step]
     ]  # fmt: skip
-    x = fitted("bytes of one member", words.size, [m.x for m in marks], log=True)
+    x = fitted("bytes per member", words.size, [m.x for m in marks], log=True)
     y = fitted("bus bandwidth", words.rate, [m.y for m in marks], log=True)
     return "<h3>Bandwidth by size</h3>" + plot(
         "Bus bandwidth of collectives against their size", x, y, marks, size=(520, 330)

@@ -108,7 +108,7 @@ def _told(a: Subject, b: Subject) -> list[Told]:
     alike = similarity(compared)
     found.append(Told(
         "info", f"The runs share {words.percent(alike['structure'])} of their operations.",
-        f"Of the time of those that both have, {words.percent(alike['time'])} is the same.", "compare",
+        f"{words.percent(alike['time'])} of the time of the shared operations is the same.", "compare",
     ))  # fmt: skip
     if len(a.run.job) != len(b.run.job):
         found.append(
@@ -137,7 +137,7 @@ def _reason(row: dict[str, Any]) -> str:
 IDLE = {
     "host": "idle until the host launched work",
     "synchronisation": "idle while the host waited for the device",
-    "launch": "idle while launched work was on its way",
+    "launch": "idle while launched work had not started",
     "communication": "idle until others had arrived",
     "dependency": "idle until a dependency on the host was done",
     "other": "idle for an unknown cause",
@@ -151,14 +151,14 @@ def _why(a: Subject, b: Subject) -> Section:
         Heading("part", "part", number=False), Heading("what", "what", words.title, number=False, code=True),
         Heading("change", "change", number=False), Heading("a_ns", a.name, words.time),
         Heading("b_ns", b.name, words.time), Heading("delta_ns", "difference", _signed),
-        Heading("share", "share of it", words.percent), Heading("because", "because", number=False),
+        Heading("share", "share of the difference", words.percent), Heading("because", "because", number=False),
     ]  # fmt: skip
     lead = (
-        "What makes the difference, the largest first. Every moment of a device is one operation's or idle for one "
-        "cause, so the rows sum to the difference; a negative share works against it."
+        "Causes of the difference, the largest first. All time of a device belongs to one operation or to one "
+        "cause of idle time, so the rows add up to the difference; a negative share reduces it."
     )
     return Section("why", "Why", lead, table("t-why", [r for r in rows if r["delta_ns"]], columns),
-                   empty="The runs do the same in the same time.")  # fmt: skip
+                   empty="The runs do the same work in the same time.")  # fmt: skip
 
 
 def _paths(a: Subject, b: Subject) -> Section:
@@ -175,7 +175,7 @@ def _paths(a: Subject, b: Subject) -> Section:
     body = legend([(critical_path.SORT[k], critical_path.LABEL.get(k, k)) for k in sorted(used)]) + bars(
         rows, words.time
     )
-    return Section("critical-path", "Critical path", "What the end of each run waited for, by kind.", body)
+    return Section("critical-path", "Critical path", "The critical path of each run, by kind.", body)
 
 
 def _changes(a: Subject, b: Subject) -> Section:
@@ -188,8 +188,8 @@ def _changes(a: Subject, b: Subject) -> Section:
         Heading("by_count_ns", "by number", _signed), Heading("by_speed_ns", "by speed", _signed),
     ]  # fmt: skip
     lead = (
-        "Operations of the devices by name and shape, a rank; the largest difference first. It has two parts: the "
-        "operation comes more or less often, and one takes more or less time."
+        "Operations of the devices by name and shape, per rank; the largest difference first. It has two parts: "
+        "more or fewer calls, and more or less time per call."
     )
     return Section("compare", "What changed", lead, table("t-compared", rows, columns))
 

@@ -38,7 +38,7 @@ NOTHING = Told(
     "good",
     "No findings.",
     "No part of the time, no rank and no single operation passes the limit from which it is reported; the sections "
-    "below have the figures.",
+    "below show the values.",
 )
 UNWORKED = 0.1
 """Share of a run after its last work from which a report says so."""
@@ -147,29 +147,31 @@ def _doubts(subject: Subject) -> list[Told]:
                 "warn",
                 "Nothing in this run takes time.",
                 "A collective of one rank has no peers, "
-                "and work without FLOPs, bytes or a duration takes none: give all ranks, or what work costs.",
+                "and work without FLOPs, bytes or a duration takes none: give all ranks, or the cost of the work.",
             )
         )
     if not subject.has_device and subject.launches:
         found.append(Told("warn", "Kernels were launched, but none is recorded.",
                           f"{words.plural(subject.launches, 'launch call')} are in the trace and no device activity: "
-                          "it was dropped or not recorded, so what follows is about the host alone."))  # fmt: skip
+                          "it was dropped or not recorded, so this report covers the host only."))  # fmt: skip
     rest = subject.span_ns - length_ns(subject.path)
     if rest >= UNWORKED * subject.span_ns > 0:
-        found.append(Told("info", f"The last {words.time(rest)} of the run hold no work.",
+        found.append(Told("info", f"The last {words.time(rest)} of the run contain no work.",
                           "An operator or a step is open until then, and nothing that it does is recorded.",
                           "timeline"))  # fmt: skip
     if job.notes and timing.origin == Origin.MEASURED:
         found.append(_lost(job))
     if timing.partial:
-        found.append(Told("warn", "These times are not of the whole run.", "It was cut off; later events are missing."))
+        found.append(
+            Told("warn", "These times do not cover the whole run.", "It was cut off; later events are missing.")
+        )
     if len(job) < job.world_size:
-        found.append(Told("info", f"{len(job):,} of {job.world_size:,} ranks {words.verb(len(job))} here.",
-                          "What the others did can only be seen where they meet "
-                          f"{words.verb(len(job), 'it', 'these')}."))  # fmt: skip
+        found.append(Told("info", f"{len(job):,} of {job.world_size:,} ranks {words.verb(len(job))} present.",
+                          "The others can only be seen where they communicate "
+                          f"with {words.verb(len(job), 'it', 'these')}."))  # fmt: skip
     if timing.origin == Origin.MEASURED and len(job) > 1 and not timing.aligned and not _shifted(subject):
-        found.append(Told("info", "The ranks' clocks were taken as they are.",
-                          "No collectives were recorded from which their offsets could be told."))  # fmt: skip
+        found.append(Told("info", "The ranks' clocks were not aligned.",
+                          "No collectives were recorded from which their offsets could be estimated."))  # fmt: skip
     return found
 
 
@@ -196,7 +198,7 @@ def said_once(notes: Sequence[Note]) -> list[str]:
         ranks.setdefault(alike, []).append(note.rank)
         first.setdefault(alike, note.what)
     return [
-        what if len(of) < 2 else f"{what} (rank {of[0]}; alike on {words.plural(len(of) - 1, 'other')})"
+        what if len(of) < 2 else f"{what} (rank {of[0]}; the same on {words.plural(len(of) - 1, 'other')})"
         for alike, what in first.items()
         for of in [sorted(set(ranks[alike]))]
     ]
@@ -217,8 +219,8 @@ def timelines(subjects: list[Subject]) -> Section:
     ranks, kept = sum(len(s.drawn()) for s in subjects), sum(len(s.kept()) for s in subjects)
     total = sum(len(s.run.job) for s in subjects)
     if ranks < total:
-        lead += f" {ranks} of {total:,} ranks are drawn" + (f"; choose among {kept:,}." if kept > ranks else ".")
-    body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys walk from slice to slice.")
+        lead += f" {ranks} of {total:,} ranks are drawn" + (f"; select from {kept:,}." if kept > ranks else ".")
+    body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys move from slice to slice.")
     return Section("timeline", "Timeline", escape(lead + _merged(packed)), body, empty="No node has a time.")
 
 

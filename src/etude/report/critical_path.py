@@ -56,12 +56,12 @@ def _longest(subject: Subject, row: dict[str, Any]) -> Told:
     """The operation that has most of the path, and what the run would gain if it were faster."""
     name = words.short(words.kernel(row["name"]))
     gain = subject.gain(row["kind"], name=row["name"])
-    said = f"{words.plural(row['count'], 'time')}, {words.time(row['time_ns'])} in all."
+    said = f"{words.plural(row['count'], 'time')}, {words.time(row['time_ns'])} in total."
     if gain is not None:
         said += f" Re-timed with all of it twice as fast, the run is {gains.shorter(gain, subject.span_ns)}."
     without = subject.gain(row["kind"], name=row["name"], part=1.0)
     cost = row["time_ns"] if without is None else without
-    return Told("info", f"{name} holds {words.percent(row['share'])} of the critical path.", said, SECTION, cost)
+    return Told("info", f"{name} takes {words.percent(row['share'])} of the critical path.", said, SECTION, cost)
 
 
 def _at_once(subject: Subject) -> tuple[list[Told], float]:
@@ -72,9 +72,9 @@ def _at_once(subject: Subject) -> tuple[list[Told], float]:
         if row["kind"] == "host" and row["count"] <= FEW_CALLS and row["share"] >= MUCH_AT_ONCE and RUNTIME.match(name):
             if name in loads:
                 continue
-            told = Told("warn", f"{name} takes {words.percent(row['share'])} of the run at once.",
+            told = Told("warn", f"{name} takes {words.percent(row['share'])} of the run in one piece.",
                         f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}, in which the host does "
-                        "nothing else: it waits for the device, or for what was not recorded.", SECTION,
+                        "nothing else: it waits for the device, or for something that was not recorded.", SECTION,
                         row["time_ns"])  # fmt: skip
             return [told], row["share"]
     return [], 0.0
@@ -89,7 +89,7 @@ def _host(subject: Subject, share: float, whole: int) -> Told:
     said = f" {pace.said()}" if pace else ""
     if not subject.has_device:
         helps = ": larger batches or torch.compile shorten it" if pace and pace.of_host else ""
-        return Told(tone, f"{words.percent(share)} of the critical path lies between operators.",
+        return Told(tone, f"{words.percent(share)} of the critical path is between operators.",
                     f"Python, autograd and hooks run there{helps}.{said}", SECTION, cost)  # fmt: skip
     calls = [r for r in subject.path_by_name.to_pylist() if r["kind"] == "host" and WAITS.search(r["name"] or "")]
     waits = sum(r["time_ns"] for r in calls)
@@ -100,10 +100,10 @@ def _host(subject: Subject, share: float, whole: int) -> Told:
     if 2 * first >= share * whole:
         return Told("info", f"The first {words.percent(first / whole)} of the run pass before the device has work.",
                     f"For {words.time(first)} the critical path runs through the host; record from the first kernel "
-                    "on, or look there for what takes so long.", SECTION, first)  # fmt: skip
+                    "on, or check what the host does there.", SECTION, first)  # fmt: skip
     if pace and pace.of_host:
-        return Told(tone, f"The host sets the pace: the critical path runs through it for {words.percent(share)} of "
-                    f"the run.", f"Larger batches, CUDA graphs or torch.compile shorten its part.{said}", SECTION,
+        return Told(tone, f"The host is the bottleneck: the critical path runs through it for {words.percent(share)} "
+                    "of the run.", f"Larger batches, CUDA graphs or torch.compile reduce host time.{said}", SECTION,
                     cost)  # fmt: skip
     return Told("info" if pace else tone, f"The critical path runs through the host for {words.percent(share)} of the "
                 "run.", said.strip(), SECTION, cost)  # fmt: skip
@@ -127,8 +127,8 @@ def _first_use(subject: Subject, whole: int) -> list[Told]:
     said = words.named([f"{name} {words.time(t)}" + (f" in {n} calls" if n > 1 else "") for name, n, t in calls], 3)
     tone = "bad" if ns >= 0.5 * whole else "warn"
     return [Told(tone, f"{words.percent(ns / whole)} of the run is first use of the device, not work.",
-                 f"Calls of the runtime that load its libraries, kernels and memory: {said}. Warm up before recording, "
-                 "or take what follows as the story of a cold start.", SECTION, ns)]  # fmt: skip
+                 f"Runtime calls that load libraries and kernels or set up memory: {said}. Warm up before recording; "
+                 "otherwise this report describes a cold start.", SECTION, ns)]  # fmt: skip
 
 
 def _told_as_idle(subject: Subject) -> bool:
@@ -152,14 +152,14 @@ def section(subject: Subject) -> Section:
         Heading("kind", "kind", number=False),
         Heading("count", "times", words.number), Heading("time_ns", "time on the path", words.time),
         Heading("share", "share", words.percent, meter=1.0),
-        Heading("buys", "halved, saves", lambda v: words.percent(v) if v is not None else "–"),
+        Heading("buys", "saved if halved", lambda v: words.percent(v) if v is not None else "–"),
     ]  # fmt: skip
-    body += "<h3>What is on it</h3>" + table("t-critical-path", rows, columns)
+    body += "<h3>Operations on the path</h3>" + table("t-critical-path", rows, columns)
     took = f"<b>{words.time(whole)}</b>"
     lead = (
-        "Walked back from the last event to the first, always to what was waited for last. It is "
-        f"{f'as long as the run, {took}' if whole == subject.span_ns else f'{took} long'}; what is not on it cannot "
-        f"shorten the run by itself.{_unknown(subject)}"
+        "Traced back from the last event to the first, always to the last thing waited for. It is "
+        f"{f'as long as the run, {took}' if whole == subject.span_ns else f'{took} long'}; making anything else "
+        f"faster does not shorten the run by itself.{_unknown(subject)}"
     )
     return Section(SECTION, "Critical path", lead, body)
 
@@ -171,14 +171,14 @@ def _unknown(subject: Subject) -> str:
     said = ""
     if fixed >= MUCH_UNKNOWN:
         said += (
-            f" {words.percent(fixed)} of the run stays as it is when re-timed: what begins then waits for nothing that "
+            f" {words.percent(fixed)} of the run is not changed by re-timing: work that starts then waits for nothing "
         )
-        said += "was recorded."
+        said += "that was recorded."
     if loose >= MUCH_UNKNOWN:
         said += (
-            f" Of {words.percent(loose)} of the device's time no launch was recorded, so host and device are re-timed "
+            f" No launch was recorded for {words.percent(loose)} of the device's time, so host and device are re-timed "
         )
-        said += "apart: a faster host or device may gain more than is said."
+        said += "separately: a faster host or device may gain more than shown."
     return said
 
 

@@ -20,13 +20,13 @@ def cards(subject: Subject) -> list[Figure]:
     if found is None:
         return []
     mean = found.curve.mean_w / found.ranks
-    return [Figure("Energy", _joules(found.curve.energy_j), f"modelled, {mean:.0f} W on average on a device")]
+    return [Figure("Energy", _joules(found.curve.energy_j), f"modelled, {mean:.0f} W per device on average")]
 
 
 def section(subject: Subject) -> Section:
     found = _energy(subject)
     if found is None:
-        empty = "Nothing says what the devices of this run draw: --ran-on h200, or a device file with `power`."
+        empty = "The power of the devices of this run is not known: --ran-on h200, or a device file with `power`."
         return Section(SECTION, "Energy", "", empty=empty)
     curve = found.curve.sampled(max(found.curve.span_ns // POINTS, 1))
     points: list[tuple[float, float]] = []
@@ -42,11 +42,11 @@ def section(subject: Subject) -> Section:
     ]
     columns = [
         Heading("class", "what", number=False), Heading("joules", "energy", _joules),
-        Heading("share", "of all", words.percent, meter=1.0),
+        Heading("share", "share", words.percent, meter=1.0),
     ]  # fmt: skip
-    lead = "Power from what runs: idle power, and what FLOPs, bytes and communication take beyond it (modelled)."
+    lead = "Modelled power: idle power, plus the power of FLOPs, bytes and communication."
     if found.assumed:
-        lead += " The constants of this device are worked out from its limit; none were measured."
+        lead += " The constants of this device are derived from its power limit; none were measured."
     return Section(SECTION, "Energy", lead, body + table("t-energy", rows, columns))
 
 

@@ -72,7 +72,7 @@ def of_links(subject: Subject) -> tuple[str, float] | None:
     share = ns / max(subject.span_ns, 1)
     said = shorter(ns, subject.span_ns)
     if share >= 0.001 and absent(subject):
-        said = f"at most {said}: waiting for ranks that are not here counts as transfer"
+        said = f"at most {said}: waiting for ranks that are not present counts as transfer"
     return f"Re-timed with transfers twice as fast, the run is {said}.", share
 
 

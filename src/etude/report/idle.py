@@ -16,8 +16,8 @@ CAUSE = {
     "synchronisation": ("critical", "the host was waiting for the device"),
     "launch": ("memory", "launched, but not started"),
     "communication": ("communication", "waiting for others"),
-    "dependency": ("compute", "waiting for work of the host"),
-    "other": ("other", "nothing recorded says why"),
+    "dependency": ("compute", "waiting for host work"),
+    "other": ("other", "cause not recorded"),
 }
 ON_HOST = {"host": "Python, autograd, hooks", "dependency": "waiting for another thread"}
 """The same of a run whose device is the host."""
@@ -50,10 +50,11 @@ def told(subject: Subject, share: float) -> list[Told]:
     why = {
         "synchronisation": "The host stops to wait for the device (.item(), .cpu(), synchronize) and then has nothing "
         "queued: remove or delay these.",
-        "launch": "Kernels were launched in time and started late: something that was not recorded held the device, or "
+        "launch": "Kernels were launched early enough and started late: something that was not recorded occupied the "
+        "device, or "
         "the clocks of host and device differ.",
         "communication": "The devices wait for other ranks.",
-        "other": "Nothing that was recorded says why.",
+        "other": "The cause was not recorded.",
     }.get(cause) or _of_the_host(subject, cause)
     who = f"The {subject.noun} is" if len(subject.run.job) == 1 else f"The {subject.noun}s are"
     mainly = ""
@@ -65,10 +66,10 @@ def told(subject: Subject, share: float) -> list[Told]:
 
 
 def _of_the_host(subject: Subject, cause: str) -> str:
-    """What is said where the host had not done its part: how far that is the limit, and what being faster gains."""
+    """What is said where the host had not finished its work: how far that is the limit, and what being faster gains."""
     once = sum(ns for _, _, ns in subject.first_use)
     if once >= MAIN * subject.span_ns:
-        return "Most of that is first use of the device, which a run that is warmed up does not have."
+        return "Most of that is first use of the device, which does not occur in a warmed-up run."
     if subject.loading_ns >= MAIN * subject.span_ns:
         return "Most of that is waiting for the data loader."
     host = by_kind(subject.path).get("host", 0) / max(length_ns(subject.path), 1)
@@ -99,8 +100,8 @@ def _because(subject: Subject, cause: str) -> str:
         "host": "the host had not launched the next kernel",
         "synchronisation": "the host was waiting for the device",
         "launch": "launched kernels took long to start",
-        "communication": "others had not come yet",
-        "dependency": "the host had not done its part",
+        "communication": "other ranks had not arrived yet",
+        "dependency": "the host had not finished its work",
         "other": "of something that was not recorded",
     }[cause]
 
@@ -121,8 +122,8 @@ def figures(subject: Subject) -> str:
     columns = [
         Heading("rank", "rank"), Heading("cause", "cause", lambda c: _cause(subject, c)[1], number=False),
         Heading("gaps", "gaps", words.number), Heading("time_ns", "time", words.time),
-        Heading("share", "share of it", words.percent, meter=1.0), Heading("longest_ns", "longest", words.time),
-    ]  # fmt: skip
-    head = "Why devices are idle" if subject.has_device else "What hosts do between operators"
+        Heading("share", "share of the idle time", words.percent, meter=1.0), Heading("longest_ns", "longest",
+    words.time), ]  # fmt: skip
+    head = "Why devices are idle" if subject.has_device else "Host activity between operators"
     said = legend([_cause(subject, c) for c in used]) + bars(drawn, words.time)
     return f"<h3>{head}</h3>{said}{table('t-idle', rows[:512], columns)}"

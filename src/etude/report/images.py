@@ -22,15 +22,15 @@ def seconds(value: float) -> str:
 def images_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, spreads: str, made_by: str) -> Page:
     """`record` and tables of `etude serve --degree -o FOLDER`; `spreads`: its times as a picture."""
     asked, took, spent = record.get("asked", {}), record["latency_s"], record["device_s"]
-    lead = "The part of the requests that took no longer."
+    lead = "Fraction of the requests that took no longer."
     return Page(
         title=title,
         subtitle=f"{asked.get('model', 'a model')} on {asked.get('gpus', 'some')} devices, simulated",
-        verdict=f"{words.plural(record['finished'], 'request')} took {seconds(took['p50'])} in the median and "
+        verdict=f"{words.plural(record['finished'], 'request')} took {seconds(took['p50'])} at the median and "
         f"{seconds(took['p99'])} at the 99th percentile, {record['within_limits']:.1%} within their limits.",
         cards=(
-            Figure("Within limits", f"{record['within_limits']:.1%}", f"{record['goodput_rps']:.3g} a second"),
-            Figure("Degree, mean", f"{record['mean_degree']:.2f}", "devices of a step"),
+            Figure("Within limits", f"{record['within_limits']:.1%}", f"{record['goodput_rps']:.3g} per second"),
+            Figure("Degree, mean", f"{record['mean_degree']:.2f}", "devices per step"),
             Figure("Devices in use", f"{spent['busy'] / spent['all']:.1%}", "of the time", "compute"),
             Figure("Set-ups", f"{record['set_ups']:,}", f"{spent['set_up'] / spent['all']:.2%} of the time"),
         ),
@@ -41,7 +41,7 @@ def images_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: s
 
 
 def _in_use(tasks: pa.Table) -> Section:
-    """Devices of groups that have a task."""
+    """Devices in groups that have a task."""
     start, end, degree = (tasks[name].to_numpy() for name in ("start_s", "end_s", "degree"))
     at = np.linspace(0.0, float(end.max()), POINTS + 1)
     begun, over = np.argsort(start, kind="stable"), np.argsort(end, kind="stable")
@@ -50,8 +50,8 @@ def _in_use(tasks: pa.Table) -> Section:
     x = Axis("time", seconds, False, 0.0, float(at[-1]))
     y = fitted("devices", lambda v: f"{v:,.0f}", [1.0, float(used.max())], log=False)
     points = list(zip(at.tolist(), used.astype(np.float64).tolist(), strict=True))
-    body = plot("devices in groups at work", x, y, (), [("trend l-compute", "", points)], size=(1080, 260))
-    return Section("use", "Devices at work", "Devices of groups that have a task.", body)
+    body = plot("devices in active groups", x, y, (), [("trend l-compute", "", points)], size=(1080, 260))
+    return Section("use", "Active devices", "Devices in groups that have a task.", body)
 
 
 def _sizes(requests: pa.Table) -> Section:

@@ -35,7 +35,7 @@ def told(subject: Subject) -> list[Told]:
 
 def _advice(subject: Subject, count: int) -> str:
     if subject.replayed_kernels >= MANY_TINY * count:
-        return "CUDA graphs replay most of them, so that they cost no launch each; fusing them would save the gaps."
+        return "CUDA graphs replay most of them, so they need no launch each; fusing them would save the gaps."
     pace = gains.pace(subject)
     if pace and not pace.of_host:
         return f"Each costs about as much to launch as to run, but launches are not the limit here. {pace.said()}"
@@ -49,7 +49,7 @@ def _advice(subject: Subject, count: int) -> str:
 def section(subject: Subject) -> Section:
     rows = subject.kernels.slice(0, ROWS).to_pylist()
     if not rows:
-        return Section(SECTION, "What runs", "", empty="Nothing that runs on a device has a time.")
+        return Section(SECTION, "What runs", "", empty="No device activity has a time.")
     what = "kernels" if subject.has_device else "operators"
     most = max(r["share"] for r in rows)
     columns = [
@@ -66,8 +66,8 @@ def section(subject: Subject) -> Section:
         columns = [
             Heading("name", "operator", words.title, number=False, code=True),
             Heading("count", "calls", words.number), Heading("self_ns", "host, itself", words.time),
-            Heading("total_ns", "host, in all", words.time), Heading("device_self_ns", "device, itself", words.time),
-            Heading("device_total_ns", "device, in all", words.time),
+            Heading("total_ns", "host, total", words.time), Heading("device_self_ns", "device, itself", words.time),
+            Heading("device_total_ns", "device, total", words.time),
         ]  # fmt: skip
         launch = any(r["device_total_ns"] for r in host)
         head = "The operators that launch them" if launch else "The operators of the host"

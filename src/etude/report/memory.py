@@ -37,10 +37,10 @@ def section(subject: Subject) -> Section:
             Heading("rank", "rank"), Heading("name", "copy", number=False, code=True),
             Heading("count", "times", words.number), Heading("size_bytes", "bytes", words.size),
             Heading("time_ns", "time", words.time), Heading("bytes_per_s", "rate", words.rate),
-            Heading("most_rate_bytes_per_s", "most at a time", words.rate),
+            Heading("most_rate_bytes_per_s", "peak", words.rate),
         ]  # fmt: skip
         body += "<h3>Copies and fills</h3>" + table("t-copies", moved[:512], columns)
-    lead = "What is allocated over time where the profiler recorded it, and copies between host and device."
+    lead = "Allocated memory over time, if the profiler recorded it, and copies between host and device."
     empty = "No allocations (profile_memory=True), copies or memory nodes are recorded in this run."
     return Section(SECTION, "Memory", lead, body, empty)
 
@@ -48,8 +48,8 @@ def section(subject: Subject) -> Section:
 def _allocated(found: pa.Table) -> str:
     columns = [
         Heading("device", "device", number=False), Heading("events", "events", words.number),
-        Heading("most_allocated_bytes", "most allocated", words.size),
-        Heading("most_reserved_bytes", "most reserved", words.size), Heading("largest_bytes", "largest", words.size),
+        Heading("most_allocated_bytes", "peak allocated", words.size),
+        Heading("most_reserved_bytes", "peak reserved", words.size), Heading("largest_bytes", "largest", words.size),
         Heading("first_bytes", "at the beginning", words.size), Heading("last_bytes", "at the end", words.size),
     ]  # fmt: skip
     parts = {d: found.filter(pc.equal(found["device"], d)) for d in pc.unique(found["device"]).to_pylist()}

@@ -20,12 +20,12 @@ SECTION = "roofline"
 
 ROWS, POINTS = 200, 400
 FAR_BELOW, MUCH_TIME, NOT_TINY_NS = 30.0, 0.1, 20_000
-"""An operator is told of if it reaches less than so many percent of its roof in such a share of the compute time;
+"""An operator is told of if it reaches less than so many percent of its roofline in such a share of the compute time;
 short ones are bound by what starting them takes."""
 NOT_KNOWN = 0.01
 """Share of the compute time with unknown FLOPs and bytes from which the page says so."""
 LEAST_INTENSITY = 0.001
-"""FLOPs a byte below which an operator only copies; a point so far away would hide the others."""
+"""FLOPs per byte below which an operator only copies; a point so far away would hide the others."""
 MOSTLY_KNOWN = 0.5
 """Share of the compute time whose FLOPs must be known before a report says how much of the peak is used."""
 
@@ -85,14 +85,16 @@ def _above(subject: Subject) -> list[Told]:
     rates = f"{words.flops(r['flop_per_s'] or 0)} and {words.rate(r['bytes_per_s'] or 0)}"
     said = f"{words.short(r['name'])} with {words.short(r['shapes'], 80)} reaches {r['roofline_pct']:.0f}%: {rates} in "
     said += (
-        f"{r['dtype'] or 'an unknown type'}. Its FLOPs, its bytes from memory, its type or the device is not as said."
+        f"{r['dtype'] or 'an unknown type'}. Its FLOPs, its bytes from memory, its data type or the device is wrong."
     )
     if r["bound"] == "memory":
         fits = "fit" if r["size_bytes"] <= subject.device.cache_bytes else "do not fit"
         cache = words.size(subject.device.cache_bytes)
         said += f" The {words.size(r['size_bytes'])} that a call moves at least {fits} in the cache of {cache}."
     many = words.plural(len(rows), "operator")
-    what = f"{many} {words.verb(len(rows))} above the roof: faster than the peak rates of {subject.device.name} allow."
+    what = (
+        f"{many} {words.verb(len(rows))} above the roofline: faster than the peak rates of {subject.device.name} allow."
+    )
     return [Told("warn", what, said, SECTION)]
 
 
@@ -105,7 +107,7 @@ def section(subject: Subject) -> Section:
         return Section(SECTION, "Roofline", "", empty=f"{empty}{unescape(_open(subject))}")
     most = max(r["time_ns"] for r in known)
     marks = [Mark(r["intensity"], r["flop_per_s"], _sort(r), _tip(r), r["time_ns"] / most) for r in known[:POINTS]]
-    x = fitted("FLOPs a byte", lambda v: f"{v:g}", [m.x for m in marks], log=True)
+    x = fitted("FLOPs per byte", lambda v: f"{v:g}", [m.x for m in marks], log=True)
     lines, peaks = _lines(known, device, x)
     y = fitted("FLOP/s", words.flops, [m.y for m in marks] + [2 * p for p in peaks], log=True)
     lines = [(kind, name, [(px, max(py, y.low)) for px, py in points]) for kind, name, points in lines]
@@ -116,7 +118,7 @@ def section(subject: Subject) -> Section:
         Heading("bytes_per_s", "bytes/s", words.rate), Heading("intensity", "FLOPs/byte", _intensity),
     ]  # fmt: skip
     if device is not None:
-        columns.append(Heading("roofline_pct", "of its roof", lambda v: words.percent(v / 100), meter=100.0))
+        columns.append(Heading("roofline_pct", "of its roofline", lambda v: words.percent(v / 100), meter=100.0))
     colours = legend([("compute", "limited by compute"), ("memory", "limited by memory")]) if device else ""
     body = colours + plot("Rate of operators against their intensity", x, y, marks, lines, size=(1080, 380))
     body += table("t-roofline", found[:ROWS], columns)
@@ -130,11 +132,11 @@ def _intensity(flops_a_byte: float) -> str:
 def _lead(subject: Subject, known: list[dict[str, Any]]) -> str:
     lead = "Each point is an operator with one shape; its size is its time. "
     if subject.device:
-        lead += f"The roof is what the peak rates of {subject.device.name} allow at that many FLOPs a byte."
+        lead += f"The roof is what the peak rates of {subject.device.name} allow at that many FLOPs per byte."
         return f"{lead}{_open(subject)}"
     named = subject.run.job.provenance.get("device", "")
-    what = f"No peak rates of {named} are known" if named else "Nothing says which device this is"
-    return f"{lead}{what}, so there is no roof; --ran-on h100 draws that of an H100.{_open(subject)}"
+    what = f"No peak rates of {named} are known" if named else "The device is not known"
+    return f"{lead}{what}, so there is no roofline; --ran-on h100 draws that of an H100.{_open(subject)}"
 
 
 def _open(subject: Subject) -> str:
@@ -142,14 +144,14 @@ def _open(subject: Subject) -> str:
     said = ""
     unsure = sum(r["at_most"] for r in subject.roofline.to_pylist())
     if unsure:
-        said += f" Of {words.plural(unsure, 'row')} of attention it was not recorded whether they are causal; all "
-        said += "pairs are counted, so that their FLOPs are at most that."
+        said += f" It was not recorded whether {words.plural(unsure, 'row')} of attention are causal; all "
+        said += "pairs are counted, so their FLOPs are an upper bound."
     missing = not_known(subject.run).to_pylist() if subject.has_device else []
     whole = sum(r["total_ns"] for r in subject.kernels.to_pylist() if r["kind"] == "compute") or 1
     share = sum(r["time_ns"] for r in missing) / whole
     if share >= NOT_KNOWN:
         names = words.named([escape(words.short(words.title(r["name"]), 40)) for r in missing], 3)
-        said += f" Of {words.percent(min(share, 1.0))} of the compute time neither FLOPs nor bytes are known: {names}."
+        said += f" Neither FLOPs nor bytes are known for {words.percent(min(share, 1.0))} of the compute time: {names}."
     return said
 
 
@@ -158,7 +160,7 @@ def _sort(row: dict[str, Any]) -> str:
 
 
 def _tip(row: dict[str, Any]) -> str:
-    roof = f", {words.percent(row['roofline_pct'] / 100)} of its roof" if row.get("roofline_pct") else ""
+    roof = f", {words.percent(row['roofline_pct'] / 100)} of its roofline" if row.get("roofline_pct") else ""
     return (f"{words.short(row['name'])} {words.short(row['shapes'], 80)}\n{words.flops(row['flop_per_s'])}{roof}\n"
             f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}")  # fmt: skip
 

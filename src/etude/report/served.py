@@ -17,14 +17,14 @@ from etude.view.plots import Axis, fitted, plot
 
 F64 = NDArray[np.float64]
 POINTS: Final = 200
-TIMES: Final = (("ttft_s", "First token"), ("tpot_s", "Each further token"), ("latency_s", "Whole answer"))
-PARTS: Final = (("idle", "in the queue"), ("memory", "reading the prompt"), ("compute", "writing the answer"))
+TIMES: Final = (("ttft_s", "First token"), ("tpot_s", "Each further token"), ("latency_s", "Whole response"))
+PARTS: Final = (("idle", "in the queue"), ("memory", "prefill"), ("compute", "decode"))
 
 
 def served_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, made_by: str = "Etude") -> Page:
     """`record` and tables of `etude serve -o FOLDER`."""
     if "tasks" in tables:
-        spreads = spread_of("Whole answer", tables["requests"]["latency_s"].to_numpy(), "part of the requests")
+        spreads = spread_of("Whole response", tables["requests"]["latency_s"].to_numpy(), "fraction of the requests")
         return images_page(record, tables, title=title, spreads=spreads, made_by=made_by)
     requests, passes, replicas = (tables[name] for name in ("requests", "passes", "replicas"))
     asked = record.get("asked", {})
@@ -55,13 +55,13 @@ def _verdict(record: dict[str, Any]) -> str:
     first = record["ttft_s"]
     return (
         f"{words.plural(record['finished'], 'request')} answered in {seconds(record['duration_s'])}: first tokens "
-        f"after {seconds(first['p50'])} in the median and {seconds(first['p99'])} at the 99th percentile."
+        f"after {seconds(first['p50'])} at the median and {seconds(first['p99'])} at the 99th percentile."
     )
 
 
 def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     found = [
-        Figure("Within the limits", words.percent(record["within_limits"]), f"{record['goodput_rps']:.2f} a second")
+        Figure("Within the limits", words.percent(record["within_limits"]), f"{record['goodput_rps']:.2f} per second")
     ]
     for key, label in TIMES:
         if record[key]:
@@ -69,10 +69,10 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     found.append(Figure("Tokens out", f"{words.number(record['output_tokens_per_s'])} /s"))
     if record["cache_hit_tokens"]:
         share = record["cache_hit_tokens"] / record["prompt_tokens"]
-        found.append(Figure("Found in blocks", words.percent(share), "of the tokens in"))
+        found.append(Figure("Prefix-cache hits", words.percent(share), "of prompt tokens"))
     if record["energy_j"] is not None:
         idle = words.percent(record["idle_energy_j"] / record["energy_j"])
-        found.append(Figure("Energy", _energy(record["energy_j"]), f"{idle} of it idle"))
+        found.append(Figure("Energy", _energy(record["energy_j"]), f"{idle} of it while idle"))
     return tuple(found)
 
 
@@ -108,8 +108,8 @@ def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
         return ()
     at = [float(one["rate_rps"]) for one in rates]
     good = [float(one["goodput_rps"]) for one in rates]
-    x = fitted("requests a second", _count, [min(at), max(at)], log=False)
-    y = fitted("within the limits, a second", _count, [0.0, max(max(good), max(at))], log=False)
+    x = fitted("requests per second", _count, [min(at), max(at)], log=False)
+    y = fitted("within the limits, per second", _count, [0.0, max(max(good), max(at))], log=False)
     lines = [("trend l-idle", "all", [(a, a) for a in at]), ("trend l-compute", "", list(zip(at, good, strict=True)))]
     body = "<h3>Goodput</h3>" + plot("Goodput against rate", x, y, (), lines, size=(1080, 260))
     for key, label in TIMES[:2]:
@@ -124,16 +124,16 @@ def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
             body += f"<h3>{label}, median and 99th percentile</h3>"
             body += plot(f"{label} against rate", x, axis, (), drawn, size=(1080, 220))
     held = record.get("holds_rps")
-    holds = f"It holds up to {held:.3g} a second" if held else "No rate holds"
-    lead = f"Each point is the whole stream at another rate. {holds}; the rest of the page is of "
+    holds = f"The limits are met up to {held:.3g} per second" if held else "No rate meets the limits"
+    lead = f"Each point is the whole stream at another rate. {holds}; the rest of the page shows "
     lead += "that rate." if held else "the lowest."
     return (Section("rates", "Goodput against rate", lead, body),)
 
 
 def _spread(requests: pa.Table) -> Section:
     times = _times(requests)
-    body = "".join(spread_of(label, times[key], "part of the requests") for key, label in TIMES)
-    return Section("times", "Times", "The part of the requests that waited no longer, from arrival.", body)
+    body = "".join(spread_of(label, times[key], "fraction of the requests") for key, label in TIMES)
+    return Section("times", "Times", "The fraction of the requests that waited no longer, from arrival.", body)
 
 
 def _waits(requests: pa.Table) -> Section:
@@ -148,7 +148,7 @@ def _waits(requests: pa.Table) -> Section:
         means = parts[:, chosen].mean(axis=1)
         pieces = tuple(Piece(s, t, float(m)) for (s, t), m in zip(PARTS, means, strict=True))
         rows.append(Bar(name, pieces))
-    lead = "Means: until it was first in a pass, until its first token, until its last."
+    lead = "Mean times until the first pass, until the first token, and until the last token."
     return Section("waits", "What requests waited for", lead, legend(PARTS) + bars(rows, seconds))
 
 
@@ -162,10 +162,10 @@ def _over_time(passes: pa.Table, replicas: pa.Table) -> Section:
     bin_of = np.clip(np.searchsorted(edges, start, side="right") - 1, 0, POINTS - 1)
     room = max(float(replicas["blocks"].to_numpy()[0]), 1.0)
     shown = (
-        ("Sequences that decode in a pass", passes["decode"].to_numpy(), _count, "compute"),
-        ("Prompt tokens in a pass", passes["prompt_tokens"].to_numpy(), _count, "memory"),
+        ("Decoding sequences per pass", passes["decode"].to_numpy(), _count, "compute"),
+        ("Prompt tokens per pass", passes["prompt_tokens"].to_numpy(), _count, "memory"),
         ("Blocks in use", passes["blocks"].to_numpy() / room, words.percent, "communication"),
-        ("Requests that wait at a replica", passes["waiting"].to_numpy(), _count, "idle"),
+        ("Requests waiting at a replica", passes["waiting"].to_numpy(), _count, "idle"),
     )
     weight = (end - start).astype(np.float64)
     total = np.bincount(bin_of, weight, POINTS)
@@ -192,7 +192,7 @@ def _replicas(replicas: pa.Table) -> Section:
     columns = [
         Heading("replica", "replica"), Heading("requests", "requests", words.number),
         Heading("passes", "passes", words.number), Heading("busy_s", "busy", seconds),
-        Heading("tokens_out", "tokens out", words.number), Heading("peak_blocks", "blocks at most", words.number),
+        Heading("tokens_out", "tokens out", words.number), Heading("peak_blocks", "peak blocks", words.number),
         Heading("preemptions", "preemptions", words.number),
         Heading("cache_hit_tokens", "tokens found", words.number),
     ]  # fmt: skip

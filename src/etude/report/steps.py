@@ -35,7 +35,7 @@ def cards(subject: Subject) -> list[Figure]:
     if len(rows) < 2:
         return []
     spans = [row["span_ns"] for row in rows]
-    return [Figure("Step", words.time(float(np.median(spans))), f"the middle one of {len(spans)}")]
+    return [Figure("Step", words.time(float(np.median(spans))), f"the median of {len(spans)}")]
 
 
 def told(subject: Subject) -> list[Told]:
@@ -47,7 +47,7 @@ def told(subject: Subject) -> list[Told]:
         return []
     return [Told(
         "info", f"Steps vary: the slowest of {len(spans)} takes {words.percent(spans[slowest] / middle - 1)} longer "
-        "than the middle one.", f"{words.time(spans[slowest])} against {words.time(middle)}.", SECTION,
+        "than the median.", f"{words.time(spans[slowest])} compared with {words.time(middle)}.", SECTION,
         round(np.maximum(spans - middle, 0).sum()),
     )]  # fmt: skip
 

@@ -25,7 +25,7 @@ def told(subject: Subject) -> list[Told]:
     found = []
     rows = subject.stragglers.to_pylist()
     for row in rows[:SUSPECTS]:
-        sure = f"{words.percent(row['confidence'])} sure"
+        sure = f"confidence {words.percent(row['confidence'])}"
         evidence = f"{row['evidence'][:1].upper()}{row['evidence'][1:]} ({sure})."
         costs = _costs(subject, row)
         tone = "bad" if costs is None or costs >= MATTERS else "info"
@@ -69,15 +69,15 @@ def _headline(row: dict[str, Any]) -> str:
         else f"ranks {words.named([str(r) for r in many], 4)}"
     )
     if row["kind"] == "missing_participant":
-        return f"{ranks.capitalize()} did not come to a collective."
+        return f"{ranks.capitalize()} did not reach a collective."
     if row["kind"] == "desync":
-        return f"{ranks.capitalize()} {'do' if len(many) > 1 else 'does'} not call the same as the others."
+        return f"{ranks.capitalize()} {'do' if len(many) > 1 else 'does'} not make the same calls as the others."
     if row["kind"] == "stalled_collective":
-        return f"{ranks.capitalize()} stand in one collective that does not end."
+        return f"{ranks.capitalize()} are in a collective that does not complete."
     who = {"slow_rank": ranks.capitalize(), "slow_link": f"The link of {ranks}", "late_host": f"The host of {ranks}"}
     slower = row["slowdown_pct"] or 0
     much = f"{words.times(1 + slower / 100)} as long as" if slower >= 100 else f"{slower:.0f}% longer than"
-    when = {"acute": ", for a part of the run", "chronic": ", all along"}.get(row["pattern"], "")
+    when = {"acute": ", during part of the run", "chronic": ", during the whole run"}.get(row["pattern"], "")
     return f"{who.get(row['kind'], ranks.capitalize())} takes {much} its peers{when}."
 
 
@@ -95,5 +95,5 @@ def section(subject: Subject) -> Section:
         Heading("since", "since", words.number), Heading("confidence", "confidence", words.percent, meter=1.0),
         Heading("evidence", "evidence", number=False),
     ]  # fmt: skip
-    lead = "Kernels are compared with the same kernels of other ranks, so that a rank that waits is not taken for slow."
+    lead = "Kernels are compared with the same kernels of other ranks, so a rank that waits is not reported as slow."
     return Section(SECTION, "Stragglers", lead, table("t-stragglers", rows, columns))

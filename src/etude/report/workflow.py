@@ -13,7 +13,7 @@ from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Figure, Page, Section
 
 SPENT = (PARTS[0], ("communication", "in tools"), PARTS[2])
-TIMES = (("latency_s", "A session"), ("sum_s", "Its calls, added up"), ("critical_path_s", "Its longest chain"))
+TIMES = (("latency_s", "Session"), ("sum_s", "Sum of its calls"), ("critical_path_s", "Its longest chain"))
 
 
 def workflow_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, made_by: str = "Etude") -> Page:
@@ -35,7 +35,7 @@ def _verdict(record: dict[str, Any]) -> str:
     took = record["latency_s"]
     return (
         f"{words.plural(record['sessions'], 'session')} of {words.plural(record['calls'], 'call')} ended in "
-        f"{seconds(record['duration_s'])}: {seconds(took['p50'])} each in the median and {seconds(took['p99'])} at the "
+        f"{seconds(record['duration_s'])}: {seconds(took['p50'])} each at the median and {seconds(took['p99'])} at the "
         "99th percentile."
     )
 
@@ -45,18 +45,22 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
         Figure(f"{label}, p50", seconds(record[key]["p50"]), f"p99 {seconds(record[key]['p99'])}")
         for key, label in TIMES
     ]
-    found.append(Figure("Side by side at most", f"{record['bound']:.2f} x", "calls over their longest chain"))
+    found.append(
+        Figure("Largest parallel speed-up", f"{record['bound']:.2f} x", "sum of calls over their longest chain")
+    )
     for name, one in record["models"].items():
         share = one["cache_hit_tokens"] / max(one["prompt_tokens"], 1)
-        found.append(Figure(name, words.plural(one["calls"], "call"), f"{words.percent(share)} of tokens in found"))
+        found.append(
+            Figure(name, words.plural(one["calls"], "call"), f"{words.percent(share)} of prompt tokens cached")
+        )
     if record["broken"]:
         found.append(Figure("Over the budget", str(record["violations"]), f"of {record['sessions']:,}"))
     return tuple(found)
 
 
 def _spread(sessions: pa.Table) -> Section:
-    body = "".join(spread_of(label, sessions[key].to_numpy(), "part of the sessions") for key, label in TIMES)
-    return Section("times", "Times", "The part of the sessions that took no longer.", body)
+    body = "".join(spread_of(label, sessions[key].to_numpy(), "fraction of the sessions") for key, label in TIMES)
+    return Section("times", "Times", "The fraction of the sessions that took no longer.", body)
 
 
 def _by_task(tasks: pa.Table) -> list[dict[str, Any]]:
@@ -80,7 +84,7 @@ def _spent(tasks: pa.Table) -> Section:
         parts = (one["waited"], one["in_tools"], one["in_models"])
         pieces = tuple(Piece(s, t, value) for (s, t), value in zip(SPENT, parts, strict=True))
         rows.append(Bar(one["task"], pieces))
-    lead = "Of all sessions, added up: waiting for a place at an endpoint, in tools, in models."
+    lead = "Sums over all sessions: waiting at an endpoint, in tools, in models."
     return Section("spent", "Where the time goes", lead, legend(SPENT) + bars(rows, seconds))
 
 

@@ -37,8 +37,8 @@ def svg(part: Subgraph, title: str) -> str:
     """The picture; a graph that is too large for one is refused."""
     if len(part) > MOST:
         raise UsageError(
-            f"{len(part):,} nodes are too many for a picture, which takes {MOST:,}",
-            hint="--around NODE --hops 3 shows the part around a node; .dot and .graphml take any size",
+            f"{len(part):,} nodes are too many for a picture; the limit is {MOST:,}",
+            hint="--around NODE --hops 3 shows the part around a node; .dot and .graphml have no limit",
         )
     found = draw(len(part), part.before, part.after, _WIDTH + _GAP_X)
     x = found.x + _WIDTH / 2 + 24

@@ -24,7 +24,9 @@ def official_timeline(lines: Iterable[str], path: str, *, num_npus: int, mhz: in
             continue
         what, npu, cycle, node, name = _parsed(line, path, number)
         if not 0 <= npu < num_npus:
-            raise FormatError(f"line {number}: NPU {npu} of {num_npus}", path=path, hint="--num_npus says how many")
+            raise FormatError(
+                f"line {number}: NPU {npu} of {num_npus}", path=path, hint="--num_npus gives their number"
+            )
         if what == "issue":
             issued[npu][node] = name, cycle
         elif node not in issued[npu]:
@@ -71,4 +73,4 @@ def _row(name: str, path: str, number: int) -> int:
     if any(kind in name for kind in ("COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE")):
         return _COMMUNICATION
     hint = "names contain COMP_NODE, COMM_COLL_NODE, ...; `etude timeline` shows any trace"
-    raise FormatError(f"line {number}: `{name}` does not say what kind of node it is", path=path, hint=hint)
+    raise FormatError(f"line {number}: `{name}` does not contain a node type", path=path, hint=hint)

@@ -64,7 +64,7 @@ class Page:
 
 
 MARKS = {"bad": "▲", "warn": "◆", "good": "✓", "info": "●"}
-_SAID = {"bad": "Problem", "warn": "Worth a look", "good": "Good", "info": "Note"}
+_SAID = {"bad": "Problem", "warn": "Warning", "good": "Good", "info": "Note"}
 _LOGO = (
     '<svg viewBox="0 0 20 20" aria-hidden="true"><rect x="1" y="3" width="11" height="3.4" rx="1.7" class="f-compute"/>'
     '<rect x="5" y="8.3" width="13" height="3.4" rx="1.7" class="f-communication"/>'
@@ -102,7 +102,7 @@ script-src 'unsafe-inline'; img-src data:">
 </div></header>
 <nav class="sections" aria-label="Sections"><div class="wrap"><ul>{links}</ul></div></nav>
 <main class="wrap" id="main">
-<noscript><p>The timeline needs JavaScript; everything else is here without it.</p></noscript>
+<noscript><p>The timeline needs JavaScript; everything else works without it.</p></noscript>
 {_told(page.told)}
 {"".join(map(_section, page.sections))}
 {_about(page)}
@@ -126,7 +126,7 @@ KEYS = (
     (("/",), "find by name"),
     (("M",), "sum up what is in view; Shift and dragging, or dragging the axis, sums up an area"),
     (("H", "P"), "show host threads, mark the critical path"),
-    (("Esc",), "choose nothing, leave the search"),
+    (("Esc",), "clear the selection, leave the search"),
     (("?",), "this help"),
 )
 
@@ -136,7 +136,7 @@ def _help() -> str:
     return (
         '<dialog id="help" aria-labelledby="help-title"><h2 id="help-title">Keys of the timeline</h2>'
         f"<p>Tab goes to the timeline; then</p><dl>{rows}</dl>"
-        "<p>Heads of tables sort them. Points and bars say more when pointed at.</p>"
+        "<p>Click a table heading to sort. Point at points and bars for details.</p>"
         '<form method="dialog"><button type="submit" autofocus>Close</button></form></dialog>'
     )
 
@@ -188,7 +188,7 @@ def timeline(packed: Packed, label: str) -> str:
     """The zoomable timeline: what its script draws on, its buttons, its data."""
     if not packed.kept:
         return ""
-    keys = "<kbd>W</kbd> <kbd>S</kbd> zoom, <kbd>A</kbd> <kbd>D</kbd> move, arrows walk, <kbd>?</kbd> all keys"
+    keys = "<kbd>W</kbd> <kbd>S</kbd> zoom, <kbd>A</kbd> <kbd>D</kbd> move, arrows select, <kbd>?</kbd> all keys"
     buttons = (("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("left", "←", "Move left"),
                ("right", "→", "Move right"), ("fit", "Fit", "Show the whole run"))  # fmt: skip
     bar = "".join(

@@ -206,7 +206,7 @@ def compare(right: GroupCalls, wrong: GroupCalls) -> CallDifference | None:
 
         def order(group: str, model: str) -> str:
             return (
-                f"issues the collectives of {group} in another order than {model}: "
+                f"issues the collectives of {group} in a different order than {model}: "
                 f"the {ordinal(k)} is {here} here and {there} there"
             )
 
@@ -226,8 +226,8 @@ def _say_missing(right: GroupCalls, wrong: GroupCalls, k: int) -> Callable[[str,
         if not len(wrong):
             return f"does not join the {many} that {model} issues on {group}; the first is {right.text(0)}"
         begin = f"issues {counted(len(wrong), 'collective')} on {group}, but {model} issues {len(right):,}"
-        here = wrong.text(k) if k < len(wrong) else "not there"
-        there = right.text(k) if k < len(right) else "not there"
+        here = wrong.text(k) if k < len(wrong) else "missing"
+        there = right.text(k) if k < len(right) else "missing"
         return f"{begin}; the {ordinal(k)} is {here} here and {there} on {model}"
 
     return say
@@ -249,7 +249,7 @@ def _report_calls(
     group, model, _ = next(place for place in places if at[0] in place[2])
     what = difference.say(named(report, group), f"rank {job.ranks[model]}")
     if len(places) > 1:
-        what += f" (so on {len(places) - 1:,} more groups)"
+        what += f" (also on {len(places) - 1:,} more groups)"
     row = _row_of_call(matching, group, int(at[0]), difference.k)
     hint = "every member must issue the same collectives in the same order, or none of them completes"
     if row < 0:

@@ -106,7 +106,7 @@ class _Side:
         others = other.lone(link)
         if not len(others):
             return what, ""
-        verb = "waits for a message from here" if self.sends else "sends a message to here"
+        verb = "waits for a message from this rank" if self.sends else "sends a message to this rank"
         return what, f"rank {peer} {verb} {other.tag(link, int(others[0]))}: do the tags agree?"
 
     def tag(self, link: int, spot: int) -> str:

@@ -17,8 +17,10 @@ from etude.model.trace import Trace
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
-_DANGLING_HINT: Final = "the file was cut, or what wrote it dropped a node; simulators refuse such a file or hang on it"
-_NEVER_HINT: Final = "repair the dependencies named above; these nodes come with them"
+_DANGLING_HINT: Final = (
+    "the file was cut, or the tool that wrote it dropped a node; simulators reject such a file or hang on it"
+)
+_NEVER_HINT: Final = "repair the dependencies named above; then these nodes can start"
 
 
 def check_programs(report: Report, programs: ProgramClasses) -> None:
@@ -27,7 +29,7 @@ def check_programs(report: Report, programs: ProgramClasses) -> None:
     for at in programs.at:
         trace = job.traces[int(job.trace_of[at[0]])]
         if not len(trace):
-            report.ranks("empty_trace", job.ranks[at], "the trace holds no nodes")
+            report.ranks("empty_trace", job.ranks[at], "the trace has no nodes")
             continue
         _check_ids(report, at, trace)
         _check_graph(report, at, trace)
@@ -47,7 +49,7 @@ def _check_ids(report: Report, at: I32, trace: Trace) -> None:
         return
     rows = np.sort(order[again])
     first = report.id_of(int(at[0]), int(rows[0]))
-    hint = "what waits for this id waits for one of them only"
+    hint = "a node that waits for this id waits for only one of them"
     report.nodes("duplicate_id", at, rows, f"id {first} belongs to more than one node", hint)
 
 
@@ -107,7 +109,7 @@ def _check_never(report: Report, at: I32, trace: Trace, cycle: I32) -> None:
     if len(rows):
         node = report.id_of(int(at[0]), int(rows[0]))
         causes = [*(["a missing node"] if (dep.rows < 0).any() else []), *(["a cycle"] if stuck else [])]
-        what = f"node {node} can never start: it is behind {' or '.join(causes)}"
+        what = f"node {node} can never start: it depends on {' or '.join(causes)}"
         report.nodes("never_starts", at, rows, what, _NEVER_HINT)
 
 
@@ -158,7 +160,7 @@ def _check_kinds(report: Report, at: I32, trace: Trace) -> None:
             "unknown_collective",
             coll & (trace.collective == Collective.NONE),
             "is a collective, but its `comm_type` was not recorded",
-            "nothing says whether it is an all-reduce, an all-gather, ...",
+            "it may be an all-reduce, an all-gather, ...",
         ),
         (
             "unknown_collective",
@@ -190,7 +192,7 @@ def _check_kinds(report: Report, at: I32, trace: Trace) -> None:
 LONGEST_NS: Final = 30 * 86_400 * 10**9
 """No node lasts longer than this, and no recording."""
 _LONGEST: Final = "30 days"
-_BAD_TIME_HINT: Final = "what wrote it recorded a wrong time; spans and sums that include it mean nothing"
+_BAD_TIME_HINT: Final = "the tool that wrote it recorded a wrong time; spans and sums that include it are meaningless"
 _UNITS: Final = {"duration_ns": "ns", "in_bytes": "B", "out_bytes": "B", "tensor_bytes": "B", "flops": "operations"}
 
 
@@ -299,5 +301,5 @@ def _report_values(report: Report, kind: str, column: str, rows: NDArray[Any], a
         what = f"{node} moves memory, but how much (`tensor_size`) was not recorded, nor how long it takes"
     else:
         what = f"{node} computes, but neither its duration nor both `num_ops` and `tensor_size` were recorded"
-        hint = "a simulation takes such nodes as free"
+        hint = "a simulation gives such nodes zero time"
     report.nodes(kind, at, rows, what, hint, column=column)

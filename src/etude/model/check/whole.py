@@ -56,8 +56,8 @@ def _check_ranks(report: Report, complete: bool) -> None:
         report.ranks("rank_outside", beyond, f"outside the world of {counted(job.world_size, 'rank')}")
     absent = np.setdiff1d(np.arange(job.world_size, dtype=np.int32), job.ranks)
     if len(absent):
-        what = f"{len(absent):,} of the world's {counted(job.world_size, 'rank')} not there"
-        hint = "what needs them was not judged"
+        what = f"{len(absent):,} of the world's {counted(job.world_size, 'rank')} missing"
+        hint = "checks that need them were skipped"
         report.ranks("ranks_absent", absent, what, hint, "error" if complete else None)
     by_text: dict[str, list[int]] = {}
     for note in job.notes:

@@ -53,7 +53,7 @@ class Feeder:
 
     def __repr__(self) -> str:
         done = sum(r.done for r in self._begun.values())
-        return f"Feeder({len(self._known)} ranks, {len(self._begun) - done} under way, {done} done)"
+        return f"Feeder({len(self._known)} ranks, {len(self._begun) - done} started, {done} done)"
 
     def __enter__(self) -> Feeder:
         return self

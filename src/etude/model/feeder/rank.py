@@ -163,11 +163,11 @@ class RankFeeder:
         where = f"rank {self.rank}"
         if not 0 <= node < len(self):
             raise UsageError(f"there is no node {node} among {len(self)}", where=where)
-        is_now = {_READY: "ready and not issued", _ISSUED: "in flight", _COMPLETED: "completed already"}
+        is_now = {_READY: "ready and not issued", _ISSUED: "in flight", _COMPLETED: "already completed"}
         state = self._remaining_view[node]
         problem = is_now.get(state, f"waiting for {state} more")
         needed = "ready" if wanted == _READY else "in flight (issued by `next` and not completed)"
-        raise UsageError(f"node {node} is {problem}", where=where, hint=f"it would have to be {needed}")
+        raise UsageError(f"node {node} is {problem}", where=where, hint=f"it must be {needed}")
 
     # -- many at once ------------------------------------------------------------------------------------------------
 

@@ -100,16 +100,16 @@ def raise_dangling(view: NodeView, missing_id: int, edges: int) -> None:
     """`edges` dependencies lead to missing nodes; the first is that of `view` on `missing_id`."""
     kinds = [name for name, found in (("data", view.data_ids), ("ctrl", view.ctrl_ids)) if missing_id in found]
     kind = kinds[0] if kinds else "data"
-    more = f" ({edges} such dependencies in all)" if edges > 1 else ""
+    more = f" ({edges} such dependencies in total)" if edges > 1 else ""
     raise DanglingDependency(
         f"node {view.source_id} waits for node {missing_id}, which is not in the trace{more}",
         where=f"rank {view.rank}",
-        hint=f'`missing="drop"` starts nodes without what is not there; `{kind}=False` leaves out {kind} dependencies',
+        hint=f'`missing="drop"` ignores dependencies on missing nodes; `{kind}=False` leaves out {kind} dependencies',
     )
 
 
 def raise_cycle(rank: int, ids: Sequence[int]) -> None:
-    shown = " -> ".join(map(str, ids[:SHOWN])) + (f" -> ... ({len(ids)} in all)" if len(ids) > SHOWN else "")
+    shown = " -> ".join(map(str, ids[:SHOWN])) + (f" -> ... ({len(ids)} in total)" if len(ids) > SHOWN else "")
     raise CycleError(
         f"nodes wait for one another in a cycle: {shown} -> {ids[0]}",
         where=f"rank {rank}",

@@ -26,8 +26,8 @@ def federated_verdict(record: dict[str, Any]) -> str:
     ended = f"; the deadline ended {cut:.0%} of them" if cut else ""
     bound = f", {record['of_bound']:.1%} of the max-flow bound" if record.get("of_bound") else ""
     return (
-        f"{words.plural(record['rounds'], 'round')} of {duration(each['mean'])} in the mean{bound}{ended}; a client "
-        f"took part in {taken['min']:,} to {taken['max']:,} of them."
+        f"{words.plural(record['rounds'], 'round')} of {duration(each['mean'])} on average{bound}{ended}; a client "
+        f"participated in {taken['min']:,} to {taken['max']:,} of them."
     )
 
 
@@ -35,14 +35,14 @@ def federated_cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     each, taken = record["round_s"], record["participation"]
     found = [
         Figure("A round, mean", duration(each["mean"]), f"p99 {duration(each['p99'])}", "compute"),
-        Figure("Answers taken", f"{record['answered']:,}", f"{record['drawn']:,} asked for"),
-        Figure("Rounds of a client", f"{taken['mean']:,.1f}", f"variance {taken['variance']:,.1f}"),
+        Figure("Answers accepted", f"{record['answered']:,}", f"{record['drawn']:,} clients asked"),
+        Figure("Rounds per client", f"{taken['mean']:,.1f}", f"variance {taken['variance']:,.1f}"),
         Figure("Sent", words.size(record["down_bytes"] + record["up_bytes"]), "down and up", "communication"),
     ]
     if record["share"] < 1:
-        found.append(Figure("Trained by a client", f"{record['share']:.1%}", "of the weights"))
+        found.append(Figure("Trained per client", f"{record['share']:.1%}", "of the weights"))
     if record["label_coverage"] is not None:
-        found.append(Figure("Labels in a round", f"{record['label_coverage']:.1%}"))
+        found.append(Figure("Labels per round", f"{record['label_coverage']:.1%}"))
     if record["warmup_share"]:
         found.append(Figure("Warm-up", f"{record['warmup_share']:.1%}", "of a round"))
     return tuple(found)
@@ -56,8 +56,10 @@ def federated_sections(runs: Sequence[Run]) -> list[Section]:
     rows = [row for row in last.sort_by([("round_count", "descending")]).to_pylist() if row["last"] is not None]
     if rows and len(tables["clients"]) > 1:
         columns = [Heading("last", "client", str, number=False), Heading("round_count", "rounds", words.number)]
-        lead = "Clients whose answer was the last that a round waited for."
-        found.append(Section("last", "Who ended the rounds", lead, table("last-table", rows[:50], columns, first=12)))
+        lead = "Clients whose answer was the last one that a round waited for."
+        found.append(
+            Section("last", "Clients that ended the rounds", lead, table("last-table", rows[:50], columns, first=12))
+        )
     return found
 
 
@@ -75,7 +77,7 @@ def _rounds(runs: Sequence[Run]) -> Section:
     x = Axis("round", words.number, False, 0.0, float(most))
     y = fitted("length", duration, [longest], log=False)
     body = plot("length of rounds", x, y, (), lines, size=(1080, 260))
-    return Section("rounds", "Rounds", "How long each took; of very many some are left out.", body)
+    return Section("rounds", "Rounds", "Duration of each round; some are left out if there are very many.", body)
 
 
 def _ended(runs: Sequence[Run]) -> Section:
@@ -86,7 +88,7 @@ def _ended(runs: Sequence[Run]) -> Section:
             Piece(*sort, value) for sort, value in zip(ENDED, (record["rounds"] - cut, cut), strict=True) if value
         ]
         late = record["drawn"] - record["answered"]
-        rows.append(Bar(name, tuple(pieces), f"{late:,} answers came too late or never"))
+        rows.append(Bar(name, tuple(pieces), f"{late:,} answers were late or missing"))
     return Section("ended", "What ended them", "", legend(list(ENDED)) + bars(rows, lambda n: f"{n:,.0f} rounds"))
 
 
@@ -97,17 +99,17 @@ def _clients(runs: Sequence[Run]) -> Section:
         points = [(float(a), float(b)) for a, b in zip(at, part, strict=True)]
         lines.append((f"trend l-{LINES[number]}", name if len(runs) > 1 else "", points))
         most = max(most, float(at[-1]))
-    x = fitted("rounds that a client took part in, at most", words.number, [most], log=False)
-    y = Axis("part of the clients", words.percent, False, 0.0, 1.0)
-    body = plot("rounds of a client", x, y, (), lines, size=(1080, 260))
+    x = fitted("rounds in which a client participated, at most", words.number, [most], log=False)
+    y = Axis("fraction of the clients", words.percent, False, 0.0, 1.0)
+    body = plot("rounds per client", x, y, (), lines, size=(1080, 260))
     clients = runs[0][2]["clients"]
     order = np.argsort(clients["taken"].to_numpy(), kind="stable")
     rows = clients.take(pa.array(order[:200])).to_pylist()
     columns = [
         Heading("name", "client", str, number=False), Heading("step_s", "step", duration),
         Heading("down_bytes_per_s", "down", words.rate), Heading("up_bytes_per_s", "up", words.rate),
-        Heading("share", "trains", words.percent), Heading("there", "rounds there", words.number),
+        Heading("share", "trains", words.percent), Heading("there", "rounds available", words.number),
         Heading("drawn", "asked", words.number), Heading("taken", "taken", words.number),
     ]  # fmt: skip
-    lead = "In how many rounds clients took part, those that took part least first."
-    return Section("clients", "Who took part", lead, body + table("client-table", rows, columns, first=12))
+    lead = "Number of rounds in which each client participated, lowest first."
+    return Section("clients", "Participation", lead, body + table("client-table", rows, columns, first=12))

@@ -17,16 +17,16 @@ Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
 
 def radio_verdict(record: dict[str, Any]) -> str:
     return (
-        f"{record['fulfilled']:.1%} in time over all members: {record['radio_fulfilled']:.1%} of the slots and "
+        f"{record['fulfilled']:.1%} on time over all members: {record['radio_fulfilled']:.1%} of the slots and "
         f"{record['ai_fulfilled']:.1%} of the AI requests, with {words.plural(record['moves'], 'move')}."
     )
 
 
 def radio_cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     return (
-        Figure("In time", f"{record['fulfilled']:.1%}", "each member alike"),
-        Figure("Slots in time", f"{record['radio_fulfilled']:.1%}", f"of {record['slots']:,}"),
-        Figure("Requests in time", f"{record['ai_fulfilled']:.1%}", f"of {record['requests']:,}"),
+        Figure("On time", f"{record['fulfilled']:.1%}", "equal weight per member"),
+        Figure("Slots on time", f"{record['radio_fulfilled']:.1%}", f"of {record['slots']:,}"),
+        Figure("Requests on time", f"{record['ai_fulfilled']:.1%}", f"of {record['requests']:,}"),
         Figure("Moves", f"{record['moves']:,}", f"of {record['migrate']} each"),
     )
 
@@ -39,7 +39,7 @@ def radio_sections(runs: Sequence[Run]) -> list[Section]:
         found.append(Section("beside", "Side by side", "", table("beside-table", rows, columns)))
     columns = [
         Heading("name", "member", str, number=False), Heading("kind", "kind", str, number=False),
-        Heading("asked", "slots or requests", words.number), Heading("fulfilled", "in time", _part),
+        Heading("asked", "slots or requests", words.number), Heading("fulfilled", "on time", _part),
         Heading("moves", "moves", words.number),
     ]  # fmt: skip
     found.append(Section("members", "Members", "", table("member-table", tables["members"].to_pylist(), columns)))
@@ -50,7 +50,7 @@ def radio_sections(runs: Sequence[Run]) -> list[Section]:
     return [*found, Section("moves", "Moves", "", table("move-table", tables["moves"].to_pylist(), columns))]
 
 
-PARTS = {"fulfilled": "in time", "radio_fulfilled": "slots in time", "ai_fulfilled": "requests in time"}
+PARTS = {"fulfilled": "on time", "radio_fulfilled": "slots on time", "ai_fulfilled": "requests on time"}
 
 
 def _part(value: float) -> str:

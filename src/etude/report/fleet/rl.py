@@ -26,15 +26,15 @@ def rl_verdict(record: dict[str, Any]) -> str:
     who, took = words.plural(record["tenants"], "tenant"), record.get("rl_s", record["duration_s"])
     return (
         f"{words.plural(record['updates'], 'update')} of {who} in {duration(took)}, "
-        f"{record['updates_per_h']:,.3g} an hour; {record['utilisation']:.1%} of the device time was used."
+        f"{record['updates_per_h']:,.3g} per hour; {record['utilisation']:.1%} of the device time was used."
     )
 
 
 def rl_cards(record: dict[str, Any]) -> list[Figure]:
     found = [
-        Figure("A step", duration(record["step_s"]), f"{duration(record['rollout_s'])} of rollouts"),
-        Figure("Tokens made", f"{record['goodput_tokens_per_s']:,.0f} /s", f"{record['lost_tokens']:,.0f} lost"),
-        Figure("Staleness at most", f"{record['staleness']:,}", "updates"),
+        Figure("Time per step", duration(record["step_s"]), f"{duration(record['rollout_s'])} of rollouts"),
+        Figure("Tokens generated", f"{record['goodput_tokens_per_s']:,.0f} /s", f"{record['lost_tokens']:,.0f} lost"),
+        Figure("Largest staleness", f"{record['staleness']:,}", "updates"),
     ]
     for name, served in record.get("streams", {}).items():
         if served.get("within_limits") is not None:
@@ -53,7 +53,7 @@ def rl_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Sec
     columns = [
         Heading("stage", "stage", str, number=False), Heading("took_s_count", "times", words.number),
         Heading("took_s_mean", "took, mean", duration), Heading("took_s_max", "longest", duration),
-        Heading("lag_max", "weights lack, at most", words.number),
+        Heading("lag_max", "largest staleness", words.number),
     ]  # fmt: skip
     return [*found, Section("stages", "Stages", "", table("stage-table", rows.to_pylist(), columns))]
 
@@ -76,7 +76,7 @@ def _bands(stages: pa.Table, whole: float) -> Section:
             ]  # fmt: skip
             body += strip(f"tenant {number}: {label}", stretches, 0.0, whole / unit, str_of(name))
     seen = [SORTS[stage] for stage in SORTS if (kind == stage).any()]
-    return Section("bands", "What happened when", f"Stages of the first {SHOWN} tenants.", legend(seen) + body)
+    return Section("bands", "Timeline", f"Stages of the first {SHOWN} tenants.", legend(seen) + body)
 
 
 def _steps(title: str, what: str, time: Any, values: Any, sort: str) -> str:
@@ -91,13 +91,13 @@ def _steps(title: str, what: str, time: Any, values: Any, sort: str) -> str:
 
 def _over_time(states: pa.Table) -> Section:
     time = states["time_s"].to_numpy()
-    body = _steps("Samples that are made", "samples", time, states["made"].to_numpy(), "compute")
-    body += _steps("Samples that wait for a replica", "samples", time, states["waiting"].to_numpy(), "communication")
-    return Section("time", "Over time", "Of very many moments some are left out.", body)
+    body = _steps("Samples being generated", "samples", time, states["made"].to_numpy(), "compute")
+    body += _steps("Samples waiting for a replica", "samples", time, states["waiting"].to_numpy(), "communication")
+    return Section("time", "Over time", "Some points are left out if there are very many.", body)
 
 
 def _lent(lent: pa.Table) -> Section:
     time = lent["time_s"].to_numpy()
-    body = _steps("Devices that are lent", "devices", time, lent["devices"].to_numpy(), "compute")
-    body += _steps("Requests that are served", "requests", time, lent["requests"].to_numpy(), "communication")
-    return Section("lent", "Devices of the stream", "What rollouts had of them, and what they served meanwhile.", body)
+    body = _steps("Lent devices", "devices", time, lent["devices"].to_numpy(), "compute")
+    body += _steps("Requests being served", "requests", time, lent["requests"].to_numpy(), "communication")
+    return Section("lent", "Devices of the stream", "Devices used by rollouts, and requests served meanwhile.", body)

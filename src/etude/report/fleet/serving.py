@@ -1,4 +1,4 @@
-"""Requests on a shared device, experts as functions, a group of experts that serves: how long, when and for what."""
+"""Requests on a shared device, experts as functions, a serving group of experts: how long, when and for what."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from etude.view.plots import Axis, fitted, plot
 Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
 POINTS: Final = 200
 WHAT: Final = {
-    "services": "services that take turns on one device", "backbone": "tasks on one backbone",
-    "functions": "experts as functions", "experts": "a group of experts that serves",
+    "services": "services that share one device in turns", "backbone": "tasks on one backbone",
+    "functions": "experts as functions", "experts": "a serving group of experts",
 }  # fmt: skip
 
 
@@ -43,12 +43,12 @@ def serving_page(runs: Sequence[Run], *, title: str, facts: tuple[tuple[str, str
 def _verdict(record: dict[str, Any]) -> str:
     took = record["latency_s"]
     if took is None:
-        return "No request came."
-    told = f"{words.plural(record['requests'], 'request')} took {seconds(took['mean'])} in the mean"
+        return "No request arrived."
+    told = f"{words.plural(record['requests'], 'request')} took {seconds(took['mean'])} on average"
     if "missed" in record:
         told += f", {record['missed']:.1%} of them too late"
     if "of_full" in record:
-        return f"{told}; {record['of_full']:.1%} of the memory of a full model was held."
+        return f"{told}; {record['of_full']:.1%} of the memory of a full model was used."
     return f"{told}; the device was in use for {record['utilisation']:.1%} of the time."
 
 
@@ -70,7 +70,7 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
 def _requests(tables: dict[str, pa.Table]) -> list[Section]:
     requests, jobs = tables["requests"], tables["jobs"]
     spreads = "".join(
-        spread_of(label, requests[key].to_numpy(), "part of the requests")
+        spread_of(label, requests[key].to_numpy(), "fraction of the requests")
         for key, label in (("wait_s", "Waiting"), ("latency_s", "Arrival to end")) if key in requests.column_names
     )  # fmt: skip
     known = [
@@ -81,17 +81,17 @@ def _requests(tables: dict[str, pa.Table]) -> list[Section]:
     columns = [heading for heading in known if heading.key in jobs.column_names]
     return [
         _in_flight(requests),
-        Section("spread", "How long", "The part of the requests that took no longer; those that took no time left out.",
+        Section("spread", "How long", "The fraction of the requests that took no longer; zero times are left out.",
                 spreads, "No request waited."),
-        Section("jobs", "Of each", "", table("job-table", jobs.to_pylist(), columns, first=32)),
+        Section("jobs", "Per service", "", table("job-table", jobs.to_pylist(), columns, first=32)),
     ]  # fmt: skip
 
 
 def _in_flight(requests: pa.Table) -> Section:
     """How many had come and were not answered."""
-    lead = "Requests that had come and were not answered."
+    lead = "Requests that had arrived and were not answered yet."
     if not len(requests):
-        return Section("time", "Over time", lead, "", "No request came.")
+        return Section("time", "Over time", lead, "", "No request arrived.")
     came, ended = (np.sort(requests[key].to_numpy()) for key in ("arrival_s", "end_s"))
     at = np.linspace(0.0, float(ended[-1]), POINTS + 1)
     there = (np.searchsorted(came, at, "right") - np.searchsorted(ended, at, "right")).astype(np.float64)
@@ -108,7 +108,7 @@ def _line(label: str, at: Any, values: Any, sort: str) -> str:
 
 def _group_verdict(record: dict[str, Any]) -> str:
     return (
-        f"{record['tokens_per_s']:,.0f} tokens a second of {record['planned_tokens_per_s']:,.0f} with all "
+        f"{record['tokens_per_s']:,.0f} tokens per second of {record['planned_tokens_per_s']:,.0f} with all "
         f"{record['ranks']:,} ranks; {words.plural(record['interruptions'], 'failure')}, and "
         f"{duration(record['down_s'])} without tokens."
     )
@@ -127,13 +127,13 @@ def _group(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]
     start, end, rate = (states[key].to_numpy() for key in ("start_s", "end_s", "tokens_per_s"))
     at = np.stack([start, end], axis=1).ravel()
     found = [
-        Section("rate", "Tokens a second", "Stretch by stretch.", _line("tokens a second", at, np.repeat(rate, 2),
-                                                                        "compute")),
+        Section("rate", "Tokens per second", "One value per interval.", _line("tokens per second", at, np.repeat(rate,
+                                                                        2), "compute")),
     ]  # fmt: skip
     columns = [
         Heading("at_s", "at", duration), Heading("why", "why", str, number=False),
-        Heading("pause_s", "no tokens for", duration), Heading("experts", "experts lost", words.number),
-        Heading("again_s", "95% again after", duration),
+        Heading("pause_s", "time without tokens", duration), Heading("experts", "experts lost", words.number),
+        Heading("again_s", "back at 95% after", duration),
     ]  # fmt: skip
     if len(events):
         found.append(Section("pauses", "Pauses", "", table("pause-table", events.to_pylist(), columns)))

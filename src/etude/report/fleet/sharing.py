@@ -23,8 +23,8 @@ def sharing_verdict(record: dict[str, Any]) -> str:
     recorded = record.get("recorded_wait_s")
     beside = f" ({duration(recorded['mean'])} as recorded)" if recorded else ""
     return (
-        f"{words.plural(record['jobs_done'], 'job')} under `{record['policy']}` waited {duration(wait['mean'])} in the "
-        f"mean{beside}; {record['utilisation']:.1%} of the device time was used."
+        f"{words.plural(record['jobs_done'], 'job')} under `{record['policy']}` waited {duration(wait['mean'])} on "
+        f"average{beside}; {record['utilisation']:.1%} of the device time was used."
     )
 
 
@@ -41,7 +41,7 @@ def beside_section(runs: Sequence[tuple[str, dict[str, Any]]]) -> Section:
     columns = [
         Heading("run", "run", str, number=False), Heading("policy", "policy", str, number=False),
         Heading("used", "device time used", words.percent), Heading("wait", "waiting, mean", duration),
-        Heading("jct", "arrival to end, mean", duration), Heading("step", "a step", duration),
+        Heading("jct", "arrival to end, mean", duration), Heading("step", "time per step", duration),
         Heading("stops", "preemptions", words.number), Heading("cost", "dollars", lambda v: f"{v:,.2f}"),
     ]  # fmt: skip
     known = [heading for heading in columns if any(row[heading.key] not in (None, "") for row in rows)]
@@ -51,7 +51,7 @@ def beside_section(runs: Sequence[tuple[str, dict[str, Any]]]) -> Section:
 def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]:
     jobs, states = tables["jobs"], tables["states"]
     spreads = "".join(
-        spread_of(label, jobs[key].drop_null().to_numpy(), "part of the jobs")
+        spread_of(label, jobs[key].drop_null().to_numpy(), "fraction of the jobs")
         for key, label in (("wait_s", "Waiting"), ("recorded_wait_s", "Waiting, as recorded"), ("duration_s", "Length"))
     )
     rows = jobs.sort_by([("wait_s", "descending")]).slice(0, 50).to_pylist()
@@ -63,9 +63,9 @@ def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> lis
     ]  # fmt: skip
     return [
         _over_time(states, record),
-        Section("spread", "How long", "The part of the jobs that took no longer; those that took no time left out.",
+        Section("spread", "How long", "The fraction of the jobs that took no longer; zero times are left out.",
                 spreads, "No job waited."),
-        Section("jobs", "Those that waited longest", "", table("job-table", rows, columns, first=16)),
+        Section("jobs", "Waiting jobsed longest", "", table("job-table", rows, columns, first=16)),
     ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def _over_time(states: pa.Table, record: dict[str, Any]) -> Section:
     (name, unit), body = unit_of(float(time[-1] - time[0])), ""
     for key, label, sort, most in (
         ("devices", "Devices in use", "compute", float(record["devices"])),
-        ("waiting", "Jobs that wait", "communication", 1.0),
+        ("waiting", "Waiting jobs", "communication", 1.0),
     ):
         values = states[key].to_numpy().astype(np.float64)
         chosen = np.unique(np.linspace(0, len(time) - 1, POINTS).astype(np.int64))
@@ -83,4 +83,9 @@ def _over_time(states: pa.Table, record: dict[str, Any]) -> Section:
         x = Axis("time", str_of(name), False, float(time[0]) / unit, float(time[-1]) / unit)
         y = fitted(label.lower(), lambda v: f"{v:,.0f}", [max(most, float(values.max()))], log=False)
         body += f"<h3>{label}</h3>" + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 220))
-    return Section("time", "Over time", "As jobs came and went; of very many moments some are left out.", body)
+    return Section(
+        "time",
+        "Over time",
+        "Changes at arrivals and ends of jobs; some points are left out if there are very many.",
+        body,
+    )

@@ -21,7 +21,7 @@ STRIPS: Final = 600
 """Stretches of the band of states at most: shorter ones go into the state that is longest there."""
 SORTS: Final = {
     "useful": ("compute", "useful steps"), "degraded": ("memory", "slower than planned"),
-    "redo": ("communication", "done again"), "checkpoint": ("copy", "saves"), "detect": ("host", "until noticed"),
+    "redo": ("communication", "lost work"), "checkpoint": ("copy", "saves"), "detect": ("host", "detection"),
     "restart": ("other", "restart and load"), "idle": ("idle", "waiting for nodes"),
 }  # fmt: skip
 SHOWN: Final = 0.9
@@ -66,8 +66,8 @@ def hours_section(records: Sequence[tuple[str, dict[str, Any]]], *, trained: boo
         rows.append(Bar(name, pieces, f"{record['useful_fraction']:.1%} useful"))
     labels = {piece.label for row in rows for piece in row.pieces}
     shown = [sort for sort in sorts.values() if sort[1] in labels]
-    lead = "All of the time, by what it was spent on." if len(rows) == 1 else "Side by side, by part."
-    return Section("hours", "Where the hours went", lead, legend(shown) + bars(rows, duration))
+    lead = "The whole time, by what it was spent on." if len(rows) == 1 else "Side by side, by part."
+    return Section("hours", "Where the time went", lead, legend(shown) + bars(rows, duration))
 
 
 def training_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]:
@@ -112,10 +112,10 @@ def _band(states: pa.Table, whole: float) -> Section:
     seen = [SORTS[sorts[k]] for k in range(len(STATES)) if (state == k).any()]
     body = legend(seen) + strip("states over time", stretches, 0.0, whole / unit, str_of(name))
     lead = (
-        f"Each stretch of {duration(width)} has the colour of what took most of it beside steps that were kept, where "
-        f"these fill less than {words.percent(SHOWN)}."
+        f"Each interval of {duration(width)} has the colour of its largest part other than kept steps, if these fill "
+        f"less than {words.percent(SHOWN)}."
     )
-    return Section("states", "What happened when", lead, body)
+    return Section("states", "Timeline", lead, body)
 
 
 def _rate(states: pa.Table, record: dict[str, Any]) -> Section:
@@ -128,11 +128,11 @@ def _rate(states: pa.Table, record: dict[str, Any]) -> Section:
     points = [(float(e), float(m)) for a, b, m in zip(edges, edges[1:], mean, strict=False) for e in (a, b)]
     planned = record["planned_tokens_per_s"]
     x = Axis("time", str_of(name), False, 0.0, whole / unit)
-    y = fitted("tokens a second", lambda v: f"{v:,.0f}", [planned, float(mean.max(initial=0.0))], log=False)
+    y = fitted("tokens per second", lambda v: f"{v:,.0f}", [planned, float(mean.max(initial=0.0))], log=False)
     lines = [("trend l-compute", "", points), ("trend l-host", "as planned", [(0.0, planned), (whole / unit, planned)])]
     return Section(
-        "rate", "Tokens that were kept", "Means over equal parts of the time; the flat line is the plan.",
-        plot("tokens a second", x, y, (), lines, size=(1080, 260)),
+        "rate", "Kept tokens", "Means over equal parts of the time; the flat line is the plan.",
+        plot("tokens per second", x, y, (), lines, size=(1080, 260)),
     )  # fmt: skip
 
 
@@ -142,21 +142,21 @@ def _faults(events: pa.Table) -> Section:
     columns = [
         Heading("name", "fault", str, number=False), Heading("effect_min", "effect", str, number=False),
         Heading("scope_min", "scope", str, number=False), Heading("time_s_count", "events", words.number),
-        Heading("hit_sum", "felt by the job", words.number),
+        Heading("hit_sum", "affecting the job", words.number),
     ]  # fmt: skip
     felt = pc.sum(events["hit"]).as_py() or 0
-    lead = f"{words.plural(len(events), 'event')}, of which the job felt {felt:,}."
-    return Section("faults", "What broke", lead, table("fault-table", rows, columns, first=20))
+    lead = f"{words.plural(len(events), 'event')}, {felt:,} of which affected the job."
+    return Section("faults", "Failures", lead, table("fault-table", rows, columns, first=20))
 
 
 def _interval(it: dict[str, Any]) -> Section:
     points = [(one["every_s"], one["useful_fraction"]) for one in it["tried"]]
     x = fitted("between saves", duration, [p[0] for p in points], log=True)
     low = min(p[1] for p in points)
-    y = Axis("useful part", words.percent, False, max(low - 0.02, 0.0), 1.0)
-    drawn = plot("useful part by interval", x, y, (), [("trend l-compute", "", points)], size=(1080, 240))
+    y = Axis("useful fraction", words.percent, False, max(low - 0.02, 0.0), 1.0)
+    drawn = plot("useful fraction by interval", x, y, (), [("trend l-compute", "", points)], size=(1080, 240))
     lead = (
-        f"Saves to {it['tier']} of {duration(it['save_s'])}: best every {duration(it['best_s'])}; "
+        f"Saves to {it['tier']} of {duration(it['save_s'])}: best interval {duration(it['best_s'])}; "
         f"Young {duration(it['young_s'])}, Daly {duration(it['daly_s'])}."
     )
     return Section("interval", "How often to save", lead, drawn)
