@@ -197,14 +197,14 @@ def test_a_member_with_fewer():
     f = only(job)
     assert (f.kind, f.rank, f.node) == ("collective_missing", 1, 0)
     assert "issues 1 collective on the world (ranks 0-1), but rank 0 issues 2" in f.what
-    assert "the 2nd is not there here and all_reduce of 9 B on rank 0" in f.what
+    assert "the 2nd is missing here and all_reduce of 9 B on rank 0" in f.what
 
 
 def test_another_order():
     job = job_of("order", [builder(coll(), coll(Collective.ALL_GATHER)), builder(coll(Collective.ALL_GATHER), coll())])
     f = only(job)
     assert (f.kind, f.rank, f.node) == ("collective_order", 1, 0)
-    assert "in another order than rank 0: the 1st is all_gather of 8 B here and all_reduce of 8 B there" in f.what
+    assert "in a different order than rank 0: the 1st is all_gather of 8 B here and all_reduce of 8 B there" in f.what
 
 
 def test_another_type_and_other_bytes_blame_the_minority():
@@ -416,7 +416,7 @@ def test_large_jobs_are_sound_and_a_fault_in_them_is_found():
 
 SEMANTICS = {  # case: (group file, kinds of findings, words)
     "coll_missing_rank": ("", ["collective_missing"], "does not join"),
-    "coll_order_mismatch": ("", ["collective_order"], "another order"),
+    "coll_order_mismatch": ("", ["collective_order"], "different order"),
     "p2p_recv_no_send": ("", ["recv_unmatched"], "never sends it"),
     "p2p_send_no_recv": ("", ["send_unmatched"], "never receives it"),
     "p2p_size_mismatch": ("", ["message_bytes"], "1,048,577 B"),

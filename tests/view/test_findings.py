@@ -162,7 +162,7 @@ def test_faster_links_are_advised_only_where_the_run_gains() -> None:
     late = [(GEMM, 0, 1000), (SUM | {"data": [0]}, 1000, 1010)]
     run = timed([(SUM, 0, 1010)], [(SUM, 0, 1010)], late)
     (found,) = [t for t in report(run).told if "no compute hides" in t.what]
-    assert "Balance the ranks before buying links" in found.why
+    assert "Balance the ranks, then add bandwidth" in found.why
     assert "Re-timed with transfers twice as fast, the run is 5 ns (0.5%) shorter." in found.why
     run = timed([(SUM, 0, 1000)], [(SUM, 0, 1000)])
     (found,) = [t for t in report(run).told if "no compute hides" in t.what]
