@@ -5,7 +5,7 @@
 Interpreters are those on the path and of pyenv, one of each minor version. `--python` names one more interpreter,
 `--root` a folder with a whole system in it (of debootstrap, say) in which interpreters are looked for and run with
 chroot. A row for each: CPU seconds of pip, of `etude demo` the first time (kernels are compiled) and the second, of
-linking the sample and of the report of it. The sdist is installed and tried the same way with the first interpreter.
+linking the sample and of the report of it. The sdist is installed with the first interpreter and links the sample.
 Exit code 1 if one failed.
 """
 
@@ -20,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
@@ -31,6 +32,7 @@ NEEDED = (
 DATA = ("etude/py.typed", "etude/sample/gpt.rank0.kineto.json.gz", "etude/machine/catalogue/dgx-h100.yaml")
 """... and the wheel."""
 
+COLUMNS = ("python", "from", "install", "numba", "version", "demo", "again", "link", "report", "said")
 OF_THIS_MACHINE = ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")
 """Files that pip needs in a system below a folder: its name servers and certificates are those of this machine."""
 
@@ -92,24 +94,24 @@ def interpreters(more: list[str]) -> list[str]:
     return [found[version] for version in sorted(found)]
 
 
-def steps(at: list[str], folder: str) -> dict[str, list[str]]:
-    """What is tried in an environment that has the package: column of the table -> command."""
+def steps(at: list[str], folder: str, *, of_sdist: bool) -> dict[str, list[str]]:
+    """What is tried in an environment that has the package: column of the table -> command; of the sdist less."""
     sample = run([*at, "-c", "import etude, pathlib; print(pathlib.Path(etude.__file__).parent / 'sample')"])[1]
     etude = [*at, "-m", "etude"]
-    return {
+    found = {
         "version": [*etude, "--version"],
         "demo": [*etude, "demo", "-o", f"{folder}/demo"],
         "again": [*etude, "demo", "-o", f"{folder}/again"],
         "link": [*etude, "link", sample, "-o", f"{folder}/job"],
         "report": [*etude, "report", f"{folder}/job", "-o", f"{folder}/report.html"],
     }
+    return {name: command for name, command in found.items() if not of_sdist or name in ("version", "link")}
 
 
 def tried(python: list[str], package: str, folder: str) -> dict[str, str]:
     """One row: an empty environment, pip install of the wheel or sdist, and `steps`; nothing behind what failed."""
     said = run([*python, "-c", "import sys; print(sys.version.split()[0])"])[1]
-    row = {"python": said, "from": "wheel" if package.endswith(".whl") else "sdist", "install": "", "numba": ""}
-    row |= dict.fromkeys(("version", "demo", "again", "link", "report", "said"), "")
+    row = dict.fromkeys(COLUMNS, "") | {"python": said, "from": "wheel" if package.endswith(".whl") else "sdist"}
     at = [*python[:-1], f"{folder}/bin/python"]
     done, told, _ = run([*python, "-m", "venv", folder])
     if done:
@@ -117,13 +119,18 @@ def tried(python: list[str], package: str, folder: str) -> dict[str, str]:
         row["install"] = f"{seconds:.0f} s" if done else "failed"
     if done:
         row["numba"] = run([*at, "-c", "import numba; print(numba.__version__)"])[1]
-        for column, command in steps(at, folder).items():
+        for column, command in steps(at, folder, of_sdist=row["from"] == "sdist").items():
             done, told, seconds = run(command)
             row[column] = (told.split()[-1] if column == "version" else f"{seconds:.1f} s") if done else "failed"
             if not done:
                 break
     row["said"] = "ok" if done else (told.strip().splitlines() or ["no answer"])[-1][:120]
+    show(list(row.values()))
     return row
+
+
+def show(cells: Iterable[str]) -> None:
+    print("  ".join(f"{text:<8}" for text in cells).rstrip(), flush=True)
 
 
 def main() -> int:
@@ -136,16 +143,14 @@ def main() -> int:
         out = (given.out or Path(scratch) / "dist").resolve()
         wheel, sdist = build(out)
         left = missing(wheel, sdist)
+        print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB; {sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB")
+        print("missing: " + (", ".join(left) or "nothing"))
+        show(COLUMNS)
         found = interpreters(given.python)
         rows = [tried([path], str(wheel), f"{scratch}/{number}") for number, path in enumerate(found)]
-        rows.append(tried([found[0]], str(sdist), f"{scratch}/sdist"))
         for root in given.root:
             rows += in_root(root, wheel)
-        print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB; {sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB")
-    print("missing: " + (", ".join(left) or "nothing"))
-    names = list(rows[0])
-    for line in [names, *([row[name] for name in names] for row in rows)]:
-        print("  ".join(f"{text:<10}" for text in line).rstrip())
+        rows.append(tried([found[0]], str(sdist), f"{scratch}/sdist"))
     return 1 if left or any(row["said"] != "ok" for row in rows) else 0
 
 
