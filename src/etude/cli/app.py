@@ -18,6 +18,7 @@ from etude import __version__
 from etude.cli import plain_values
 from etude.cli.arguments import rewritten
 from etude.cli.commands import ANALYSE, COMMANDS, CONVERT, LOOK, MAKE, OTHER_NAMES, RUN, file_of
+from etude.cli.groups import check_below
 from etude.cli.running import Settings
 
 __all__ = ["ANALYSE", "CONVERT", "LOOK", "MAKE", "RUN", "app"]
@@ -69,6 +70,7 @@ class Root(TyperGroup):
             name = " ".join(args[:words])
             if len(args) >= words and name in COMMANDS:
                 self.commands[name] = command = _loaded(name)
+                check_below(name, command.params, args[words:])
                 return name, command, rewritten(name, command.params, args[words:])
         return super().resolve_command(ctx, args)
 
