@@ -88,7 +88,8 @@ def find_run(
 
     if system and times is not None:
         raise UsageError(
-            "times cannot come both from a file and from a simulation", hint="give one of --timing and --system"
+            "times cannot come both from a file and from a simulation",
+            hint="give one of --timing and --system; --ran-on names the hardware of the run",
         )
     job, card = open_job(path, groups, workers, ray=ray), cards.find(path)
     if times is not None:
