@@ -114,9 +114,7 @@ def test_ranks_that_wait_for_one_another_in_two_groups(tmp_path: Path) -> None:
     ranks = {0: [entry(0, done=False, **a)], 1: [entry(0, done=False, **b)], 2: [entry(0, done=False, **a)]}
     rows = found(tmp_path, ranks, {"a": [0, 1, 2], "b": [0, 1]})
     assert [(row["kind"], row["ranks"]) for row in rows] == [("desync", [0, 1])]
-    assert (
-        "rank 0 is in all_reduce 0 of group `a`; rank 1 is in all_reduce 0 of group `b`" in rows[0]["evidence"]
-    )
+    assert "rank 0 is in all_reduce 0 of group `a`; rank 1 is in all_reduce 0 of group `b`" in rows[0]["evidence"]
 
 
 def test_who_never_came_is_named_with_the_number_of_the_call(tmp_path: Path) -> None:
