@@ -304,7 +304,7 @@ def test_wrong_kinds_of_files(tmp_path: Path, pair: tuple[Path, Path], capsys: p
     out = tmp_path / "out"
     swapped = "--chakra-host-trace", device, "--chakra-device-trace", host, "--output-file", out
     assert chakra("trace_link", "--rank", 0, *swapped) == 2
-    assert "a device trace, where a host trace is needed" in capsys.readouterr().err
+    assert "is a device trace, but a host trace is needed" in capsys.readouterr().err
     assert chakra("jsonizer", "--input_filename", host, "--output_filename", out) == 2
     assert "is JSON, but a Chakra trace" in capsys.readouterr().err
     assert chakra("visualizer", "--input_filename", host, "--output_filename", tmp_path / "a.png") == 2
@@ -327,7 +327,7 @@ def test_a_pdf_needs_graphviz(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"inter_thread_dep": 99}, "takes over from node 99, which is not in the trace"),
+        ({"inter_thread_dep": 99}, "continues node 99, which is not in the trace"),
         ({"inter_thread_dep": 3}, "in a cycle"),
         ({"exclusive_dur": "soon"}, "is not a number"),
         ({"cat": "kernel", "ctrl_deps": 99}, "no operator of the host launched it"),

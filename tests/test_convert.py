@@ -125,7 +125,7 @@ def test_one_step_and_two_give_the_same_files(tmp_path: Path, dialect: str, caps
         if name != "card.yaml":
             assert (one / name).read_bytes() == (two / name).read_bytes(), name
     problems = " ".join(json.loads(shown.out)["astra_problems"])
-    hangs = "it hangs where members of a collective bring different sizes"
+    hangs = "it hangs if members of a collective have different sizes"
     assert (hangs in problems) == (hangs in shown.err) == (hangs in converted) == (dialect == "plain")
     assert ("`--dialect astra` writes files that it can run" in converted) == (dialect == "plain")
 

@@ -105,7 +105,7 @@ def test_a_folder_never_gives_way_to_a_file(tmp_path: Path):
 def test_the_folder_one_stands_in_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fill(tmp_path / "run", "old")
     monkeypatch.chdir(tmp_path / "run")
-    with pytest.raises(UsageError, match="the folder you are in"), writing(".", force=True):
+    with pytest.raises(UsageError, match="the current folder"), writing(".", force=True):
         pytest.fail("the block must not start")
 
 

@@ -182,7 +182,7 @@ def test_a_web_server(web: str, run: Path, capsys) -> None:
     assert main(["info", f"{web}/run/step.11.et"]) == 2
     assert "no such file" in capsys.readouterr().err
     assert main(["info", f"{web}/secret/x.et"]) == 2
-    assert "no permission" in capsys.readouterr().err
+    assert "permission denied" in capsys.readouterr().err
     assert main(["info", "http://127.0.0.1:9/x.et"]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
@@ -221,10 +221,10 @@ def test_s3(s3: Any, run: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None
     assert main(["info", "s3://nobody/run"]) == 2
     assert "bucket" in capsys.readouterr().err
     assert main(["info", "s3://traces/other"]) == 2
-    assert "nothing there is called `other`" in capsys.readouterr().err
+    assert "there is no `other`" in capsys.readouterr().err
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     s3.clear_instance_cache()
     assert main(["info", "s3://traces/run/"]) == 2
     said = capsys.readouterr().err
-    assert "no permission" in said and "AWS_PROFILE" in said
+    assert "permission denied" in said and "AWS_PROFILE" in said

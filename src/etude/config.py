@@ -225,13 +225,15 @@ def _scalar(kind: str, given: Any, where: str, *, zero: bool) -> Any:
         problem = "is not positive" if not zero else "is negative" if value < 0 else "is not a number"
         raise ClusterError(f"{_shown(given)} {problem}", where=where, hint=f"write for example {EXAMPLE[kind]}")
     if kind == "fraction" and value > 1:
-        raise ClusterError(f"{_shown(given)} is more than 1", where=where, hint="a fraction lies between 0 and 1")
+        raise ClusterError(f"{_shown(given)} is more than 1", where=where, hint="a fraction is between 0 and 1")
     return value
 
 
 def _number(kind: str, given: Any, where: str) -> Any:
     if isinstance(given, bool) or not isinstance(given, (int, float, str)):
-        raise ClusterError(f"{_shown(given)} is not a figure", where=where, hint=f"write for example {EXAMPLE[kind]}")
+        raise ClusterError(
+            f"{_shown(given)} is not a valid value", where=where, hint=f"write for example {EXAMPLE[kind]}"
+        )
     if isinstance(given, float) and kind in ("fraction", "number", "power", "time", "rate", "bandwidth"):
         return given
     parse = {"time": parse_time, "bytes": parse_bytes, "bandwidth": parse_bandwidth}.get(kind, parse_count)

@@ -54,7 +54,7 @@ def writing(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[Pa
             _remove(temporary)
         if isinstance(problem, OSError) and problem.errno in _FULL:
             raise UsageError(
-                f"cannot be written: {os.strerror(problem.errno)}", where=str(shown), hint="nothing is left of it"
+                f"cannot be written: {os.strerror(problem.errno)}", where=str(shown), hint="nothing was kept"
             ) from problem
         raise
 
@@ -67,14 +67,14 @@ def _check(target: Path, shown: Path, force: bool) -> None:
     if not force:
         raise UsageError("exists already", where=str(shown), hint="give another name, or --force to replace it")
     if target.is_dir() and Path.cwd().is_relative_to(target):
-        raise UsageError("is the folder you are in, which will not be replaced", where=str(shown))
+        raise UsageError("is the current folder, which is not replaced", where=str(shown))
 
 
 def _put(temporary: Path, target: Path, shown: Path) -> None:
     if target.is_dir() and not temporary.is_dir():
-        raise UsageError("is a folder, and the output is a file", where=str(shown), hint="give a name inside it")
+        raise UsageError("is a folder, but the output is a file", where=str(shown), hint="give a name inside it")
     if target.is_file() and temporary.is_dir():
-        raise UsageError("is a file, and the output is a folder", where=str(shown), hint="give another name")
+        raise UsageError("is a file, but the output is a folder", where=str(shown), hint="give another name")
     if not (temporary.is_dir() and target.exists()):
         os.replace(temporary, target)
         return
@@ -171,7 +171,7 @@ def csv_rows(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, st
         raise UsageError(f"has two columns `{twice[0]}`", where=str(path))
     for number, row in enumerate(rows):
         if None in row:
-            raise UsageError(f"has more cells than the {len(columns)} columns", where=f"{path}: row {number}")
+            raise UsageError(f"has more cells than there are columns ({len(columns)})", where=f"{path}: row {number}")
     return columns, rows
 
 

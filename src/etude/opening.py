@@ -59,13 +59,15 @@ def open(
     if is_text(place):
         return _read_text(place, ranks, passes)
     if ranks is not None or passes is not None:
-        raise UsageError("says itself how many ranks it has", where=str(path), hint="--ranks is for text workloads")
+        raise UsageError(
+            "already has a number of ranks", where=str(path), hint="--ranks applies only to text workloads"
+        )
     options: dict[str, Any] = {"groups": groups, "workers": workers, "max_bytes": max_bytes, "advance": advance}
     kind = sniff(place)
     if spread is not None:
         if kind.read is not _read_run:
             raise UsageError(
-                "ranks are read on a cluster where each has a file of a profiler", where=str(path), hint="no --ray"
+                "a cluster can only read runs with a profiler file per rank", where=str(path), hint="leave out --ray"
             )
         options["spread"] = spread
     return kind.read(place, options)
@@ -139,7 +141,7 @@ def _read_text(path: Path, ranks: int | None, passes: int | None) -> Job:
 
     if ranks is None:
         raise UsageError(
-            "a text workload does not say how many ranks run it",
+            "a text workload does not give its number of ranks",
             where=str(path),
             hint="`etude convert w.txt OUT --ranks 8`, or etude.open(path, ranks=8)",
         )
@@ -155,8 +157,8 @@ def sniff(path: Path) -> Format:
         raise UsageError(
             "no such file or folder", where=str(path), hint="a folder, a file, or a prefix of `.N.et` files"
         )
-    what = "nothing in this folder is a trace" if path.is_dir() else "not a trace of a kind that Etude reads"
-    raise UsageError(what, where=str(path), hint=f"read are: {', '.join([f.name for f in FORMATS] + [TEXT])}")
+    what = "this folder has no trace" if path.is_dir() else "is not a trace in a format that Etude reads"
+    raise UsageError(what, where=str(path), hint=f"supported formats: {', '.join([f.name for f in FORMATS] + [TEXT])}")
 
 
 def _ends(name: str, ending: str) -> bool:
@@ -330,9 +332,13 @@ FORMATS = (
         _read_other_profile,
     ),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
-    Format("a folder of such traces, one a rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run),
-    Format("what PyTorch's ExecutionTraceObserver wrote, without times (`name.rank0.et.json`)", is_hosts, _read_hosts),
-    Format("dumps of PyTorch's Flight Recorder (JSON or pickle, one a rank)", is_dumps, _read_dumps),
+    Format(
+        "a folder of such traces, one per rank, or a list of them (`a.json,b.json`, `run/*.json`)", is_run, _read_run
+    ),
+    Format(
+        "a host trace of PyTorch's ExecutionTraceObserver, without times (`name.rank0.et.json`)", is_hosts, _read_hosts
+    ),
+    Format("dumps of PyTorch's Flight Recorder (JSON or pickle, one per rank)", is_dumps, _read_dumps),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )
 

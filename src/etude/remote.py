@@ -142,7 +142,7 @@ def _listing(url: str) -> tuple[Any, str, list[Entry]]:
         return files, name, [_entry(path, name.partition("?")[0], found)]
     listed = files.find(path, detail=True)
     if not listed:
-        raise UsageError("nothing is in this folder", where=url)
+        raise UsageError("this folder is empty", where=url)
     below = len(found["name"].rstrip("/")) + 1
     return files, name, [_entry(at, f"{name}/{at[below:]}", one) for at, one in _few(url, listed).items()]
 
@@ -172,20 +172,20 @@ def _of_prefix(files: Any, url: str, path: str, name: str) -> tuple[Any, str, li
         mine = {at: one for at, one in listed.items() if at.rpartition("/")[2].startswith(f"{name}.")}
         entries = [_entry(at, f"{folder}/{at.rpartition('/')[2]}", one) for at, one in _few(url, mine).items()]
     if not entries:
-        raise FileNotFoundError(f"nothing there is called `{name}`, or begins with `{name}.`")
+        raise FileNotFoundError(f"there is no `{name}`, and nothing that begins with `{name}.`")
     return files, f"{folder}/{name}", entries
 
 
 def _few(url: str, listed: dict[str, Any]) -> dict[str, Any]:
     if len(listed) > MOST_FILES:
-        hint = "name a folder further in, or one file"
-        raise UsageError(f"{len(listed):,} files are in it, more than {MOST_FILES:,}", where=url, hint=hint)
+        hint = "choose a subfolder, or one file"
+        raise UsageError(f"{len(listed):,} files, more than {MOST_FILES:,}", where=url, hint=hint)
     return listed
 
 
 def _entry(address: str, name: str, found: Mapping[str, Any]) -> Entry:
     if ".." in Path(name).parts or Path(name).is_absolute():
-        raise UsageError(f"a file there is called `{name}`", hint="names with `..` are not fetched")
+        raise UsageError(f"it has a file `{name}`", hint="names with `..` are refused")
     tag = next((str(found[key]) for key in _TAGS if found.get(key)), "")
     size = found.get("size")
     return Entry(address, name, size if isinstance(size, int) else -1, tag)
@@ -198,7 +198,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
     except ImportError:
         driver = DRIVERS[scheme]
         hint = f"pip install 'etude[remote]'{f' {driver}' if driver else ''}"
-        raise UsageError("fsspec is needed to read from there", where=url, hint=hint) from None
+        raise UsageError("reading from this address needs fsspec", where=url, hint=hint) from None
     try:
         files, path = fsspec.core.url_to_fs(url)
     except ImportError as problem:
@@ -271,9 +271,7 @@ def _told(url: str) -> Iterator[None]:
     except Exception as problem:
         name, status = type(problem).__name__, getattr(problem, "status", None)
         if isinstance(problem, PermissionError) or "Credentials" in name or status in (401, 403):
-            raise UsageError(
-                f"no permission to read it: {_first_line(problem)}", where=url, hint=_rights(url)
-            ) from None
+            raise UsageError(f"permission denied: {_first_line(problem)}", where=url, hint=_rights(url)) from None
         if isinstance(problem, OSError | TimeoutError) or "Connect" in name or status is not None:
             raise UsageError(f"cannot be read: {_first_line(problem)}", where=url) from None
         raise UsageError(f"cannot be read: {name}: {_first_line(problem)}", where=url) from problem
@@ -286,7 +284,7 @@ def _first_line(problem: BaseException) -> str:
 def _rights(url: str) -> str:
     scheme = url.partition("://")[0]
     if scheme in ("s3", "s3a"):
-        return "AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; of a public bucket FSSPEC_S3_ANON=true"
+        return "AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for a public bucket FSSPEC_S3_ANON=true"
     if scheme in ("gs", "gcs"):
-        return "`gcloud auth application-default login`; of a public bucket FSSPEC_GS_TOKEN=anon"
-    return "the place wants a name and a password, or does not let you in"
+        return "`gcloud auth application-default login`; for a public bucket FSSPEC_GS_TOKEN=anon"
+    return "the storage requires credentials, or denies access"

@@ -114,7 +114,7 @@ def _parse(text: str | int, scales: _Scales, *, what: str, whole: str, hint: str
     if abs(value) > INT64_MAX:
         raise UsageError(f"`{_shown(text)}` does not fit in 64 bits")
     if value < 0 and scales is not _PARSE_TIME:
-        raise UsageError(f"`{text}` is negative, which {what} cannot be")
+        raise UsageError(f"`{text}` is negative, but {what} must not be")
     return int(value)
 
 

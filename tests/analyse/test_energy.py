@@ -215,7 +215,7 @@ def test_regions_of_a_system_are_apart_by_half_of_both_round_trips():
 
 @pytest.mark.parametrize(("change", "problem"), [
     ({"regions": ["east", "mars", "west"]}, "unknown region `mars`"),
-    ({"regions": ["east", "west"]}, "2 regions for 3 units"),
+    ({"regions": ["east", "west"]}, "2 regions, but 3 units"),
     ({"regions": ["east", "sweden", "west"]}, "the round trip to region `sweden` is not given"),
     ({"regions": ["east", "west", "west"], "latency": "soon"}, "soon"),
 ])  # fmt: skip

@@ -42,7 +42,7 @@ def test_the_list_is_ranked_and_sums_to_the_difference() -> None:
         ("compute", "aten::add", "same", 0, 0.0),
     ]
     assert rows[0]["because"] == "20 ns → 45 ns a call"
-    assert rows[1]["because"].startswith("0 → 1 gaps, host 10 ns → 10 ns, 2 → 2 launches")
+    assert rows[1]["because"].startswith("0 → 1 gaps, host time per launch 10 ns → 10 ns, 2 → 2 launches")
 
 
 def test_what_is_hidden_is_not_blamed() -> None:

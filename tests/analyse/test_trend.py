@@ -255,7 +255,7 @@ def test_jitter_from_what_is_no_trend_is_refused(
         ("step,step_time\n1,x\n2,y\n", [], "holds string, not numbers"),
         ("step,rank,step_time\n1,0,5\n1,0,6\n", [], "two rows for the same step"),
         ("step,step_time\n", [], "has no rows"),
-        ("step,step_time,step_time\n1,2,3\n", [], "two columns are called `step_time`"),
+        ("step,step_time,step_time\n1,2,3\n", [], "two columns have the name `step_time`"),
         ("step_time\n1\n2\n3\n", ["--period", "x"], "is not a number of steps"),
         ("step_time\n1\n2\n3\n", ["--period", "9"], "a cycle of 9 samples in a series of 3"),
         ("step_time\n1\n2\n3\n", ["--forecast", "0"], "0 steps"),

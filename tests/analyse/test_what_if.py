@@ -43,7 +43,7 @@ def test_launches_and_gaps_are_classes_of_their_own() -> None:
         4,
         10,
     ]
-    with pytest.raises(UsageError, match="no such kind"):
+    with pytest.raises(UsageError, match="unknown kind"):
         what_if(run, [("magic", "gemm")])
 
 

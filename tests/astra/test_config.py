@@ -40,8 +40,8 @@ def test_network(write):
         ("25.5", "0", "`bandwidth` must be above 0"),
         ("[ 500, 0 ]", "[ 500, -1 ]", "`latency` must be at least 0"),
         ("latency:", "delay:", "key `latency` is missing"),
-        (NETWORK, "[1, 2]", "must hold a mapping"),
-        (NETWORK, "a: [", "not readable"),
+        (NETWORK, "[1, 2]", "must contain a mapping"),
+        (NETWORK, "a: [", "cannot be read"),
     ],
 )
 def test_networks_that_make_no_sense(write, old, new, why):

@@ -130,7 +130,7 @@ def test_a_receive_without_a_send():
 @pytest.mark.parametrize(
     ("sends", "receives", "why"),
     [
-        ([], [recv(0, KB)], "which sends it nothing"),
+        ([], [recv(0, KB)], "which sends nothing to it"),
         ([send(1, KB)], [recv(0, MB)], "which sends tag 0, 1024 bytes"),
         ([send(1, KB, tag=3)], [recv(0, KB)], "which sends tag 3, 1024 bytes"),
         ([send(1, KB)], [recv(0, KB), recv(0, KB)], "which sends 1 such for 2 receives"),
@@ -190,7 +190,7 @@ def test_a_child_of_a_node_that_takes_no_time():
 
 @pytest.mark.parametrize("backend", ["unaware", "aware"])
 def test_halving_doubling_on_three(backend):
-    with pytest.raises(DeadlockError, match="cannot end for this number of ranks"):
+    with pytest.raises(DeadlockError, match="cannot complete for this number of ranks"):
         run(
             workload([[coll("all-reduce", KB)]] * 3),
             network(("Switch", 3, 50, 500)),
@@ -213,7 +213,7 @@ def test_halving_doubling_on_three(backend):
         (send(9, KB), "a rank that does not exist"),
         (send(1, 0), "0 bytes"),
         ({**send(1, KB), "src": 3}, "for another rank"),
-        ({"kind": Kind.MEM_LOAD, "tensor_size": 8, "deps": ()}, "of which there is none"),
+        ({"kind": Kind.MEM_LOAD, "tensor_size": 8, "deps": ()}, "but there is none"),
     ],
 )
 def test_nodes_on_which_it_dies(node, why):

@@ -35,10 +35,10 @@ def test_importing_collect_imports_no_pytorch():
     ("options", "text"),
     [
         ({"step": 3}, "collect: unknown option `step`"),
-        ({"steps": 0}, "0 steps cannot be recorded"),
-        ({"warmup": -1}, "a warm-up of -1 steps"),
-        ({"name": "a/b"}, "`a/b` cannot start"),
-        ({"plan": {"x": object()}}, "the plan does not go into JSON"),
+        ({"steps": 0}, "0 is not a valid number of steps"),
+        ({"warmup": -1}, "-1 is not a valid number of warm-up steps"),
+        ({"name": "a/b"}, "`a/b` is not a valid start"),
+        ({"plan": {"x": object()}}, "the plan cannot be written as JSON"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, object], text: str):
@@ -141,10 +141,10 @@ def test_a_signal_is_passed_on_as_a_shell_would(tmp_path: Path):
 
 def test_what_cannot_be_run_or_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["collect", "-o", str(tmp_path / "run"), "--", "no-such-command-at-all"]) == 2
-    assert "no-such-command-at-all: no such command" in capsys.readouterr().err
+    assert "no-such-command-at-all: command not found" in capsys.readouterr().err
     (tmp_path / "trace.rank3.et.json.gz").write_bytes(b"")
     assert main(["collect", "-o", str(tmp_path), "--", sys.executable, "-c", "print(1)"]) == 2
-    assert "holds a run already (`trace.rank3.et.json.gz`)" in capsys.readouterr().err
+    assert "already contains a run (`trace.rank3.et.json.gz`)" in capsys.readouterr().err
     assert main(["collect", "-o", str(tmp_path), "--force", "--", sys.executable, "-c", "pass"]) == 0
     assert not (tmp_path / "trace.rank3.et.json.gz").exists()
 

@@ -80,7 +80,7 @@ def test_the_launcher_leaves_a_script_as_it_is(tmp_path: Path):
         assert found.manifest["reason"] == reason
         assert "aten::linear" in found.nodes
         assert found.unlinked() <= ROOTS
-    reason = "ended after 0 of 3 steps: the program runs a profiler of its own"
+    reason = "ended after 0 of 3 steps: the program runs its own profiler"
     assert f"etude collect: rank 0: partial: {reason}" in ended[2][1]
     assert [path.name for path in (tmp_path / "profiles").iterdir()] == ["trace.rank0.manifest.json"]
 

@@ -149,7 +149,7 @@ def test_an_earlier_run_is_refused_or_replaced(tmp_path: Path):
     with collect.trace(tmp_path):
         torch.ones(1)
     before = (tmp_path / "trace.rank0.manifest.json").read_bytes()
-    with pytest.raises(UsageError, match="holds a run already"), collect.trace(tmp_path):
+    with pytest.raises(UsageError, match="already contains a run"), collect.trace(tmp_path):
         pytest.fail("must not come here")
     assert (tmp_path / "trace.rank0.manifest.json").read_bytes() == before
     (tmp_path / "old.rank5.manifest.json").write_text("{}")
@@ -219,7 +219,7 @@ def test_stderr_is_left_to_the_program(tmp_path: Path, capfd: pytest.CaptureFixt
 
 
 def test_a_second_profiler_is_refused(tmp_path: Path):
-    with torch.profiler.profile(), pytest.raises(UsageError, match="running already"), collect.trace(tmp_path):
+    with torch.profiler.profile(), pytest.raises(UsageError, match="already running"), collect.trace(tmp_path):
         pytest.fail("must not come here")
 
 
@@ -227,7 +227,7 @@ def test_a_second_profiler_that_is_only_prepared_is_refused_too(tmp_path: Path):
     """In the warm-up of its schedule PyTorch does not call a profiler enabled; one more would break it."""
     own = torch.profiler.profile(schedule=torch.profiler.schedule(wait=0, warmup=1, active=1))
     own.start()
-    with pytest.raises(UsageError, match="running already"), collect.trace(tmp_path):
+    with pytest.raises(UsageError, match="already running"), collect.trace(tmp_path):
         pytest.fail("must not come here")
     own.step()
     torch.ones(1) + 1
@@ -247,7 +247,7 @@ def test_the_longest_window_between_profilers_of_the_program_is_kept(tmp_path: P
     found = Files(tmp_path)
     # Step 0 is ours, 1 its own; when 2 is over, 3 and 4 are ours; 5 its own; when 6 is over, only 7 is left, its own.
     assert found.manifest["steps"]["numbers"] == [3, 4]
-    assert found.manifest["reason"] == "ended after 2 of 3 steps: the program runs a profiler of its own"
+    assert found.manifest["reason"] == "ended after 2 of 3 steps: the program runs its own profiler"
     assert found.nodes.count("Optimizer.step#SGD.step") == 2
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert not hasattr(torch.autograd.profiler._prepare_profiler, "__wrapped__")

@@ -76,7 +76,7 @@ def test_data_sheets():
 def test_sizes_change():
     assert [level.size for level in open_system("dgx-h100").resized(512).levels] == [8, 64]
     assert [level.size for level in open_system("dgx-h100").resized(4).levels] == [4]
-    with pytest.raises(EtudeError, match="12 devices are not a whole number of units of 8"):
+    with pytest.raises(EtudeError, match="12 devices are not a multiple of 8"):
         open_system("dgx-h100").resized(12)
 
 
@@ -112,7 +112,10 @@ def test_a_file_of_ones_own(tmp_path: Path):
         (("levels:", "levels: none\nother:"), r"unknown key `other`"),
         (("device: h100", "device: {name: x, peak: {bf12: 3T}}"), r"device: peak: unknown data type `bf12`"),
         (("device: h100", "device: {name: x, peak: {bf16: 0}}"), r"device: peak: bf16: 0 is not positive"),
-        (("device: h100", "device: h100\nplacement: [0, 0]"), r"mine.yaml: placement: two ranks sit on one device"),
+        (
+            ("device: h100", "device: h100\nplacement: [0, 0]"),
+            r"mine.yaml: placement: two ranks are on the same device",
+        ),
         (("device: h100", "device: h100\nplacement: [9]"), r"mine.yaml: placement: a device outside the system's 8"),
     ],
 )

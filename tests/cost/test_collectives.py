@@ -171,7 +171,7 @@ def test_what_cannot_be_is_said() -> None:
         ns(target, AR, 1, 4, "spiral")
     with pytest.raises(UsageError, match="names a rank twice"):
         collective_time_ns(target, AR, 1, [0, 1, 1])
-    with pytest.raises(UsageError, match="no place for rank 4"):
+    with pytest.raises(UsageError, match="no device for rank 4"):
         ns(target, AR, 1, 5, "ring")
     with pytest.raises(UsageError, match="negative or unknown"):
         ns(target, AR, -1, 4, "ring")

@@ -218,10 +218,10 @@ def test_a_graph_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"read": "guess"}, "unknown way to read"),
+        ({"read": "guess"}, "unknown method of reading"),
         ({"read": "partitions", "room_bytes": 10}, "a part of 1 kB does not fit 10 B"),
-        ({"read": "stream", "train": True}, "of inference"),
-        ({"read": "stream", "room_bytes": 10}, "a sum of 100 B does not fit"),
+        ({"read": "stream", "train": True}, "only to inference"),
+        ({"read": "stream", "room_bytes": 10}, "a sum is 100 B does not fit"),
     ],
 )
 def test_bad_input_is_refused(given: dict, told: str):
@@ -229,7 +229,7 @@ def test_bad_input_is_refused(given: dict, told: str):
         out_of_core(SMALL, **{"layers": 1, "room_bytes": 10_000, **given})
     with pytest.raises(UsageError, match="exponent"):
         Graph(nodes=10, edges=5, partitions=2, feature_bytes=1, exponent=1.5)
-    with pytest.raises(UsageError, match="no such partitioner"):
+    with pytest.raises(UsageError, match="unknown partitioner"):
         parted(Edges(*SMALL.drawn()), 60, 6, "metis")
     with pytest.raises(UsageError, match="equal parts"):
         Graph(nodes=10, edges=5, partitions=3, feature_bytes=1)

@@ -229,13 +229,13 @@ def test_files_that_are_none(tmp_path: Path):
     with pytest.raises(FormatError, match="is not an operator database"):
         read_ops(tmp_path / "text.ops")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.ops")
-    with pytest.raises(FormatError, match="is Parquet, but no operator database"):
+    with pytest.raises(FormatError, match="is Parquet, but not an operator database"):
         read_ops(tmp_path / "other.ops")
 
 
 def test_another_device_is_refused_and_so_is_a_backend_that_is_not_there():
     database = OpDatabase(table(line(8), {**line(8), "backend": "vllm"}))
-    with pytest.raises(MismatchError, match="measured on h100, and the system has `NVIDIA A100"):
+    with pytest.raises(MismatchError, match="measured on h100, but the system has `NVIDIA A100"):
         database.on(open_device("a100"))
     with pytest.raises(UsageError, match="torch, vllm, and none is named"):
         database.on(H100)

@@ -192,12 +192,12 @@ def hierarchical(members: int, **more: Any) -> Schedule:
     [
         ("no algorithm `magic` for all_reduce", lambda: schedule(Collective.ALL_REDUCE, "magic", 4)),
         ("0 members", lambda: schedule(Collective.ALL_REDUCE, "ring", 0)),
-        ("do not hold 5 members", lambda: schedule(Collective.ALL_REDUCE, "hierarchical", 5, dims=(2, 2))),
+        ("do not match 5 members", lambda: schedule(Collective.ALL_REDUCE, "hierarchical", 5, dims=(2, 2))),
         (
             "2 dimensions, 1 algorithms",
             lambda: schedule(Collective.ALL_REDUCE, "hierarchical", 4, dims=(2, 2), inner=("ring",)),
         ),
-        ("over two dimensions", lambda: schedule(Collective.ALL_TO_ALL, "rail", 8, dims=(2, 2, 2))),
+        ("needs two dimensions", lambda: schedule(Collective.ALL_TO_ALL, "rail", 8, dims=(2, 2, 2))),
         ("root 4", lambda: schedule(Collective.BROADCAST, "tree", 4, root=4)),
         ("0 chunks", lambda: schedule(Collective.BROADCAST, "tree", 4, chunks=0)),
         ("-1 bytes", lambda: message().transfer_bytes(-1)),

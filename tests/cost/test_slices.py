@@ -61,7 +61,7 @@ def test_a_file_may_say_mesh() -> None:
     given = {"name": "m", "device": {"name": "d"}}
     ici = {"name": "ici", "kind": "mesh", "shape": [4, 2], "bandwidth": "100GB/s"}
     assert shape(System.from_dict({**given, "levels": [ici]})) == "mesh4 mesh2"
-    with pytest.raises(ClusterError, match=r"wrap: a level of kind switch has no ends"):
+    with pytest.raises(ClusterError, match=r"wrap: a level of kind switch has no open ends"):
         System.from_dict({**given, "levels": [{"name": "s", "kind": "switch", "size": 4, "bandwidth": 1, "wrap": 2}]})
 
 

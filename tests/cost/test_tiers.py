@@ -75,9 +75,9 @@ def test_a_flush_goes_through_to_the_tier_below():
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers():
-    with pytest.raises(ClusterError, match=r"room for 1,000,000 bytes, and 2,000,000"):
+    with pytest.raises(ClusterError, match=r"room for 1,000,000 bytes, but 2,000,000"):
         file_ns(system({"name": "t", "capacity": "1MB", "read": "1GB/s", "write": "1GB/s"}), "t", 2e6, write=True)
-    with pytest.raises(UsageError, match=r"2,000 bytes have to lie in the device, which has room for 1,000"):
+    with pytest.raises(UsageError, match=r"2,000 bytes must be on the device, which has room for 1,000"):
         place([Part(name="w", size_bytes=10.0)], 1000.0, 2000.0)
 
 
@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers():
     [
         ([("a", "b"), ("b", "a")], r"a cycle: a > b > a"),
         ([("a", "a")], r"a cycle: a > a"),
-        ([("a", "c")], r"`a` lies above `c`, which is not a tier"),
+        ([("a", "c")], r"`a` is above `c`, which is not a tier"),
         ([("a", ""), ("a", "")], r"two have the same name"),
     ],
 )
@@ -201,7 +201,7 @@ def test_measured_rows(name: str):
 
 def test_a_file_of_no_kind_is_refused(tmp_path: Path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UsageError, match="columns of no kind"):
+    with pytest.raises(UsageError, match="columns of a known kind"):
         offload_rows(open_system("h200-server"), tmp_path / "x.csv")
 
 

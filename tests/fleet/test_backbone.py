@@ -95,8 +95,8 @@ def test_bad_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path = tmp_path / "tasks.yaml"
     begin = "system: dgx-a100\nbackbone: vit-b16\n"
     for text, said in (
-        ("load: 0.5", "tasks: how many"),
-        ("tasks: 0\nload: 0.5", "tasks: how many"),
+        ("load: 0.5", "tasks: give a number"),
+        ("tasks: 0\nload: 0.5", "tasks: give a number"),
         ("tasks: 2", "either load, or a rate"),
         ("tasks: [{speed: 3}]\nload: 0.5", "unknown key `speed`"),
         ("tasks: [{name: a}, {name: a}]\nload: 0.5", "two tasks have the same name"),

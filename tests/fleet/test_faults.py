@@ -80,11 +80,11 @@ def test_events_that_cannot_be_are_refused(text: str, said: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("llama9", "no mix and no file"),
-        ("node:repair=4h", "how often"),
+        ("llama9", "no mix or file"),
+        ("node:repair=4h", "no frequency"),
         ("node:mtbf=-4h", "is not positive|negative"),
         ("node:mtbf=4h,colour=red", "unknown key `colour`"),
-        ("slow:mtbf=4h,factor=1.5", "for how long"),
+        ("slow:mtbf=4h,factor=1.5", "needs a duration"),
         ("slow:mtbf=4h,factor=0.5,duration=1h", "not slower"),
         ("node:mtbf", "has no value"),
     ],
@@ -107,13 +107,13 @@ def test_checkpoints_are_read():
     ("text", "said"),
     [
         ("tape:5min", "no tier `tape`"),
-        ("local", "how often"),
+        ("local", "no frequency"),
         ("local:5min:10min", "`10min`"),
         ("local:-5min", "every -5min"),
         ("local:5min,local:6min", "the same name"),
         ("local:auto,remote:auto", "one tier"),
         ("local:5min:survives=moon", "survives `moon`"),
-        ("remote:1h:contend=0.5", "not faster"),
+        ("remote:1h:contend=0.5", "cannot be faster"),
     ],
 )
 def test_checkpoints_that_cannot_be_are_refused(text: str, said: str):

@@ -88,7 +88,7 @@ def test_nodes_that_a_sweep_finds_slow_are_not_used(tmp_path: Path, capsys: pyte
     ("more", "said"),
     [
         (["--days", "-1"], "days"),
-        (["--recover", "pray"], "no policy `pray`"),
+        (["--recover", "pray"], "unknown policy `pray`"),
         (["--faults", "node:mtbf=x"], "is not a time"),
         (["--checkpoint", "local:soon"], "not a time"),
         (["--tp", "4", "--pp", "4", "--recover", "shrink"], "one replica"),

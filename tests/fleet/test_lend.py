@@ -111,8 +111,8 @@ def test_the_guard_by_hand(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"borrow": {"stream": "chats"}}, "no stream is called `chats`"),
-        ({"borrow": {"stream": "chat", "share": 1}}, "keeps a part"),
+        ({"borrow": {"stream": "chats"}}, "there is no stream `chats`"),
+        ({"borrow": {"stream": "chat", "share": 1}}, "must keep a share"),
         ({"borrow": {"stream": "chat", "how": "much"}}, "unknown value"),
         ({"streams": [STREAM | {"tp": 4}]}, "hold 0 replicas"),
         ({"streams": [STREAM | {"rate": 0}]}, "no requests are given"),

@@ -224,7 +224,7 @@ def test_nodes_that_are_not_used_feel_nothing():
     out = run_job(costs(), both, excluded=(1,), **given)
     assert (parts(out), out.interruptions) == ({"useful": 1000}, 0)
     assert run_job(costs(), both, **given).interruptions == 1
-    for excluded, said in (((1, 2), "2 nodes are excluded, and 1 stand by"), ((9,), "node 9 is excluded")):
+    for excluded, said in (((1, 2), "2 nodes are excluded, and there are 1 spares"), ((9,), "node 9 is excluded")):
         with pytest.raises(UsageError, match=said):
             run_job(costs(), both, excluded=excluded, **given)
 

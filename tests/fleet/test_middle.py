@@ -105,8 +105,8 @@ def test_kept_micro_batches_worked_by_hand():
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    ({"recover": "spare"}, "not with `spare`"), ({"replicas": 4}, "at least one has to be left"),
-    ({"plan": PLAN.replace(zero=1)}, "have to be whole"),
+    ({"recover": "spare"}, "not possible with `spare`"), ({"replicas": 4}, "at least one must be left"),
+    ({"plan": PLAN.replace(zero=1)}, "must be whole"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(given: dict, said: str):
     usual = {"plan": PLAN, "recover": "shrink", "replicas": 1}

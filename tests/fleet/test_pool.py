@@ -217,9 +217,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         ("gpus: 4\nswitch: -3s\njobs: [{gpus: 4, duration_s: 1}]\n", "switch|negative|-3s"),
         ("nodes: [{gpus: 4, capacity: spot.csv}]\njobs: [{gpus: 4, duration_s: 1}]\n", "times must start"),
         ("nodes: [{gpus: 4, mtbf: 0.5h, lucky: 1}]\njobs: [{gpus: 4, duration_s: 1}]\n", "lucky"),
-        ("gpus: 4\npolicy: magic\njobs: [{gpus: 4, duration_s: 1}]\n", "no policy `magic`"),
+        ("gpus: 4\npolicy: magic\njobs: [{gpus: 4, duration_s: 1}]\n", "unknown policy `magic`"),
         ("gpus: 4\npolicy: elastic\njobs: [{gpus: 4, min_gpus: 2, duration_s: 1, speed: '2:1'}]\n", "no speed for 4"),
-        ("gpus: 4\npolicy: fifo\n", "nothing runs there"),
+        ("gpus: 4\npolicy: fifo\n", "the file has no jobs, streams or rl"),
     ],
 )
 def test_pools_that_cannot_be_are_refused(text: str, said: str, tmp_path: Path):

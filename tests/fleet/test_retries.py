@@ -50,7 +50,7 @@ def test_many_chains_are_as_a_twin_that_tries_one_by_one():
 @pytest.mark.parametrize(
     ("text", "why"),
     [("auto:p=0,every=1min", "not positive"), ("auto:p=2,every=1min", "more than 1"), ("auto:p=0.5", "every"),
-     ("auto:p=0.5,every=1min;by:p=1,every=1h", "no end"), ("auto:p=0.5,evry=1min", "evry"), ("auto:0.5", "no value"),
+     ("auto:p=0.5,every=1min;by:p=1,every=1h", "no limit"), ("auto:p=0.5,evry=1min", "evry"), ("auto:0.5", "no value"),
      ("a:p=1,every=1s,tries=1;a:p=1,every=1s", "the same name")],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(text: str, why: str):

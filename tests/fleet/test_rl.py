@@ -151,11 +151,11 @@ def test_the_command_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"rollout": PLAIN | {"nodes": ["moon"]}}, "no nodes are called `moon`"),
-        ({"train": {"nodes": "spot", "time": "1s"}}, "may be taken away"),
-        ({"stages": "together", "staleness": 1}, "on policy"),
+        ({"rollout": PLAIN | {"nodes": ["moon"]}}, "there are no nodes `moon`"),
+        ({"train": {"nodes": "spot", "time": "1s"}}, "may be reclaimed"),
+        ({"stages": "together", "staleness": 1}, "on-policy"),
         ({"stages": "sideways"}, "unknown value"),
-        ({"rollout": PLAIN | {"tp": 5}}, "fewer than a replica has"),
+        ({"rollout": PLAIN | {"tp": 5}}, "fewer than a replica needs"),
         ({"rollout": {"nodes": ["own"]}}, "no times are given"),
         ({"train": {"nodes": "own"}}, "no time is given"),
         ({"steps": -1}, "not positive"),

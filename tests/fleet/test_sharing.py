@@ -168,5 +168,5 @@ def test_a_policy_of_ones_own(tmp_path: Path):
     (tmp_path / "mine.py").write_text("def last(job, now_s):\n    return -job.arrival_s\n")
     found = share(cluster(tmp_path), jobs(tmp_path, *MIX), f"{tmp_path / 'mine.py'}:last")
     assert ends(found) == {"long": 100, "small": 105, "short": 120, "wide": 130}
-    with pytest.raises(UsageError, match="no policy `magic`"):
+    with pytest.raises(UsageError, match="unknown policy `magic`"):
         share(cluster(tmp_path), jobs(tmp_path, *MIX), "magic")

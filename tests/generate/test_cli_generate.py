@@ -94,12 +94,12 @@ def test_a_plan_file_under_flags(tiny: str, tmp_path: Path, capsys):
         (["--gpus", "4", "--ep", "3"], "not a multiple of ep 3"),
         (["--gpus", "4", "--ep", "4"], "`tiny` has no experts"),
         (["--zero", "4"], "no ZeRO stage 4"),
-        (["--sp"], "goes with tensor parallelism"),
+        (["--sp"], "needs tensor parallelism"),
         (["--order", "tp-dp"], "does not name each"),
         (["--gpus", "2", "--cp", "2", "--seq", "30"], "no 4 equal pieces"),
         (["--memory", "1MB"], "does not fit"),
         (["--gpus", "4", "--pp", "4", "--stages", "1,1,1"], "4 stages"),
-        (["--gpus", "3", "--pp", "3", "--stages", "2,0,2"], "stage 1 has nothing to do"),
+        (["--gpus", "3", "--pp", "3", "--stages", "2,0,2"], "stage 1 has no layers"),
         (["--moe-skew", "3"], "between 1 and 2"),
     ],
 )
@@ -197,7 +197,7 @@ def test_memory_over_time(tiny: str, tmp_path: Path, capsys):
     assert max(int(r["keys_and_values"]) for r in rows) == found["kv_peak_bytes"]
     assert max(int(r["total"]) for r in rows) <= found["memory_peak_bytes"]
     assert main(["generate", tiny, "--no-write", "--memory-out", str(tmp_path / "memory.txt")]) == 2
-    assert "memory.txt: a table is not written as `.txt`" in capsys.readouterr().err
+    assert "memory.txt: a table cannot be written as `.txt`" in capsys.readouterr().err
 
 
 def sections_file(folder: Path, *models: tuple[str, str, int]) -> str:

@@ -111,7 +111,7 @@ def test_what_was_kept_is_joined_last_first_and_travels_between_stages():
         ([{"part": "linar", "out": 3}], "unknown value `linar`"),
         ([{"part": "linear", "out": 3, "wide": 3}], "unknown key `wide`"),
         ([{"part": "linear", "out": 3, "stream": "z"}], "no stream `z`"),
-        ([{"part": "conv", "out": 3}], "a stream that is not an image"),
+        ([{"part": "conv", "out": 3}], "needs a stream of images"),
         ([{"part": "join", "name": "s"}], "nothing was kept as `s`"),
     ],
 )
@@ -125,5 +125,5 @@ def test_tensor_parallel_ranks_share_the_layers_and_pipelines_the_blocks():
     assert part.params == whole.params == 11_901_408_320
     both = generate(open_model("pixart-sigma"), Plan(gpus=2, pp=2, seq=64))
     assert sum(b.params for stage in both.layout.stages for b in stage) == 610_856_096
-    with pytest.raises(UsageError, match="convolutions are not split"):
+    with pytest.raises(UsageError, match="convolutions cannot be split"):
         blocks(open_model("vgg16").replace(seq=2), tp=2)

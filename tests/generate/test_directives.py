@@ -199,7 +199,7 @@ def rewrite(step):
         ("- gather: {before: step}", "every copy has them whole"),
         ("- replicate: {}\n- shard: {tensor: weights}", "not gathered where they are used"),
         ("- replicate: {}\n- shard: {tensor: optimizer}", "not gathered"),
-        ("- replicate: {}\n- shard: {tensor: gradients, over: shard}", "over how many copies"),
+        ("- replicate: {}\n- shard: {tensor: gradients, over: shard}", "needs the number of copies"),
         ("- place: {layers: 0-1, stage: 0}", "layer 2 has no stage"),
         ("- overlap: {select: {kind: compute}, stream: 30}", "not communication"),
         ("[", "not YAML"),
@@ -229,5 +229,5 @@ def test_weights_in_8_bits_are_not_sharded_by_directives():
 
 
 def test_flags_and_directives_do_not_mix():
-    with pytest.raises(ClusterError, match="directives say what copies share"):
+    with pytest.raises(ClusterError, match="directives replace ZeRO stages"):
         Plan(gpus=2, zero=1, directives="d.yaml")

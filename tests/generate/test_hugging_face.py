@@ -57,7 +57,7 @@ def test_windows_are_those_of_the_layers():
         ({"hidden_size": "big"}, "`hidden_size` big: expected a number"),
         ({"num_hidden_layers": -2}, "`num_hidden_layers` -2"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "`architectures`"),
-        ({"layer_types": ["linear_attention"]}, "`linear_attention` is not built"),
+        ({"layer_types": ["linear_attention"]}, "`linear_attention` is not supported"),
         ({"num_local_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [3]}, "`mlp_only_layers`"),
         ({"num_local_experts": 8}, "key `num_experts_per_tok` is missing"),
     ],

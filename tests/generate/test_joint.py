@@ -154,8 +154,8 @@ def test_three_sections_in_a_row(models: dict[str, str]):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image": {"plan": {"pp": 2, "schedule": "gpipe"}}}, "has one order"),
-        ({"image": {"plan": {"pp": 2, "micro_batch": 2}}}, "one number of micro-batches, and not `image` 4, `text` 8"),
+        ({"image": {"plan": {"pp": 2, "schedule": "gpipe"}}}, "has a single order"),
+        ({"image": {"plan": {"pp": 2, "micro_batch": 2}}}, "same number of micro-batches, not `image` 4, `text` 8"),
         ({"border": {"carries": "logits"}}, "carries `hidden`"),
         ({"text": {"plan": {"pp": 4, "seq": 32, "schedule": "dualpipe"}}}, "several ranks or out of order"),
     ],
@@ -166,7 +166,7 @@ def test_what_cannot_be_is_refused(models: dict[str, str], changes: dict[str, An
 
 
 def test_shared_ranks_need_as_many_stages(models: dict[str, str]):
-    with pytest.raises(UsageError, match="one number of stages, and not `image` 1, `text` 2"):
+    with pytest.raises(UsageError, match="same number of stages, not `image` 1, `text` 2"):
         generate_sections(sections_of(shared(models, image={"plan": {"micro_batch": 1}})))
 
 

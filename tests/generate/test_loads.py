@@ -1,4 +1,4 @@
-"""Experts that are not equally full: tokens, work and bytes of each expert-parallel rank, counted one by one."""
+"""Experts that are not equally loaded: tokens, work and bytes of each expert-parallel rank, counted one by one."""
 
 from collections import Counter
 from pathlib import Path
@@ -172,7 +172,7 @@ def test_a_step_waits_for_the_fullest_rank_of_each_layer():
         ("1,2", {}, "2 loads for 8 experts"),
         ("none.csv", {}, "cannot be read"),
         ("zipf:1", {"moe_skew": 1.5}, "how full ranks are"),
-        ("zipf:1", {"ep_node": 2}, "equally full"),
+        ("zipf:1", {"ep_node": 2}, "equally loaded"),
     ],
 )
 def test_what_cannot_be_is_refused(loads: str, more: dict[str, object], message: str):

@@ -123,7 +123,7 @@ def test_an_unknown_id_has_the_parameters_that_it_states(name: str, total: float
 
 
 def test_an_unknown_id_without_a_size_is_refused():
-    with pytest.raises(UsageError, match="its id states no parameters"):
+    with pytest.raises(UsageError, match="its id does not state its size"):
         open_model("some/model")
 
 

@@ -199,7 +199,7 @@ def orders(*ranks: str) -> list[list[tuple[Action, int, int, bool]]]:
         (("0F0 0F0 0B0", "1F0 1B0"), "not done exactly once"),
         (("0F0 0B0 0W0", "1F0 1B0"), "not done exactly once"),
         (("0F0 0I0", "1F0 1B0"), "not done exactly once"),
-        (("0F0 0B0", "1F0 1B0 0F0"), "rank 1 does not hold stage 0"),
+        (("0F0 0B0", "1F0 1B0 0F0"), "rank 1 does not have stage 0"),
         (("0F0 0B0", "1F0 1B1"), "outside 2 stages and 1 micro-batches"),
     ],
 )
@@ -230,7 +230,7 @@ def test_an_order_that_stands_still_is_a_deadlock():
         ("interleaved:x", 4, 8, "is not a number of chunks"),
         ("interleaved:0", 4, 8, "is not a number of chunks"),
         ("2f2b", 4, 8, "unknown pipeline schedule `2f2b`"),
-        ("gpipe", 0, 8, "one of each at least"),
+        ("gpipe", 0, 8, "at least one of each"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, p: int, m: int, problem: str):
@@ -276,9 +276,9 @@ def test_csv_as_pytorch_writes_it(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "it holds no action"),
+        ("", "it has no actions"),
         ("0F0,0SEND_G0\n", "line 1, cell 2: `0SEND_G0` is not an action"),
-        ("0F0,0B0\n\n1F0,1B0\n", "line 2: rank 1 has nothing to do"),
+        ("0F0,0B0\n\n1F0,1B0\n", "line 2: rank 1 has no actions"),
         ("0F0,0B0\n1X0\n", "line 2, cell 1"),
         ("(0F0;0B0\n", "is not an action"),
         ("0F0,999999999F0\n", "is not an action"),

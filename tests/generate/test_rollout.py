@@ -217,14 +217,14 @@ def received(job: Job) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("borders", "changes", "told"),
     [
-        ([{**TOKENS, "carries": "hidden"}], {}, "a rollout gives `tokens` and takes `weights`"),
-        ([{**WEIGHTS, "carries": "logits"}], {}, "a rollout gives `tokens` and takes `weights`"),
+        ([{**TOKENS, "carries": "hidden"}], {}, "a rollout sends `tokens` and receives `weights`"),
+        ([{**WEIGHTS, "carries": "logits"}], {}, "a rollout sends `tokens` and receives `weights`"),
         ([WEIGHTS], {"trainer": {"mode": "lora:4"}}, "does not train all of its weights"),
-        ([], {"rollout": {"output": ""}}, "a rollout reads prompts and makes tokens"),
-        ([], {"trainer": {"prompt": 4}}, "are of a rollout"),
-        ([], {"rollout": {"serving": {"batch": 4}}}, "`batch` is said by the section"),
-        ([], {"rollout": {"serving": {"speculate": 4}}}, "reads and makes its own tokens"),
-        ([], {"rollout": {"plan": {"zero": 3}}}, "--zero is for training"),
+        ([], {"rollout": {"output": ""}}, "a rollout needs its numbers"),
+        ([], {"trainer": {"prompt": 4}}, "apply only to a rollout"),
+        ([], {"rollout": {"serving": {"batch": 4}}}, "`batch` is set by the section"),
+        ([], {"rollout": {"serving": {"speculate": 4}}}, "handles both prompts and outputs"),
+        ([], {"rollout": {"plan": {"zero": 3}}}, "--zero applies only to training"),
     ],
 )
 def test_what_cannot_be_is_refused(folder: Path, borders: list[Any], changes: dict[str, Any], told: str):
@@ -251,5 +251,5 @@ def test_a_stack_is_of_training_steps(folder: Path):
     assert (
         predict_sections(given, DGX).step_time_ns == predict_sections(given, DGX, stack=open_stack("none")).step_time_ns
     )
-    with pytest.raises(UsageError, match="makes tokens"):
+    with pytest.raises(UsageError, match="generates tokens"):
         predict_sections(given, DGX, stack=open_stack("default"))

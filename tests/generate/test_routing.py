@@ -70,10 +70,10 @@ def test_fewer_bytes_between_nodes_take_less_time():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"moe_nodes": 2}, "nodes of how many"),
+        ({"moe_nodes": 2}, "expert-parallel ranks per node"),
         ({"ep_node": 5}, "not a multiple of 5"),
         ({"ep_node": 4, "moe_nodes": 5}, "there are 4 nodes"),
-        ({"ep_node": 4, "moe_skew": 1.5}, "equally full"),
+        ({"ep_node": 4, "moe_skew": 1.5}, "equally loaded"),
     ],
 )
 def test_what_cannot_be_is_refused(more: dict[str, int], message: str):

@@ -306,7 +306,7 @@ def test_what_is_no_file_of_sections_is_refused(models: dict[str, str], change: 
     ("teacher", "words"),
     [
         ({"mode": "half"}, "train `half`"),
-        ({"shares": "nobody", "gpus": 0}, "no section with ranks of its own"),
+        ({"shares": "nobody", "gpus": 0}, "not name a section with its own ranks"),
         ({"shares": "student"}, "not both"),
         ({"plan": {"gpus": 3}}, "does not belong in a section's plan"),
         ({"plan": {"seq": 32, "tp": 3}}, "not a multiple"),

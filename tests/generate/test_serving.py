@@ -358,11 +358,11 @@ def test_arrivals_hold_back_passes():
     ("change", "problem"),
     [
         ({"serving": Serving(speculate=2)}, "needs a draft model"),
-        ({"plan": Plan(gpus=2, cp=2)}, "--cp is for training"),
-        ({"plan": Plan(zero=3)}, "--zero is for training"),
-        ({"plan": Plan(attention="unfused")}, "--attention is for training"),  # type: ignore[arg-type]
-        ({"plan": Plan(host_ns=1000.0)}, "--host is for training"),
-        ({"serving": Serving(disaggregate="1:2")}, "1 . 2 instances, and the plan has 1"),
+        ({"plan": Plan(gpus=2, cp=2)}, "--cp applies only to training"),
+        ({"plan": Plan(zero=3)}, "--zero applies only to training"),
+        ({"plan": Plan(attention="unfused")}, "--attention applies only to training"),  # type: ignore[arg-type]
+        ({"plan": Plan(host_ns=1000.0)}, "--host applies only to training"),
+        ({"serving": Serving(disaggregate="1:2")}, "1 . 2 instances, but the plan has 1"),
         ({"serving": Serving(disaggregate="x")}, "disaggregate `x`"),
         ({"serving": Serving(prefill=100, kv_memory_bytes=4096)}, "keys and values of 8 fit"),
         ({"serving": Serving(prefill=100, token_budget=50)}, "does not fit a pass of 50"),
@@ -417,7 +417,7 @@ def test_requests_are_those_that_are_served(tmp_path: Path, capsys: pytest.Captu
     assert found["requests"] == 2 and 1.5e9 < found["makespan_ns"] < 1.6e9
     (tmp_path / "r.csv").write_text("".join(rows))
     assert main([*asked, str(tmp_path / "r.csv")]) == 2
-    assert "request 1: arrives at 2023-11-16 18:00:00, before the one ahead" in capsys.readouterr().err
+    assert "request 1: arrives at 2023-11-16 18:00:00, before the previous one" in capsys.readouterr().err
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

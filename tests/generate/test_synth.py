@@ -74,7 +74,7 @@ def test_a_job_of_the_same_size_behaves_alike(plan: dict[str, object]):
     assert (len(made), made.nodes) == (len(job), job.nodes)
     found = {row["what"]: row["difference"] for row in likeness(job, made, one_level("switch", 8))}
     assert found["kinds of nodes"] == found["kinds of collectives"] == 0
-    for what in ("compute FLOPs, a rank", "compute bytes, a rank", "collective bytes, a rank"):
+    for what in ("compute FLOPs, a rank", "compute bytes per rank", "collective bytes per rank"):
         assert abs(found.get(what, 0)) < 0.03, (what, found[what])
     assert abs(found["simulated step, ns"]) < 0.08
 
@@ -425,5 +425,5 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["similarity", str(tmp_path / "in"), str(out), "--system", "dgx-h100", "--json"]) == 0
     rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["kinds of nodes"]["difference"] == 0
-    assert abs(rows["collective bytes, a rank"]["difference"]) < 0.01
+    assert abs(rows["collective bytes per rank"]["difference"]) < 0.01
     assert "simulated step, ns" in rows

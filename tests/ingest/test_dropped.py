@@ -73,13 +73,13 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("ts", NAN, "2 events start at no time that can be read: they are left out"),
-        ("ts", 1e17, "2 events start at no time that can be read: they are left out"),
-        ("dur", NAN, "2 events last no time that can be read: they are taken as instants"),
-        ("dur", float("inf"), "2 events last no time that can be read: they are taken as instants"),
-        ("dur", None, "2 events last no time that can be read: they are taken as instants"),
-        ("dur", "long", "2 events last no time that can be read: they are taken as instants"),
-        ("dur", -3.0, "2 events last less than no time: they are taken as instants"),
+        ("ts", NAN, "2 events have an unreadable start time: they are left out"),
+        ("ts", 1e17, "2 events have an unreadable start time: they are left out"),
+        ("dur", NAN, "2 events have an unreadable duration: they count as instants"),
+        ("dur", float("inf"), "2 events have an unreadable duration: they count as instants"),
+        ("dur", None, "2 events have an unreadable duration: they count as instants"),
+        ("dur", "long", "2 events have an unreadable duration: they count as instants"),
+        ("dur", -3.0, "2 events have a negative duration: they count as instants"),
     ],
 )
 def test_times_that_are_none_are_told(key: str, value: object, words: str) -> None:

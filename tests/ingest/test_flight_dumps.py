@@ -51,7 +51,7 @@ def test_a_dump_that_is_damaged_beyond_recognition_is_not_passed_over(tmp_path: 
 def test_two_dumps_of_one_rank_are_refused(tmp_path: Path) -> None:
     for name in ("a_rank0", "b_rank0"):
         (tmp_path / name).write_bytes(pickle.dumps(GOOD))
-    with pytest.raises(UsageError, match="two dumps are of rank 0"):
+    with pytest.raises(UsageError, match="two dumps belong to rank 0"):
         etude.open(tmp_path)
 
 

@@ -201,7 +201,7 @@ def test_values_are_written_as_python_shows_them() -> None:
 
 def test_a_pair_of_two_runs_is_refused_by_its_names() -> None:
     host = host_json(node(3, "aten::mm", 2, rf_id=1), node(4, "aten::add", 2, rf_id=2))
-    with pytest.raises(MismatchError, match="2 of 2 operators have another name there"):
+    with pytest.raises(MismatchError, match="2 of 2 operators have a different name there"):
         converted(host, device_json(op("aten::to", 0, 5, rf=1), op("aten::copy_", 6, 5, rf=2)))
 
 
@@ -292,5 +292,5 @@ def test_the_command_knows_when_the_files_are_swapped(
     folder = shared / "oracle/chakra_official/h200_nccl/sync"
     argv = ["link", str(folder / "device.0.json.gz"), str(folder / "host.0.json.gz"), "-o", str(tmp_path / "a.et")]
     assert main([*argv, "--as-official"]) == 2
-    assert "a host trace, where a device trace is needed" in capsys.readouterr().err
+    assert "is a host trace, but a device trace is needed" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

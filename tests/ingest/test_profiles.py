@@ -134,7 +134,7 @@ def test_hosts_of_a_folder_are_ranks_one_after_the_other(tmp_path: Path) -> None
         job = etude.open(path)
         assert (job.world_size, len(job.ranks)) == (4, 4)
     shutil.copytree(run, run.parent / "2026_11_17")
-    with pytest.raises(UsageError, match="it holds 2 runs"):
+    with pytest.raises(UsageError, match="it has 2 runs"):
         etude.open(tmp_path / "log")
 
 

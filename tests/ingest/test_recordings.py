@@ -149,12 +149,12 @@ def test_bad_lists_are_refused(handler: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "empty.txt").write_text("\n")
     for path, problem in (
         (f"{first},{tmp_path}/again.json.gz", "both are the device trace of rank 0"),
-        (f"{first},{tmp_path}/alone.json.gz", "does not say which rank it is"),
+        (f"{first},{tmp_path}/alone.json.gz", "does not name its rank"),
         (f"{first},{tmp_path}/w.0.et", "not a trace of PyTorch's profiler"),
         (f"{first},{tmp_path}/none.json", "no such file"),
         (f"{tmp_path}/no*.json", "no file matches"),
         (f"@{tmp_path}/none.txt", "cannot be read"),
-        (f"@{tmp_path}/empty.txt", "names no file"),
+        (f"@{tmp_path}/empty.txt", "does not name a file"),
     ):
         assert main(["breakdown", path]) == 2
         assert problem in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_ranks_are_cut_to_the_steps_that_all_recorded(
     for rank in (0, 1):  # time between the two is of no step
         assert set(job.trace(rank).step.tolist()) - {UNKNOWN} == {3, 4}
     assert [note.what for note in job.notes] == [
-        f"recorded steps {own}, and is cut to steps 3-4, which all ranks recorded" for own in ("2-4", "3-5")
+        f"recorded steps {own}, cut to steps 3-4, which all ranks recorded" for own in ("2-4", "3-5")
     ]
     assert {found.kind for found in check(job)} == {"note"}
     start, end = (np.concatenate([job.timing.block(i)[k] for i in (0, 1)]) for k in (0, 1))
@@ -171,8 +171,8 @@ def test_ranks_that_count_differently_are_cut_to_the_time_that_all_recorded(tmp_
 @pytest.mark.parametrize(
     ("other", "begin"),
     [
-        (("nothing", [], [7, 8]), "all that it ran, without steps"),
-        (("nothing", [], [2, 4]), "all that it ran, without steps"),  # another call at that time
+        (("nothing", [], [7, 8]), "everything, without steps"),
+        (("nothing", [], [2, 4]), "everything, without steps"),  # another call at that time
         (("optimizer", [7, 8], None), "from step 7 on"),
     ],
 )

@@ -118,8 +118,8 @@ def test_inference(tmp_path: Path) -> None:
         (["DATAA", "1", layer("a")], "line 1: unknown parallelism `DATAA`"),
         (["DATA"], "line 1: no number of layers follows"),
         (["DATA", "x", layer("a")], "line 2: the number of layers is `x`"),
-        (["DATA", "2", layer("a")], "line 2: says 2 layers, and 1 follow"),
-        (["DATA", "0"], "line 2: says 0 layers, and 0 follow"),
+        (["DATA", "2", layer("a")], "line 2: announces 2 layers, but 1 follow"),
+        (["DATA", "0"], "line 2: announces 0 layers, but 0 follow"),
         (["DATA", "1", "a -1 5 NONE"], "line 3: 4 columns, expected 12"),
         (["DATA", "1", layer("a", "ALREDUCE 5")], "line 3: unknown collective `ALREDUCE`, forward"),
         (["DATA", "1", layer("a", "NONE -5")], "line 3: bytes, forward is `-5`"),
@@ -131,7 +131,7 @@ def test_inference(tmp_path: Path) -> None:
         (["HYBRID_TRANSFORMER ep: 2", "1", layer("a")], "line 1: unknown key `ep`"),
         (["HYBRID_TRANSFORMER checkpoints: 2 0", "1", layer("a")], "line 1: `checkpoints` says 2, and 1 follow"),
         (["HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 0 checkpoint_initiates: 1 0", "1", layer("a")],
-         "line 1: layer 0 recomputes, and no checkpoint is before it"),
+         "line 1: layer 0 recomputes, but no checkpoint is before it"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_and_where(tmp_path: Path, lines: list[str], said: str) -> None:
@@ -144,11 +144,11 @@ def test_what_is_wrong_and_where(tmp_path: Path, lines: list[str], said: str) ->
 def test_what_cannot_be_asked_for(tmp_path: Path, capsys) -> None:
     path = tmp_path / "w.txt"
     path.write_text(f"HYBRID_TRANSFORMER model_parallel_NPU_group: 3\n1\n{layer('a', 'ALLREDUCE 8')}\n")
-    with pytest.raises(UsageError, match="4 ranks are not groups of 3"):
+    with pytest.raises(UsageError, match="4 ranks are not a multiple of 3"):
         etude.open(path, ranks=4)
     assert len(etude.open(path, ranks=3)) == 3
     assert main(["convert", str(path), str(tmp_path / "out")]) == 2
-    assert "does not say how many ranks run it" in capsys.readouterr().err
+    assert "does not give its number of ranks" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     path.write_bytes(b"DATA\n\xff\n")
     with pytest.raises(FormatError, match="byte 5: not a text"):
@@ -157,4 +157,4 @@ def test_what_cannot_be_asked_for(tmp_path: Path, capsys) -> None:
     path.write_text(f"DATA\n1\n{layer('a')}\n")
     assert main(["convert", str(path), str(folder), "--ranks", "2"]) == 0
     assert main(["convert", str(folder), str(tmp_path / "again"), "--ranks", "2"]) == 2
-    assert "--ranks is for text workloads" in capsys.readouterr().err
+    assert "--ranks applies only to text workloads" in capsys.readouterr().err

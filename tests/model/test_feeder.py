@@ -127,7 +127,7 @@ def test_completing_what_is_not_in_flight_is_refused():
         feed.complete(0, 0)
     feed.next(0)
     feed.complete(0, 0)
-    with pytest.raises(UsageError, match="node 0 is completed already"):
+    with pytest.raises(UsageError, match="node 0 is already completed"):
         feed.complete(0, 0)
     with pytest.raises(UsageError, match="node 3 is waiting for 2 more"):
         feed.complete(0, 3)
@@ -145,7 +145,7 @@ def test_a_batch_with_a_wrong_node_changes_nothing():
     feed.next(0)
     feed.complete(0, 0)
     feed.next_batch(0)
-    with pytest.raises(UsageError, match="node 0 is completed already"):
+    with pytest.raises(UsageError, match="node 0 is already completed"):
         feed.complete_many(0, [1, 2, 0])
     with pytest.raises(UsageError, match="node 2 is named twice"):
         feed.complete_many(0, [1, 2, 2])
@@ -159,9 +159,9 @@ def test_what_is_done_stays_done():
     feed = feeder(DIAMOND)
     feed.drain(0)
     for act in (feed.complete, feed.push_back, feed.take):
-        with pytest.raises(UsageError, match="node 3 is completed already"):
+        with pytest.raises(UsageError, match="node 3 is already completed"):
             act(0, 3)
-    with pytest.raises(UsageError, match="node 3 is completed already"):
+    with pytest.raises(UsageError, match="node 3 is already completed"):
         feed.complete_many(0, [3])
     assert feed.ready(0).tolist() == [] and feed.waiting(0) == []
     assert feed.rank(0).nbytes == 0

@@ -36,7 +36,7 @@ def test_ranks_sit_on_devices():
     moved = system.replace(placement=(2, 0))
     assert moved.num_ranks == 2
     assert moved.device_of([0, 1]).tolist() == [2, 0]
-    with pytest.raises(UsageError, match="no place for rank 2: it has 2"):
+    with pytest.raises(UsageError, match="no device for rank 2: it has 2"):
         moved.device_of(2)
 
 
@@ -58,7 +58,7 @@ def test_a_level_that_makes_no_sense_is_refused(given: dict, message: str):
 
 
 def test_a_system_needs_levels_with_names_of_their_own():
-    with pytest.raises(ClusterError, match="levels: there is none"):
+    with pytest.raises(ClusterError, match="levels: none is given"):
         System(name="x", device=Device(name="d"), levels=())
     level = one_level("ring", 2).levels[0]
     with pytest.raises(ClusterError, match="two have the same name"):

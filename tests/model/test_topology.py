@@ -170,16 +170,16 @@ def broken(**change: Any) -> Topology:
         ("v0 -> v2: bandwidth 0.0", lambda: broken(bytes_per_s=np.zeros(2))),
         ("v0 -> v2: latency -5", lambda: broken(latency_ns=np.full(2, -5))),
         ("not one of its 3 vertices", lambda: broken(dst=np.array([2, 9], np.int32))),
-        ("two ranks sit on one vertex", lambda: broken(device=np.array([0, 0], np.int32))),
+        ("two ranks are on the same vertex", lambda: broken(device=np.array([0, 0], np.int32))),
         ("it has no device", lambda: broken(device=np.zeros(0, np.int32))),
-        ("no way from v1 to v0", lambda: check_connected(broken())),
+        ("no route from v1 to v0", lambda: check_connected(broken())),
         ("unknown shape `star`", lambda: product([("star", 3, W)])),  # type: ignore[list-item]
         ("0 devices", lambda: ring(0, W)),
         ("of 4 levels", lambda: fat_tree(4, W, levels=4)),
         ("cannot be split 1:2", lambda: fat_tree(4, W, oversubscription=2)),
         ("room for 16", lambda: fat_tree(4, W, devices=17)),
         ("`nodes` is 0", lambda: rail_clos(0, 8, scale_up=W, scale_out=W)),
-        ("no way from device.0 to device.3", lambda: all_ways(rail_clos(1, 4, scale_up=W, scale_out=W, spines=0)) and
+        ("no route from device.0 to device.3", lambda: all_ways(rail_clos(1, 4, scale_up=W, scale_out=W, spines=0)) and
          Routes(rail_clos(2, 2, scale_up=W, scale_out=W, spines=0)).paths(np.array([0]), np.array([3]))),
         ("no switch reaches", lambda: common_switch(ring(4, W), np.array([0, 1]))),
     ],
@@ -239,7 +239,7 @@ def test_a_system_of_rings_meshes_or_rails_is_a_product() -> None:
     assert [few.vertex_name(v) for v in all_ways(few)[1, 0]] == [
         "device.0", "switch0.0", "device.1", "switch1.1", "device.5",
     ]  # fmt: skip
-    with pytest.raises(ClusterError, match="beside a switch for all"):
+    with pytest.raises(ClusterError, match="with a switch for all"):
         topology_of_system(
             system_of(
                 level("node", LevelKind.SWITCH, 4),

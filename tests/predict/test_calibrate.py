@@ -137,7 +137,7 @@ def test_calibrate_learns_from_rows_and_its_stack_predicts(
     )
     found = json.loads(capsys.readouterr().out)
     assert found["stack"] == "mine"
-    assert "rows of its own" in found["error_band"]["from"]
+    assert "its own rows" in found["error_band"]["from"]
 
 
 def test_calibrate_refuses_what_it_cannot_read(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

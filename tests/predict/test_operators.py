@@ -214,7 +214,7 @@ def test_missing_measured_elsewhere_added_and_used(tmp_path: Path, capsys: pytes
     [
         (["predict", "gpt2", "--system", "dgx-h200", "--ops", "none.ops"], "no such database"),
         (["predict", "gpt2", "--system", "dgx-h200", "--ops-backend", "torch"], "--ops-backend needs a database"),
-        (["predict", "gpt2", "--system", "dgx-h100", "--ops", "DB"], "measured on h200, and the system has"),
+        (["predict", "gpt2", "--system", "dgx-h100", "--ops", "DB"], "measured on h200, but the system has"),
         (["predict", "--rows", "x.csv", "--ops", "DB"], "--ops applies only to one model's step"),
         (["ops", "missing", "gpt2", "--tp", "two"], "--tp: `two` is not a list"),
         (["ops", "measure", "gpt2"], "no device is named"),

@@ -19,7 +19,7 @@ def test_parts_of_a_dense_model_and_of_one_with_experts():
     dense, experts, _ = parts_of(open_model("qwen3-30b-a3b"), 1000, 4.0)
     assert experts.size_bytes == 48 * 128 * 3 * 2048 * 768 / 2 and experts.use == 8 / 128
     assert dense.size_bytes + experts.size_bytes == 30_532_122_624 / 2
-    with pytest.raises(UsageError, match="0 bits a weight"):
+    with pytest.raises(UsageError, match="0 bits per weight"):
         parts_of(open_model("llama3-8b"), 1000, 0.0)
 
 

@@ -66,7 +66,7 @@ def test_recompute_of_what_no_plan_does_leaves_the_memory_and_says_so(capsys, mo
     two = ("--gpus", "2", "--micro-batch", "2")  # on each rank two micro-batches
     assert main([*SMALL, "--system", "dgx-h100", *two, "--edit", " ".join(["recompute", *more])]) == 0
     answer = capsys.readouterr()
-    assert "memory is that of the job as it was" in answer.err
+    assert "memory is that of the unchanged job" in answer.err
     found = json.loads(answer.out)
     assert found["memory_peak_bytes"] == found["baseline"]["memory_peak_bytes"]
     assert found["flops"] > found["baseline"]["flops"]

@@ -155,9 +155,9 @@ def test_a_file_that_is_none_is_refused(tmp_path, text):
 
 
 def test_nodes_that_cannot_be_compared_are_refused():
-    with pytest.raises(UsageError, match="two nodes are called `a`"):
+    with pytest.raises(UsageError, match="two nodes have the name `a`"):
         qualify(gpu_node("a"), PEERS)
-    with pytest.raises(UsageError, match="no figure of this node"):
+    with pytest.raises(UsageError, match="no figure in common"):
         qualify(cpu_node("x"), [replace(gpu_node("y"), figures=gpu_node("y").figures[4:])])
 
 

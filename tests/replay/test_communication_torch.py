@@ -95,9 +95,9 @@ def test_every_call_is_as_in_the_trace(played):
 def test_what_gloo_cannot_do_is_said(played):
     _, _, results = played
     assert results[0].about["notes"] == {
-        "reduce_scatter: gloo carries it out as an all-reduce of the whole input": 1,
+        "reduce_scatter: gloo runs it as an all-reduce of the whole input": 1,
         "all_gather of unequal shares: as a broadcast from each member": 1,
-        "float8_e4m3fn: gloo does not take it; sent as bytes": 1,
+        "float8_e4m3fn: gloo does not support it; sent as bytes": 1,
     }
 
 
@@ -145,7 +145,7 @@ def test_a_missing_backend_is_a_typed_error_and_nothing_is_left_behind(tmp_path,
         pytest.skip("NCCL is there")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    with pytest.raises(UsageError, match="there is no NCCL or no GPU here") as caught:
+    with pytest.raises(UsageError, match="this machine has no NCCL or no GPU") as caught:
         play(plan_communication(every_call(2)), PlayOptions(backend="nccl"))
     assert caught.value.hint == "--backend gloo"
     assert list(tmp_path.iterdir()) == []

@@ -250,7 +250,7 @@ def test_gaps_that_are_not_played_are_said(monkeypatch: pytest.MonkeyPatch):
     told = Session(events, np.array([1000.0]), np.array([100.0]), 200.0)
     monkeypatch.setattr("etude.replay.player.session", lambda play, times: told)
     result = play(b.build(), PlayerOptions(device="cpu", iterations=1))
-    assert [note.partition(":")[0] for note in result["notes"]] == ["no gaps between operators are played"]
+    assert [note.partition(":")[0] for note in result["notes"]] == ["gaps between operators are not replayed"]
 
 
 def test_the_cost_of_a_gap_is_measured_between_operators():
@@ -350,7 +350,7 @@ def test_what_cannot_be_a_cuda_graph():
     b.call("aten::item", [{"t": 0}], [there], [])
     b.call("aten::copy_", [{"t": 0}, {"t": 1}, False], [here, there], [])
     assert list(refusals(b.build(), communicates=False)) == [
-        "the host reads what aten::item gives",
+        "the host reads the result of aten::item",
         "aten::copy_ copies between host and device",
     ]
 
@@ -359,7 +359,7 @@ def test_a_cuda_graph_is_refused_on_a_cpu_and_with_a_host():
     program, _ = chain()
     with pytest.raises(UsageError, match="needs a CUDA device"):
         play(program, PlayerOptions(device="cpu", cuda_graph=True))
-    with pytest.raises(UsageError, match="no host between its calls"):
+    with pytest.raises(UsageError, match="cannot have host time between its calls"):
         play(program, PlayerOptions(device="cpu", cuda_graph=True, host="recorded"))
 
 
@@ -374,7 +374,7 @@ def test_a_device_that_is_not_here():
     program, _ = chain()
     with pytest.raises(UsageError, match="cuda:99"):
         play(program, PlayerOptions(device="cuda:99"))
-    with pytest.raises(UsageError, match="no such device"):
+    with pytest.raises(UsageError, match="unknown device"):
         play(program, PlayerOptions(device="tpu"))
 
 

@@ -46,7 +46,7 @@ def test_two_layers_by_hand(tmp_path: Path):
 
 def test_limits_by_hand(tmp_path: Path):
     (tmp_path / "s.yaml").write_text(HAND.replace("b, flops: 4G", "b, weights: 2GB, flops: 4G"))
-    with pytest.raises(Exception, match="no cut fits the limits"):
+    with pytest.raises(Exception, match="no cut is within the limits"):
         search(tmp_path / "s.yaml")
     assert search(tmp_path / "s.yaml", changed={"limits": {"memory": False}}).best["cut"] == [0]
     text = HAND.replace("a, flops", "a, weights: 2GB, flops").replace(
@@ -55,8 +55,8 @@ def test_limits_by_hand(tmp_path: Path):
     (tmp_path / "s.yaml").write_text(text)
     found = search(tmp_path / "s.yaml")
     assert found.best["cut"] == [1]
-    assert found.pruned == {"too large for a memory": 1, "not better than the program's": 1}
-    assert search(tmp_path / "s.yaml", method="all").pruned == {"too large for a memory": 1}
+    assert found.pruned == {"too large for the memory": 1, "not better than the best bound": 1}
+    assert search(tmp_path / "s.yaml", method="all").pruned == {"too large for the memory": 1}
 
 
 def random_chain(rng: np.random.Generator, devices: int) -> Chain:
@@ -224,7 +224,7 @@ def test_drawn_rates_follow_the_seed(tmp_path: Path):
         ("rate: 1MB/s", "latency: 1ms, rat: 2", "unknown key `rat`"),
         ("{rate: 1MB/s, latency: 1ms}", "", "expected a list of 1 links"),
         ("rate: 1MB/s, ", "", "either `rate` or `rates`"),
-        ("rate: 1MB/s", "rates: none.csv", "`none.csv` is not there"),
+        ("rate: 1MB/s", "rates: none.csv", "`none.csv` does not exist"),
         ("rate: 1MB/s", "rates: bad.csv", "times must start at 0 and increase"),
         ("rate: 1MB/s", "rates: {low: 2MB/s, high: 1MB/s}", "`low` is above `high`"),
         ("input: 1MB", "input: 1MB\nscore: cost", "unknown score `cost`"),

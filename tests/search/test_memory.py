@@ -134,12 +134,12 @@ def test_a_published_table(tmp_path: Path, shared: Path):
     [
         ({"score": "money"}, "unknown score"),
         ({"ways": ["fly"]}, "`ways` is"),
-        ({"vram": "0.4GB"}, "less memory than buffers"),
+        ({"vram": "0.4GB"}, "less memory than the buffers"),
         ({"vram": None}, "key `vram` is missing"),
         ({"room": 1}, "unknown key `room`"),
         ({"device": "desktop"}, "does not specify its link"),
         ({"model": "deepseek-v3"}, "is not a decoder"),
-        ({"bits": 99}, "99 bits a weight"),
+        ({"bits": 99}, "99 bits per weight"),
         ({"prompt": 0}, "is not positive"),
     ],
 )

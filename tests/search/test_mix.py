@@ -138,7 +138,7 @@ def test_an_hour_that_cannot_be_served_is_told(tmp_path: Path, capsys: pytest.Ca
     assert "cannot be served: 1" in told and "solved in" in told
     (tmp_path / "demand.csv").write_text("hour,model,rate\n1,chat,12\n")
     assert main(["search", str(path)]) == 2
-    assert "never serves all requests" in capsys.readouterr().err
+    assert "never serve all requests" in capsys.readouterr().err
 
 
 def test_plans_that_others_beat_are_left_out():
@@ -187,7 +187,7 @@ GOOD = {"kinds": KINDS + "a,t4,1,1,\n", "throughput": RATES + "chat,a,,1,2\n", "
     ("changed", "told"),
     [
         ({"score": "profit"}, "unknown score"),
-        ({"budget": 3}, "`budget` is of the score goodput"),
+        ({"budget": 3}, "`budget` applies only to the score goodput"),
         ({"score": "goodput", "budget": -1}, "`budget` is -1"),
         ({"mixed": "no"}, "`mixed` is no"),
         ({"models": {}}, "key `models` is missing"),
@@ -195,7 +195,7 @@ GOOD = {"kinds": KINDS + "a,t4,1,1,\n", "throughput": RATES + "chat,a,,1,2\n", "
         ({"demand": "hour,model,rate\n0,other,4\n"}, "no model `other`"),
         ({"demand": "hour,model,rate\n0,chat,4\n0,chat,4\n"}, "appears twice"),
         ({"available": "kind,count\nz,4\n"}, "no kind `z`"),
-        ({"throughput": RATES + "chat,z,,1,2\n"}, "which are not both asked for"),
+        ({"throughput": RATES + "chat,z,,1,2\n"}, "which are not both in the search"),
         ({"kinds": KINDS + "a,t4,0,1,\n"}, "is not positive"),
         ({"gpus": 3}, "unknown key `gpus`"),
     ],

@@ -186,11 +186,11 @@ def test_shardings_that_send_least_are_placed(tmp_path: Path, capsys: pytest.Cap
     sent = [row["sent_bytes"] for row in found["shardings"]]
     assert sent == sorted(sent)
     # tp x pp of 1x1, 2x1, 4x1, 1x2, 2x2 can be; 3 stages cannot fill 4 ranks, 4 x 2 are 8.
-    assert found["pruned_why"]["no such plan"] == 4
+    assert found["pruned_why"]["invalid plan"] == 4
     assert found["pruned_why"]["sends more than those kept"] == 3
     assert found["best"]["time_ns"] == min(row["time_ns"] for row in found["shardings"])
     assert found["tried"] + found["pruned"] == found["space"]
-    assert set(found["pruned_why"]) <= {SAME, BOUND, LEFT, "no such plan", "sends more than those kept"}
+    assert set(found["pruned_why"]) <= {SAME, BOUND, LEFT, "invalid plan", "sends more than those kept"}
 
 
 def test_a_folder_of_traces_is_placed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -207,7 +207,7 @@ def test_a_folder_of_traces_is_placed(tmp_path: Path, capsys: pytest.CaptureFixt
     "changed, told",
     [
         ("colour=red", "unknown key `colour`"),
-        ("network=analytic", "does not rank placements"),
+        ("network=analytic", "cannot rank placements"),
         ("tries=0", "not a count"),
         ("layers=some", "not a count"),
         ("keep=-1", "not a count"),

@@ -101,8 +101,8 @@ def test_a_file_says_the_same_with_two_workers(model: str, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--over", "tp=2,placement", "--network", "analytic"], "does not rank placements"),
-        (["--over", "tp=2,placement=1|2"], "takes no values"),
+        (["--over", "tp=2,placement", "--network", "analytic"], "cannot rank placements"),
+        (["--over", "tp=2,placement=1|2"], "does not take values"),
     ],
 )
 def test_what_is_wrong_is_told(words: list[str], told: str, capsys: pytest.CaptureFixture[str]):

@@ -145,17 +145,17 @@ def test_carbon_of_cloud_regions(tmp_path: Path, shared: Path):
     [
         ("a,x,,,0.2,1,1,,\n", "one,b,1,1,,,,,\n", {}, "no region `b`"),
         ("a,x,,,0.2,1,1,,\n", "one,a,1,much,,,,,\n", {}, "energy `much`"),
-        ("a,x,,,0.2,1,1,,\n", "one,a,1,from:no.json,,,,,\n", {}, "file `no.json` is not there"),
+        ("a,x,,,0.2,1,1,,\n", "one,a,1,from:no.json,,,,,\n", {}, "file `no.json` does not exist"),
         ("a,x,,,0.2,1,0.9,,\n", "one,a,1,1,,,,,\n", {}, "is below 1"),
-        ("a,x,,,0.2,,1,,\n", "one,a,1,1,,,,,\n", {}, "how much carbon"),
-        ("a,x,us,,0.2,1,1,,\n", "one,a,1,1,,,,,eu\n", {}, "the law of its home"),
+        ("a,x,,,0.2,,1,,\n", "one,a,1,1,,,,,\n", {}, "the carbon intensity"),
+        ("a,x,us,,0.2,1,1,,\n", "one,a,1,1,,,,,eu\n", {}, "the legislation of its home"),
         ("a,x,,,0.2,1,1,,\na,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {}, "`a` appears twice"),
         ("a,x,,,0.2,1,1,,\n", "", {}, "has no row"),
         ("a,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {"score": "money"}, "unknown score"),
         ("a,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {"hours": 0}, "`hours` is 0"),
         ("a,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {"budget": "soon"}, "soon"),
         ("a,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {"budgets": "1s"}, "unknown key `budgets`"),
-        ("a,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {"regions": "no.csv"}, "file `no.csv` is not there"),
+        ("a,x,,,0.2,1,1,,\n", "one,a,1,1,,,,,\n", {"regions": "no.csv"}, "file `no.csv` does not exist"),
     ],
 )
 def test_what_is_wrong_is_told(

@@ -217,14 +217,14 @@ def test_a_table_of_links_and_one_of_requests(tmp_path: Path):
         ("computing: 6", "computing: [x]", "expected how many satellites compute"),
         ("{rate: 100Mb/s}", "{rate: fast}", "fast"),
         ("{rate: 100Mb/s}", "{plane: 6}", "unknown key `plane`"),
-        ("{rate: 100Mb/s}", "none.csv", "`none.csv` is not there"),
+        ("{rate: 100Mb/s}", "none.csv", "`none.csv` does not exist"),
         ("{rate: 100Mb/s}", "3", "expected a table, or keys"),
         ("{time: 30ms}", "{time: 30ms, model: vgg16}", "either a `model` on a `device`, or a `time`"),
         ("sources: 12}", "sources: 12}\npolicy: far", "unknown policy `far`"),
         ("sources: 12}", "sources: 12}\nscore: p50", "unknown score `p50`"),
         ("sources: 12}", "sources: 12}\nmore: 1", "unknown key `more`"),
         ("150kB", "10GB", "larger than"),
-        ("{rate: 200, size: 150kB, duration: 5s, sources: 12}", "none.csv", "`none.csv` is not there"),
+        ("{rate: 200, size: 150kB, duration: 5s, sources: 12}", "none.csv", "`none.csv` does not exist"),
     ],
 )
 def test_what_is_wrong_is_told(old: str, new: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

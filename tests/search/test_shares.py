@@ -85,7 +85,7 @@ def test_the_memory_limit_holds(tmp_path: Path):
 
 def test_no_room_at_all_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["search", str(space(tmp_path, memory="1GB"))]) == 2
-    assert "no parts fit the memory" in capsys.readouterr().err
+    assert "no shares fit the memory" in capsys.readouterr().err
 
 
 def test_tokens_and_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -122,7 +122,7 @@ def test_ways_are_counted():
         ("plan={gpus: 4, tp: 4}", "context-parallel"),
         ("plan=some", "keys and values"),
         ("colour=red", "unknown key"),
-        ("network=slow", "no such choice"),
+        ("network=slow", "unknown value"),
         ("over=[tokens, heads]", "--cp-kind ulysses"),
     ],
 )

@@ -81,7 +81,7 @@ def test_files_limits_and_the_command_line(tmp_path: Path, capsys: pytest.Captur
         ({"patterns": ["nothing"]}, "there is no such workflow"),
         ({"patterns": ["no/*.yaml"]}, "no file matches"),
         ({"patterns": []}, "patterns: []"),
-        ({"patterns": ["cascade", "cascade"]}, "two patterns are called `cascade`"),
+        ({"patterns": ["cascade", "cascade"]}, "two patterns have the name `cascade`"),
         ({"models": {}}, "no `models`"),
         ({"models": {"llama3-8b": {"colour": 1}}}, "unknown key `colour`"),
         ({"score": ["beauty"]}, "score: ['beauty']"),

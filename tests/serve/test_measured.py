@@ -73,7 +73,7 @@ def test_a_grid_is_met_at_its_own_steps_and_changes_nothing_far_away():
         ({"config": "b"}, "unknown configuration `b`"),
         ({"config": ""}, "no configuration is named"),
         ({"config": "a", "steps": "mine"}, "unknown steps `mine`"),
-        ({"config": "a", "ops": Path()}, "--ops is of a run with meta.json"),
+        ({"config": "a", "ops": Path()}, "--ops needs a run with meta.json"),
     ],
 )
 def test_what_a_folder_does_not_have_is_refused(tmp_path: Path, given: dict, problem: str):
@@ -227,4 +227,4 @@ def test_images_of_a_model_that_is_not_known_take_its_size(tmp_path: Path):
     )
     half, whole, no_size, text = predict_rows(path)
     assert whole["predicted"]["batch_latency_s"] == pytest.approx(2 * half["predicted"]["batch_latency_s"], rel=0.02)
-    assert "is not known" in no_size["refused"] and "makes no images" in text["refused"]
+    assert "is not known" in no_size["refused"] and "does not generate images" in text["refused"]

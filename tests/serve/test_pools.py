@@ -100,7 +100,7 @@ def test_the_rate_of_a_link_is_learnt():
     ("flags", "problem"),
     [
         (["--kv-choose", "learn:2"], "learn:2"), (["--kv-choose", "lern"], "lern"), (["--link-later", "5s"], "5s"),
-        (["--link-later", "5s:1GB/s;5s:2GB/s"], "times that rise"),
+        (["--link-later", "5s:1GB/s;5s:2GB/s"], "increasing times"),
     ],
 )  # fmt: skip
 def test_what_is_no_choice_and_no_link_is_refused(flags: list[str], problem: str, capsys: pytest.CaptureFixture[str]):
@@ -151,7 +151,7 @@ def test_hooks_say_where_an_answer_goes_on_and_how():
 
 
 def test_one_pool_alone_is_refused():
-    with pytest.raises(UsageError, match="prompts and answers need replicas each"):
+    with pytest.raises(UsageError, match="prefill and decode each need replicas"):
         serve(requests_of([0], [10], [2]), PLAIN, [Group(CONSTANT, 1, of.PREFILL)])
 
 
@@ -196,7 +196,7 @@ def test_pools_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--kv-codec", "zip"], "unknown codec `zip`"),
         (["--kv-choose", "fixed:x"], "--kv-choose: `fixed:x`"),
         (["--hook", "evict"], "--hook: `evict`"),
-        (["--slo", "gold:ttft=1s"], "no request is of tier `gold`"),
+        (["--slo", "gold:ttft=1s"], "no request has tier `gold`"),
     ):
         start = base if "--disaggregate" not in wrong else ["serve", "llama3-8b", "--system", "dgx-h100", "--rate", "1"]
         assert main([*start, *wrong]) == 2

@@ -124,12 +124,12 @@ def test_two_that_come_together_share_blocks():
 
 def test_what_cannot_be_asked_is_refused():
     plain = requests_of([0], [10], [2])
-    with pytest.raises(UsageError, match="the requests name no blocks"):
+    with pytest.raises(UsageError, match="the requests do not name their blocks"):
         serve(plain, Engine(cache="prefix"), BY_TOKENS)
     with pytest.raises(UsageError, match="the router `prefix`"):
         serve(plain, Engine(), BY_TOKENS, router="prefix")
     many = requests_of([0], [10], [2], blocks=[[0, 1]])
-    with pytest.raises(UsageError, match="request 0: has more blocks than its prompt fills"):
+    with pytest.raises(UsageError, match="request 0: has more blocks than its prompt needs"):
         serve(many, Engine(cache="prefix"), BY_TOKENS)
-    with pytest.raises(UsageError, match="not whole blocks of 24"):
+    with pytest.raises(UsageError, match="not a multiple of the block size 24"):
         serve(requests_of([0], [10], [2], blocks=[[0]]), Engine(cache="prefix", block_size=24), BY_TOKENS)

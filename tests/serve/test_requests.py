@@ -52,12 +52,12 @@ def test_blocks_of_mooncake_are_numbered_from_zero(tmp_path: Path):
     ("text", "problem"),
     [
         ("arrival,prompt,output\n0,0,5\n", "request 0: 0 tokens in, 5 out"),
-        ("arrival,prompt,output\n0,5,0\n", "request 0: no token out"),
+        ("arrival,prompt,output\n0,5,0\n", "request 0: has no output token"),
         ("arrival,prompt,output\n0,5,-1\n", "request 0: 5 tokens in, -1 out"),
-        ("arrival,prompt,output\n0,5,1\n1,x,1\n", "request 1: not the numbers of a request"),
-        ("arrival,prompt,output\nnan,5,1\n", "request 0: not the numbers of a request"),
+        ("arrival,prompt,output\n0,5,1\n1,x,1\n", "request 1: does not have the numbers of a request"),
+        ("arrival,prompt,output\nnan,5,1\n", "request 0: does not have the numbers of a request"),
         ("arrival,tokens\n0,5\n", "no column for `prompt`"),
-        ("arrival,prompt,output\n", "no request in it"),
+        ("arrival,prompt,output\n", "has no requests"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, text: str, problem: str):
@@ -71,7 +71,7 @@ def test_rows_out_of_order_are_refused_or_sorted_on_purpose(tmp_path: Path):
     path = tmp_path / "r.json"
     rows = [(1, 9), (5, 1), (3, 2), (3, 3), (7, 4)]
     path.write_text(json.dumps([{"arrival": t, "prompt": p, "output": 1} for t, p in rows]))
-    with pytest.raises(EtudeError, match=r"request 2: arrives at 3, before the one ahead of it \(5\)(.|\n)*--sort"):
+    with pytest.raises(EtudeError, match=r"request 2: arrives at 3, before the previous one \(5\)(.|\n)*--sort"):
         read_requests(path)
     found = read_requests(path, sort=True)
     assert found.arrival_ns.tolist() == [0, 2 * 10**9, 2 * 10**9, 4 * 10**9, 6 * 10**9]
@@ -112,7 +112,7 @@ def test_what_else_a_request_carries(tmp_path: Path):
     [
         ("0,1,1,,1,0\n", "request 0: waits for request 0"),
         ("0,1,1,,2,\n", "request 0: 2 branches of 1 tokens out"),
-        ("0,1,1,soon,1,\n", "request 0: `deadline` is not readable"),
+        ("0,1,1,soon,1,\n", "request 0: `deadline` cannot be read"),
         ("0,1,1,-1,1,\n", "request 0: deadline_ns"),
         ("0,1,1,,0,\n", "request 0: branches 0"),
     ],
@@ -169,7 +169,7 @@ def test_segments_name_the_parts_of_a_prompt(tmp_path: Path):
         with pytest.raises(EtudeError, match="request 0: segments"):
             read_requests(path)
     path.write_text('{"arrival": 1, "prompt": 9, "segments": [["system", 8]], "output": 4}\n')
-    with pytest.raises(EtudeError, match="not as long as its prompt"):
+    with pytest.raises(EtudeError, match="differ in length from its prompt"):
         read_requests(path)
 
 

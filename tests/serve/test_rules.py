@@ -218,7 +218,7 @@ def boom(*_):
         (Hooks(batch=lambda *_: [0]), r"replica 0: `<lambda>` returned \[0\]"),
         (Hooks(evict=lambda *_: None), "replica 0: `<lambda>` returned None"),
         (Hooks(exit=lambda *_: 2.0), "request 0: `<lambda>` returned 2.0"),
-        (Hooks(admit=lambda *_: False), "request 0: never gets room"),
+        (Hooks(admit=lambda *_: False), "request 0: never gets memory"),
     ],
 )
 def test_nonsense_of_a_hook_is_refused(hooks: Hooks, said: str):
@@ -230,7 +230,7 @@ def test_nonsense_of_a_hook_is_refused(hooks: Hooks, said: str):
 def test_what_cannot_be_is_refused():
     with pytest.raises(UsageError, match="--admit: `cap:0`"):
         serve(stream(), Engine(), CONSTANT, admit="cap:0")
-    with pytest.raises(UsageError, match="slack counts from a limit"):
+    with pytest.raises(UsageError, match="slack needs a limit"):
         serve(stream(), Engine(), CONSTANT, admit="slack")
     with pytest.raises(UsageError, match="a draft proposes tokens for one branch"):
         serve(requests_of([0], [4], [4], branches=[2]), Engine(num_speculative_tokens=2), CONSTANT)

@@ -214,7 +214,7 @@ def test_hooks_see_and_say_and_nonsense_is_refused():
         ({"tasks": {"a": tool(1, branch={"b": 2}), "b": tool(1, ["a"])}}, "not a probability"),
         ({"tasks": {"a": tool(1)}, "loops": [{"of": ["a"]}]}, "either `times` or `stop`"),
         ({"tasks": {"a": tool(1), "b": tool(1, ["a"]), "c": tool(1, ["b"])}, "loops": [{"of": ["a", "c"], "times": 2}]},
-         "a task outside stands between"),
+         "a task outside is between"),
         ({"tasks": {"a": tool(1)}, "endpoints": {"api": 0}}, "0 calls at a time"),
         ({"tasks": {"a": tool(1, colour=3)}}, "unknown key `colour`"),
         ({"tasks": {"a": tool(1)}, "nodes": {}}, "unknown key `nodes`"),

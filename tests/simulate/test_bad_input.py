@@ -48,17 +48,17 @@ def crossed() -> Job:
 
 CASES: dict[str, tuple[Callable[[], Job], str, list[str], int, str]] = {
     "placement of two ranks on one device": (
-        four, SYSTEM + "placement: [0, 1, 1, 2]\n", [], 2, "four.yaml: placement: two ranks sit on one device",
+        four, SYSTEM + "placement: [0, 1, 1, 2]\n", [], 2, "four.yaml: placement: two ranks are on the same device",
     ),
     "placement outside the system": (
         four, SYSTEM + "placement: [0, 1, 2, 9]\n", [], 2, "four.yaml: placement: a device outside the system's 4",
     ),
     "more ranks than places": (
-        lambda: sums(*[(AR, 8, None)] * 5), SYSTEM, [], 2, "system `four` has no place for rank 4: it has 4",
+        lambda: sums(*[(AR, 8, None)] * 5), SYSTEM, [], 2, "system `four` has no device for rank 4: it has 4",
     ),
     "a group outside the job": (
         lambda: sums(*[(AR, 8, "g")] * 2, groups={"g": [0, 1, 7]}), SYSTEM, [], 2,
-        "group `g`: system `four` has no place for rank 7",
+        "group `g`: system `four` has no device for rank 7",
     ),
     "a rank that is no member": (
         lambda: sums(*[(AR, 8, "g")] * 3, groups={"g": [0, 1]}), SYSTEM, [], 2, "rank 2",
@@ -78,10 +78,10 @@ CASES: dict[str, tuple[Callable[[], Job], str, list[str], int, str]] = {
     "an unknown collective": (four, SYSTEM, ["--collective", "all_sum=ring"], 2, "unknown collective `all_sum`"),
     "a topology that falls apart": (
         four, SYSTEM, ["--network", "flow", "--failed-link", "0-1", "--failed-link", "0-3"], 2,
-        "four: no way from device.1 to device.0 without the links that failed: 0/1, 0/3",
+        "four: no route from device.1 to device.0 without the failed links: 0/1, 0/3",
     ),
     "a failed link in closed form": (
-        four, SYSTEM, ["--failed-link", "0-1"], 2, "ranks 0 and 1 has failed, and group `world` needs it",
+        four, SYSTEM, ["--failed-link", "0-1"], 2, "ranks 0 and 1 has failed, but group `world` needs it",
     ),
     "collectives of different kind": (
         lambda: sums((AR, 8, None), (Collective.ALL_GATHER, 8, None)), SYSTEM, [], 2,

@@ -94,7 +94,7 @@ def test_a_deadlock_is_a_no_with_an_explanation(folder: Path, capsys: pytest.Cap
     path = written(folder, crossed())
     assert main(["simulate", path, "--system", str(folder / "small.yaml"), "--json"]) == 1
     told = capsys.readouterr()
-    assert "waits for rank 1, which has not come to it" in told.err
+    assert "waits for rank 1, which has not reached it" in told.err
     found = json.loads(told.out)["deadlock"]
     assert found["waiting"][0]["rank"] == 0
     assert found["waiting"][0]["waits_for"] == [1]
@@ -110,8 +110,8 @@ def test_a_deadlock_is_a_no_with_an_explanation(folder: Path, capsys: pytest.Cap
         (["--slow-rank", "1=fast"], "`fast` is not a number"),
         (["--slow-link", "0-9=2"], "rank 9 is outside the world of 4"),
         (["--failed-link", "0-1"], "between ranks 0 and 1 has failed"),
-        (["--timing", "t.txt"], "a timing is not written as `.txt`"),
-        (["--fold", "--jitter", "compute=0.1"], "with jitter no two ranks are alike"),
+        (["--timing", "t.txt"], "times cannot be written as `.txt`"),
+        (["--fold", "--jitter", "compute=0.1"], "with jitter no two ranks are equivalent"),
         (["--overlap", "memory=2"], "unknown name `memory`"),
         (["--remote-memory", "latency=1us"], "no bandwidth is given"),
     ],
@@ -129,7 +129,7 @@ def test_a_system_of_a_file_is_not_grown(folder: Path, capsys: pytest.CaptureFix
         one.add(Kind.COMP, duration_ns=5)
     path = written(folder, job_of("w", b))
     assert main(["simulate", path, "--system", str(folder / "small.yaml")]) == 2
-    assert "no place for rank 4" in capsys.readouterr().err
+    assert "no device for rank 4" in capsys.readouterr().err
 
 
 def test_all_perturbations_at_once(folder: Path):

@@ -66,7 +66,7 @@ def test_a_kernel_does_the_work_of_the_operator_that_launched_it():
     assert times(result)[0] == 10  # the host's time stays
     assert times(result)[1] == times(simulate(job(shaped(512, 512, 512)), H200, compute="roofline"))[0]
     assert times(result)[3:] == [70, 30]  # two kernels of one operator: nobody says which does what
-    assert any("2 compute nodes say neither" in note for note in result.notes)
+    assert any("2 compute nodes have no operations" in note for note in result.notes)
 
 
 TABLE = """op,shape,flops,bytes,microseconds

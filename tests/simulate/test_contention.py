@@ -155,11 +155,11 @@ def test_work_that_is_not_known_is_said():
     b.add(Kind.COMP, duration_ns=100_000, stream=7)
     b.add(Kind.COMP, duration_ns=100_000, stream=8)
     run = simulate(job_of("dark", [b]), machine(), contention=True)
-    assert any("2 compute nodes say neither" in note for note in run.notes)
+    assert any("2 compute nodes have no operations" in note for note in run.notes)
     assert run.makespan_ns == pytest.approx(200_000, rel=0.02)  # both fill the cores, and take turns
 
 
 def test_contention_and_factors_are_two_words_for_one_thing():
-    with pytest.raises(UsageError, match="replace overlap"):
+    with pytest.raises(UsageError, match="cannot be combined with overlap"):
         simulate(loads(1, 1), machine(), contention=True, overlap=Overlap(compute=1.1))
     assert replace(H200.sharing).communication_cores == 16

@@ -80,8 +80,8 @@ def test_collectives_too():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"line_bytes": 0}, "less than a byte"),
-        ({"cta_bytes_per_s": 1.0}, "no number of blocks"),
+        ({"line_bytes": 0}, "shorter than a byte"),
+        ({"cta_bytes_per_s": 1.0}, "needs a number of blocks"),
         ({"outstanding": -1}, "negative"),
     ],
 )

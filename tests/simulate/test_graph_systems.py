@@ -150,9 +150,9 @@ def test_an_irregular_graph_has_no_closed_forms(folder: Path, capsys: pytest.Cap
         ((", latency: {us: 1}", ""), "link `eth` has no latency"),
         (("gigabytes_per_second: 2", "gigabytes_per_second: 0"), "bandwidth"),
         (("gigabytes_per_second: 2", "gigatransfers_per_second: 2"), "only in gigatransfers_per_second"),
-        (("choice: xpu", "choice: cpu"), "it has no xpu"),
+        (("choice: xpu", "choice: cpu"), "it has no devices (xpu)"),
         (("'host[:]xpu[:]'", "host.0.xpu.0"), "the device of rank 1 is not described"),
-        (("component: nic}, ep2", "component: 'nic[0]'}, ep2"), "no way from"),
+        (("component: nic}, ep2", "component: 'nic[0]'}, ep2"), "no route from"),
     ],
 )
 def test_what_a_graph_leaves_open_is_refused(folder: Path, capsys, change: tuple[str, str], problem: str):
@@ -166,7 +166,7 @@ def test_what_a_graph_leaves_open_is_refused(folder: Path, capsys, change: tuple
 
 def test_a_job_larger_than_the_graph_has_no_place(folder: Path):
     job = job_of("w", [_all_reduce() for _ in range(5)])
-    with pytest.raises(UsageError, match="no place for rank 4"):
+    with pytest.raises(UsageError, match="no device for rank 4"):
         etude.simulate(job, etude.open_system(folder / "pair.yaml"))
 
 
@@ -174,7 +174,7 @@ def test_levels_beside_a_graph_must_fit_it(folder: Path):
     (folder / "all.yaml").write_text(
         "name: all\ntopology: pair.yaml\nlevels: [{name: l, kind: switch, size: 3, bandwidth: 1GB/s}]\n"
     )
-    with pytest.raises(ClusterError, match="levels of 3 devices stand beside a graph of 4"):
+    with pytest.raises(ClusterError, match="levels of 3 devices do not match a graph of 4"):
         etude.open_system(folder / "all.yaml")
     (folder / "all.yaml").write_text("name: all\ntopology: [1]\n")
     with pytest.raises(ClusterError, match="topology: expected the path"):

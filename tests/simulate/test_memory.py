@@ -93,7 +93,7 @@ def naive_peak(nodes: list[tuple[int, dict[str, Any]]], start: Any, end: Any) ->
 def test_more_than_the_device_has_is_said():
     small = TOY.replace(device=TOY.device.__class__(name="d", memory_bytes=1000, memory_bandwidth_bytes_per_s=1e9))
     found = simulate(chain((1, named(outputs=["a", "1001"]))), small)
-    assert found.notes[-1] == "1 ranks have more in memory than the 1,000 B of their device; the first is rank 0"
+    assert found.notes[-1] == "1 ranks need more memory than the 1,000 B of their device; the first is rank 0"
 
 
 def test_lists_of_another_form_are_left_alone():
@@ -134,7 +134,7 @@ def test_memory_nodes_work_where_they_say(place: int | None, remote: RemoteMemor
 
 def test_words_and_what_cannot_be():
     assert simulate(memory_job(Kind.MEM_STORE, "REMOTE", ValueKind.STRING), TOY, remote_memory=FAR).makespan_ns == 507
-    with pytest.raises(ClusterError, match="node 4: it works on remote memory, and none is described"):
+    with pytest.raises(ClusterError, match="node 4: it uses remote memory, but none is described"):
         simulate(memory_job(Kind.MEM_LOAD, 2), TOY)
     with pytest.raises(TraceError, match="node 4: its `tensor_loc` is neither"):
         simulate(memory_job(Kind.MEM_LOAD, 9), TOY)

@@ -72,7 +72,7 @@ def test_figures_of_a_mix():
     assert (MIX.memory_bytes, MIX.peak("bf16", 10)) == (4, 4 * 2e12 + 6 * 1e12)
     assert MIX.kind_of([0, 9]).tolist() == [0, 1]
     assert MIX.resized(6).devices == {"fast": "0-3", "slow": "4-5"}
-    with pytest.raises(UsageError, match="of which kind more than 10"):
+    with pytest.raises(UsageError, match="the kind of more than 10"):
         MIX.resized(12)
     assert System.from_dict(MIX.to_dict()) == MIX
 
@@ -113,7 +113,7 @@ def test_a_file_with_kinds_of_the_catalogue_and_of_its_own(tmp_path):
         ("{h100: 7-0}", "ends before it begins"),
         ("{h100: rack 0}", "no level `rack`"),
         ("{h1000: 0-7}", "m.yaml: devices: unknown device `h1000`"),
-        ("{}", "there is no kind of device"),
+        ("{}", "no kind of device is given"),
     ],
 )
 def test_mixes_that_cannot_be(tmp_path, devices, said):

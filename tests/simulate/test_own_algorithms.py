@@ -97,7 +97,7 @@ def test_one_for_each_size_of_group_and_the_rest_as_ever(network: str):
 
 def test_what_does_not_fit_is_refused():
     toy, plan = one_level("switch", 4), schedule(Collective.ALL_REDUCE, "ring", 3)
-    with pytest.raises(MismatchError, match="is for groups of 3, and those of the job have 4"):
+    with pytest.raises(MismatchError, match="is for groups of 3, but those of the job have 4"):
         simulate(sums(4), toy, collective={"all_reduce": plan})
     with pytest.raises(UsageError, match="all_gather: algorithm `ring` is one of all_reduce"):
         simulate(sums(4), toy, collective={"all_gather": plan})
@@ -118,7 +118,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         out, err = capsys.readouterr()
         if time_ns is None:
             assert code == 2
-            assert "names rank 1, which is not there" in err
+            assert "names rank 1, which does not exist" in err
         else:
             assert (code, json.loads(out)["makespan_ns"]) == (0, time_ns)
 
@@ -128,7 +128,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         ("<algo", "is not XML"),
         (msccl_ring(2).replace("allreduce", "allgather"), "is one of all_gather"),
-        (msccl_ring(3), "is for groups of 3, and those of the job have 2"),
+        (msccl_ring(3), "is for groups of 3, but those of the job have 2"),
         (None, "no such file"),
     ],
 )

@@ -235,10 +235,13 @@ def test_sharing_never_ends_a_single_chain_sooner(rng: random.Random):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"share": {"sm": {"gpu": Draw()}}}, "no such class `gpu`"),
+        ({"share": {"sm": {"gpu": Draw()}}}, "unknown class `gpu`"),
         ({"share": {"sm": {"communication": Draw(chunk_ns=1)}}}, "yield at once"),
-        ({"share": {"sm": {"compute": Draw()}}, "overlap": Overlap(compute=1.1)}, "replace overlap"),
-        ({"share": {"sm": {"compute": Draw(), "communication": Draw(priority=1)}}, "network": "flow"}, "do not stop"),
+        ({"share": {"sm": {"compute": Draw()}}, "overlap": Overlap(compute=1.1)}, "cannot be combined with overlap"),
+        (
+            {"share": {"sm": {"compute": Draw(), "communication": Draw(priority=1)}}, "network": "flow"},
+            "cannot be paused",
+        ),
     ],
 )
 def test_bad_shares_are_refused(options: dict[str, Any], message: str):

@@ -261,7 +261,7 @@ def test_slow_ranks_and_links():
     ns = times(job)[1][1] - 60
     assert times(job, 1, slow_ranks={1: 2.0})[0] == (0, 120)
     assert times(job, slow_links={(1, 0): 3.0})[1] == (10, 60 + 3 * ns)
-    with pytest.raises(ClusterError, match="between ranks 0 and 1 has failed, and group `g` needs it"):
+    with pytest.raises(ClusterError, match="between ranks 0 and 1 has failed, but group `g` needs it"):
         simulate(job, ONE, slow_links={(0, 1): math.inf})
     with pytest.raises(ClusterError, match="a message needs it"):
         simulate(message(), ONE, slow_links={(0, 1): math.inf})
@@ -324,7 +324,7 @@ def test_fold_is_refused_where_ranks_are_not_alike():
     job = job_of("job", [ring(r, duration_ns=10 + r) for r in range(4)], GROUPS)
     with pytest.raises(UsageError, match="no two of them run the same program"):
         simulate(job, ONE, fold=True)
-    with pytest.raises(UsageError, match="with jitter no two ranks are alike"):
+    with pytest.raises(UsageError, match="with jitter no two ranks are equivalent"):
         simulate(job, ONE, fold=True, jitter={"compute": 0.1})
 
 
@@ -344,7 +344,7 @@ def test_two_orders_on_two_groups_are_a_deadlock_that_is_explained():
     text = str(caught.value)
     assert "2 ranks never complete" in text
     assert (
-        "rank 0: node 10 (all_reduce `sum`), the 1st of group `g`, waits for rank 1, which has not come to it" in text
+        "rank 0: node 10 (all_reduce `sum`), the 1st of group `g`, waits for rank 1, which has not reached it" in text
     )
     assert "cycle: rank 0 at node 10 waits for rank 1 at node 10 waits for rank 0 at node 10" in text
     assert caught.value.exit_code == 1
@@ -381,7 +381,7 @@ def test_two_rendezvous_that_cross():
         builders.append(b)
     job = job_of("cross", builders)
     assert simulate(job, ONE).makespan_ns > 0
-    with pytest.raises(DeadlockError, match="waits to be received by rank 1, which has not come to node 1"):
+    with pytest.raises(DeadlockError, match="waits to be received by rank 1, which has not reached node 1"):
         simulate(job, ONE, eager_bytes=0)
 
 
@@ -417,11 +417,11 @@ def outside() -> Job:
 
 
 REFUSED: list[tuple[Any, dict[str, Any], type[EtudeError], str]] = [
-    (lambda: pair(), {"policy": "random"}, UsageError, "policy: no such choice `random`"),
-    (lambda: pair(), {"speed": 1}, UsageError, "no such option: speed"),
+    (lambda: pair(), {"policy": "random"}, UsageError, "policy: unknown value `random`"),
+    (lambda: pair(), {"speed": 1}, UsageError, "unknown option: speed"),
     (lambda: pair(), {"collective": {"all_reduce": "magic"}}, UsageError, "all_reduce has no algorithm `magic`"),
     (lambda: pair(), {"collective": {"sum": "ring"}}, TraceError, "unknown collective `sum`"),
-    (lambda: pair(), {"jitter": {"gpu": 0.1}}, UsageError, "no such class `gpu`"),
+    (lambda: pair(), {"jitter": {"gpu": 0.1}}, UsageError, "unknown class `gpu`"),
     (lambda: pair(), {"slow_ranks": {9: 2.0}}, UsageError, "rank 9 is not in the job"),
     (lambda: pair(), {"slow_ranks": {0: -1.0}}, UsageError, "not a factor"),
     (lambda: pair(), {"slow_links": {(0, 9): 2.0}}, UsageError, "rank 9 is outside the world"),
@@ -429,9 +429,9 @@ REFUSED: list[tuple[Any, dict[str, Any], type[EtudeError], str]] = [
     (lambda: mixed(Collective.ALL_GATHER), {}, MismatchError, "the 1st collective of group `g`"),
     (lambda: mixed(Collective.NONE), {"fold": False}, EtudeError, ""),
     (outside, {}, TraceError, "member 5, outside the world of 2"),
-    (lambda: job_of("many", [TraceBuilder() for _ in range(9)]), {}, UsageError, "no place for rank 8"),
+    (lambda: job_of("many", [TraceBuilder() for _ in range(9)]), {}, UsageError, "no device for rank 8"),
     (lambda: alone(comp(-5)), {}, TraceError, "a duration of -5 ns is not valid"),
-    (lambda: alone((Kind.SEND, {"in_bytes": 4})), {}, TraceError, "names no peer"),
+    (lambda: alone((Kind.SEND, {"in_bytes": 4})), {}, TraceError, "neither a peer"),
 ]
 
 

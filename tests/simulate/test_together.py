@@ -147,7 +147,7 @@ def test_a_rank_that_starts_late_is_one_with_work_before(network: Network):
 def test_closed_forms_share_nothing_and_say_so():
     found = simulate_jobs([all_reduces(), all_reduces()], SHARED, at_ns=[0, 5], places=[[0, 2], [1, 3]])
     assert found.job_table()["slowdown"].to_pylist() == [1.0, 1.0]
-    assert any("closed forms know no links" in note for note in found.run.notes)
+    assert any("closed forms do not model links" in note for note in found.run.notes)
 
 
 def test_the_joined_job_is_sound_and_says_who_is_who():

@@ -107,7 +107,7 @@ def test_a_packed_file_must_be_unpacked_first(tmp_path: Path):
     path = write(tmp_path / "w.0.et", s.node(1, type=4))
     packed = tmp_path / "p.0.et.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(UsageError, match=r"p\.0\.et\.gz: the file is packed.*\nhint: unpack it first"):
+    with pytest.raises(UsageError, match=r"p\.0\.et\.gz: the file is compressed.*\nhint: decompress it first"):
         open_feeder(packed)
 
 

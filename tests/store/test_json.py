@@ -149,7 +149,7 @@ BAD = [
     ('{"nodes": [{"id": "x"}]}', r"at `\$.nodes\[0\].id`"),
     ('{"nodes": [{"id": -1}]}', r"at `\$.nodes\[0\].id`: -1 does not fit"),
     ('{"nodes": [{"id": "18446744073709551616"}]}', r"does not fit 64 bits"),
-    ('{"nodes": [{"type": "NO_NODE"}]}', r"at `\$.nodes\[0\].type`: no such type `NO_NODE`"),
+    ('{"nodes": [{"type": "NO_NODE"}]}', r"at `\$.nodes\[0\].type`: unknown type `NO_NODE`"),
     ('{"nodes": [{}, {"colour": 1}]}', r"at `\$.nodes\[1\]`: Object contains unknown field `colour`"),
     ('{"nodes": [{"_unknown": "!"}]}', r"at `\$.nodes\[0\]._unknown`: not base64"),
     ('{"nodes": [{}, {"_unknown": "/w=="}]}', r"at `\$.nodes\[1\]`"),

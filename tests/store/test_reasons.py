@@ -157,7 +157,7 @@ def test_a_generated_job_is_the_same_in_every_store(tmp_path: Path, capsys) -> N
     for to in ("et", "json"):
         capsys.readouterr()
         assert main(["convert", str(a), str(b), "--to", to, "--force"]) == 0
-        assert f"not written, because {to} cannot represent it: where it came from (model, schedule, tool)" in (
+        assert f"not written, because {to} cannot represent it: its provenance (model, schedule, tool)" in (
             capsys.readouterr().err
         )
         assert main(["diff", str(a), str(b)]) == 0
@@ -168,10 +168,10 @@ def test_what_only_parquet_holds_is_told(tmp_path: Path) -> None:
     assert chakra.left_behind(with_timing(tiny_job())) == [
         "that its times are simulated",
         "how the clocks of its ranks differ",
-        "ends of nodes that are not start + duration",
+        "ends of nodes that differ from start + duration",
     ]
     chakra.write_job(tiny_job(), tmp_path)
     assert chakra.left_behind(chakra.read_job(tmp_path)) == []
     assert chakra.left_behind(etude.open(Path(etude.__file__).parent / "sample")) == [
-        "where it came from (device, threads)"
+        "its provenance (device, threads)"
     ]

@@ -67,7 +67,7 @@ def test_a_job_is_sent_to_a_process_and_one_that_dies_is_replaced(tmp_path: Path
 def test_a_function_that_cannot_be_sent_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot be sent to other processes"):
         evaluate(GRID, lambda a, b: a * b, workers=2)
-    with pytest.raises(UsageError, match="a command shares nothing"):
+    with pytest.raises(UsageError, match="`shared` does not apply to commands"):
         evaluate(GRID, "systems --json", {"x": "1"}, shared={"job": 1})
 
 

@@ -160,4 +160,4 @@ def test_ranks_of_a_recording_are_read_there(
     assert main(["breakdown", "run", "--ray", "local"]) == 2
     assert "gpt.rank1.kineto.json" in capsys.readouterr().err
     assert main(["breakdown", str(sample / "gpt.rank0.kineto.json.gz"), "--ray", "local"]) == 2
-    assert "hint: no --ray" in capsys.readouterr().err
+    assert "hint: leave out --ray" in capsys.readouterr().err

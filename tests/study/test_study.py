@@ -179,7 +179,7 @@ def test_neutral_switches_variants_off_and_quick_replaces_keys() -> None:
     off = Study(spec_of(given, "t", "t", Path("/nowhere"), neutral=True)).outcome(execute=Toy())
     assert {row["verdict"] for row in off.rows} == {"equal"}
     assert spec_of(given, "t", "t", Path("/nowhere"), quick=True).space.axes == {"work": [10]}
-    with pytest.raises(UsageError, match="does not say how"):
+    with pytest.raises(UsageError, match="does not define how"):
         spec_of(TOY, "t", "t", Path("/nowhere"), neutral=True)
 
 

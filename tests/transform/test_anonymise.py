@@ -130,12 +130,12 @@ def test_sizes_and_times_can_be_rounded(per_octave: int):
         assert rounded[known] == pytest.approx(exact[known], rel=0.5 / per_octave)
     assert trace.out_bytes[1] == 4 * trace.in_bytes[1]  # as the ranks of the group say
     assert {row["what"]: row["count"] for row in hidden.rows()}["sizes and times"] == 6
-    assert kept(AnonymiseOptions(per_octave=8))[1]["became"] == "kept, 8 to an octave"
+    assert kept(AnonymiseOptions(per_octave=8))[1]["became"] == "kept, 8 values per octave"
 
 
 def test_a_rounded_copy_has_no_start_times_that_would_tell():
     assert anonymise(secret_job(), AnonymiseOptions(per_octave=8))[0].timing is None
-    with pytest.raises(UsageError, match="an octave"):
+    with pytest.raises(UsageError, match="per octave"):
         AnonymiseOptions(per_octave=5000)
 
 

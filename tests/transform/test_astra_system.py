@@ -123,9 +123,9 @@ def test_each_connection_is_there_once(name: str) -> None:
     ("system", "ranks", "said"),
     [
         (one_level("mesh", 4), 4, "is a line"),
-        (one_level("switch", 4).replace(placement=(1, 0, 2, 3)), 4, "rank r sits on device r"),
+        (one_level("switch", 4).replace(placement=(1, 0, 2, 3)), 4, "rank r is on device r"),
         (one_level("switch", 4), 1, "one rank has no network"),
-        (two_levels(4, 2), 6, "not a whole number of units"),
+        (two_levels(4, 2), 6, "not a multiple of"),
         (
             one_level("switch", 4).replace(devices={"a": "0-1", "b": "2-3"}, kinds={"a": DEVICE, "b": DEVICE}), 4,
             "several kinds of devices",

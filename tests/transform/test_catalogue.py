@@ -128,7 +128,7 @@ def test_fuse_that_finds_no_chain_lists_those_that_there_are():
     assert len(etude.edit(job, "fuse chain=elementwise,norm").trace(0)) < len(job.trace(0))
     alone = job_with(build_trace(elementwise("aten::mm", "aten::silu"), data=(np.array([0, 0, 1]), np.array([0]))))
     (note,) = apply_edits(alone, ["fuse"]).notes
-    assert "nor is there one of other operators" in note
+    assert "and there is no chain of other operators" in note
 
 
 def test_fused_operators_are_launched_once():

@@ -158,9 +158,9 @@ def test_a_batch_is_there_for_all_at_once():
     ("edit", "told"),
     [
         ("data", "sample"),
-        ("data sample=1MB tier=disk", "how fast `disk` is read is not known"),
+        ("data sample=1MB tier=disk", "the read rate of `disk` is not known"),
         ("data sample=1MB ratio=0", "out of range"),
-        ("data sample=1MB queue=0", "not a whole number from 1 on"),
+        ("data sample=1MB queue=0", "not a whole number of at least 1"),
         ("data sample=1MB read=1GB/s visible=all", "1 of 2 ranks read samples"),
         ("data sample=1MB make=1GB/s", "no producer"),
         ("data sample=1MB commits=adaptive", "no producer"),

@@ -53,7 +53,7 @@ def test_a_mistake_writes_nothing(job: Path, tmp_path: Path, capsys: pytest.Capt
     out = tmp_path / "nothing"
     assert main(["edit", str(job), "-o", str(out), "compress ratio=2", "speed by=2 kind=collective"]) == 2
     assert not out.exists()
-    assert "no time that could change" in capsys.readouterr().err
+    assert "no time to change" in capsys.readouterr().err
 
 
 def test_a_page_of_before_and_after(job: Path, tmp_path: Path):
@@ -72,5 +72,5 @@ def test_edits_lie_in_a_file(job: Path, tmp_path: Path, capsys: pytest.CaptureFi
     wrong.write_text("# one\nspeed bye=2\n")
     capsys.readouterr()
     assert main(["edit", str(job), "--no-write", f"@{wrong}"]) == 2
-    assert "wrong.txt:2: edit `speed`: no such key `bye`" in capsys.readouterr().err
+    assert "wrong.txt:2: edit `speed`: unknown key `bye`" in capsys.readouterr().err
     assert main(["edit", str(job), "--no-write", f"@{tmp_path / 'nothing'}"]) == 2

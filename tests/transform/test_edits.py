@@ -217,9 +217,9 @@ def test_edits_are_applied_in_order_and_said():
 @pytest.mark.parametrize(
     ("text", "problem", "hint"),
     [
-        ("compres ratio=2", "no such edit `compres`", "did you mean `compress`?"),
+        ("compres ratio=2", "unknown edit `compres`", "did you mean `compress`?"),
         ("", "an edit is empty", "known: speed"),
-        ("speed by=2 rank=3", "no such key `rank`", "did you mean `ranks`?"),
+        ("speed by=2 rank=3", "unknown key `rank`", "did you mean `ranks`?"),
         ("speed", "`by` is not given", "factor on the speed"),
         ("speed by", "`by` is not KEY=VALUE", "keys: by"),
         ("speed by=2 by=3", "`by` is given twice", ""),
@@ -227,11 +227,11 @@ def test_edits_are_applied_in_order_and_said():
         ("speed by=nan", "by: nan is out of range", "above 0"),
         ("speed by=fast", "by: `fast` is not a number", ""),
         ("compress ratio=2 encode=3GBs", "encode: unknown unit `GBs`", "50GB/s"),
-        ("compress ratio=qk:2", "ratio: no such class of tensors `qk`", "weights"),
+        ("compress ratio=qk:2", "ratio: unknown class of tensors `qk`", "weights"),
         ("compress ratio=kv:2,kv:3", "ratio: `kv` is given twice", ""),
         ("rounds k=5000", "k: a node would have 5,000 rounds", "at most 1,024"),
-        ("compress ratio=2 where=beside", "where: no such choice `beside`", "auto, around, inside"),
-        ("compress ratio=2 kind=dance", "kind: no such kind `dance`", "collective"),
+        ("compress ratio=2 where=beside", "where: unknown value `beside`", "auto, around, inside"),
+        ("compress ratio=2 kind=dance", "unknown kind `dance`", "collective"),
         ("compress ratio=2 collective=dance", "collective: unknown collective `dance`", "all_reduce"),
         ("compress ratio=2 bytes=5MB..1MB", "bytes: `5MB..1MB` is empty", "1MB..64MB"),
         ("speed by=2 ranks=x", "ranks: `x` is not a number", "0-3,7"),
@@ -250,7 +250,7 @@ def test_what_is_not_known_is_refused_with_a_way_out(text: str, problem: str, hi
     [
         ("compress ratio=1e-12 overhead=1e12", "larger than any trace can hold"),
         ("speed by=1e-12", "larger than any trace can hold"),
-        ("merge s=2 kind=message", "messages are of none"),
+        ("merge s=2 kind=message", "messages have none"),
     ],
 )
 def test_what_no_trace_can_hold_is_refused(text: str, problem: str):

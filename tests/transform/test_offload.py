@@ -108,11 +108,11 @@ def test_state_of_the_optimizer_is_written_back():
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        ("what=weights", "how fast `host` is read is not known"),
-        ("what=gold rate=1GB/s", "no such choice `gold`"),
+        ("what=weights", "the read rate of `host` is not known"),
+        ("what=gold rate=1GB/s", "unknown value `gold`"),
         ("what=kv rate=1GB/s", "has no cache of keys and values"),
         ("what=weights rate=1GB/s policy=lru", "policy=lru needs a room"),
-        ("what=weights rate=1GB/s room=1GB", "a room goes with a policy"),
+        ("what=weights rate=1GB/s room=1GB", "room needs a policy"),
         ("what=weights rate=1GB/s part=2", "part=2 of the bytes"),
         ("what=weights rate=1GB/s policy=lru room=30kB", "an item of 32.8 kB does not fit a room of 30 kB"),
     ],
@@ -417,7 +417,7 @@ def test_ranks_of_a_host_share_its_rates():
 
 
 def test_ranks_of_a_host_must_fit_it_together():
-    with pytest.raises(UsageError, match=r"2 ranks \(0 to 1\) take 1,010 B, and `host` has 1,000 B for each node"):
+    with pytest.raises(UsageError, match=r"2 ranks \(0 to 1\) take 1,010 B, but `host` has 1,000 B for each node"):
         ends("offload what=weights size=101B")
     assert ends("offload what=weights size=101B", per="rank")  # 505 B
     assert ends("offload what=weights size=101B ranks=0,2")

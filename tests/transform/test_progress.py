@@ -79,10 +79,10 @@ def test_a_host_that_is_the_device_drives_on_its_own_thread():
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        ("on=nic cost=1us", "no such choice `nic`"),
+        ("on=nic cost=1us", "unknown value `nic`"),
         ("on=dpu", "cost"),
         ("on=dpu cost=1us traffic=0.5", "out of range"),
-        ("on=dpu cost=1us traffic=2", "whose rate is not known"),
+        ("on=dpu cost=1us traffic=2", "needs the rate of the memory"),
         ("on=dpu cost=-1us", "-1us"),
     ],
 )

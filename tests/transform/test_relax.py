@@ -144,7 +144,7 @@ def test_an_agreement_is_written_and_read_back(tmp_path):
 
 def test_ranks_of_different_programs_do_not_agree():
     agreed = etude.edit(two_that_share_two_passes(late=(0, 1), extra=True), "relax agree=tp")
-    with pytest.raises(MismatchError, match="rank 1 is to take the order of rank 0, and runs another program"):
+    with pytest.raises(MismatchError, match="rank 1 must follow the order of rank 0, but runs another program"):
         etude.simulate(agreed, TWO, policy="hint")
 
 

@@ -64,8 +64,8 @@ def test_a_sum_of_all_ranks_beside_groups_is_done_in_two_parts() -> None:
     [
         (job_of([[0, 3], [1, 2]]), "neither neighbours nor across"),
         (job_of(compute_ns=None), "has no time"),
-        (micro("ring", MicroOptions(ranks=4, sizes=(64,))), "no place in SimAI's text|the same program"),
-        (micro("broadcast", MicroOptions(ranks=4, sizes=(64,))), "broadcast has no place"),
+        (micro("ring", MicroOptions(ranks=4, sizes=(64,))), "cannot be written in SimAI's text|the same program"),
+        (micro("broadcast", MicroOptions(ranks=4, sizes=(64,))), "broadcast cannot be written"),
     ],
     ids=["groups", "times", "messages", "broadcast"],
 )

@@ -103,7 +103,7 @@ def timeline(
 
     place = Path(out)
     if not place.name.endswith(ENDINGS):
-        raise UsageError(f"a timeline is not written as `{place.suffix}`", where=str(out), hint=", ".join(ENDINGS))
+        raise UsageError(f"a timeline cannot be written as `{place.suffix}`", where=str(out), hint=", ".join(ENDINGS))
     run = replace(run, timing=replace(run.timing, clock_offset_ns=offsets(run), aligned=True))
     with writing(place, force=force) as file:
         waited = critical_path(run) if critical and run.timing.span() is not None else None

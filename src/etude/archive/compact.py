@@ -93,7 +93,7 @@ def _pieces(path: Path, table: str) -> Iterator[pa.Table]:
     try:
         with parquet.ParquetFile(path) as file:
             if file.schema_arrow.names != schema.names:
-                raise FormatError("has other columns than this version of Etude writes", path=path)
+                raise FormatError("has different columns than this version of Etude writes", path=path)
             for group in range(file.num_row_groups):
                 yield file.read_row_group(group).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as problem:

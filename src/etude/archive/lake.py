@@ -85,7 +85,7 @@ class Lake:
     def _check(self) -> None:
         missing = [name for name in TABLES if not (self.folder / name / f"{EMPTY}.parquet").is_file()]
         if missing:
-            raise UsageError("is not an archive", where=str(self.folder), hint="`etude archive add RUN` makes one")
+            raise UsageError("is not an archive", where=str(self.folder), hint="`etude archive add RUN` creates one")
 
     def _prepare(self) -> None:
         """Makes an empty archive of a folder that is new, empty or an archive; anything else is left alone."""
@@ -95,7 +95,7 @@ class Lake:
             strange = sorted({e.name for e in os.scandir(self.folder)} - {*TABLES, WRITING})
             if strange:
                 raise UsageError(
-                    f"holds `{strange[0]}`, and is not an archive", where=str(self.folder), hint="give a new folder"
+                    f"contains `{strange[0]}`, and is not an archive", where=str(self.folder), hint="give a new folder"
                 )
         for name, schema in TABLES.items():
             (self.folder / name).mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,7 @@ def _runs_in(pack: Path) -> frozenset[str]:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError) as problem:
-        raise FormatError(f"not a pack of runs: {str(problem).splitlines()[0]}", path=pack) from None
+        raise FormatError(f"is not a pack of runs: {str(problem).splitlines()[0]}", path=pack) from None
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def locked(folder: Path, *, alone: bool) -> Iterator[None]:
         except OSError:
             if alone:
                 raise UsageError(
-                    "files cannot be locked here, and others may be adding runs",
-                    where=str(folder), hint="compact it where it lies on a local disk",
+                    "files cannot be locked here, and other processes may be adding runs",
+                    where=str(folder), hint="compact it on the machine with the local disk",
                 ) from None  # fmt: skip
         yield

@@ -145,7 +145,7 @@ def _check_durations(duration_ns: I64, ranks: _Ranks) -> None:
     at = int(first_negative(duration_ns))
     if at >= 0:
         rank = int(np.searchsorted(ranks.start, at, side="right")) - 1
-        raise TraceError(f"a node takes {duration_ns[at]} ns", where=f"rank {ranks.job.ranks[rank]}")
+        raise TraceError(f"a node has a duration of {duration_ns[at]} ns", where=f"rank {ranks.job.ranks[rank]}")
 
 
 def _edges(ranks: _Ranks) -> tuple[I64, NDArray[np.int32]]:

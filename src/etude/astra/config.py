@@ -131,11 +131,11 @@ def _load(path: Path_, parse: Any) -> dict[Any, Any]:
     try:
         value = parse(text)
     except (ValueError, yaml.YAMLError) as error:
-        raise ClusterError(f"not readable: {str(error).splitlines()[0]}", where=fspath(path)) from None
+        raise ClusterError(f"cannot be read: {str(error).splitlines()[0]}", where=fspath(path)) from None
     except RecursionError:
         raise ClusterError("nested too deeply", where=fspath(path)) from None
     if not isinstance(value, dict):
-        raise ClusterError("the file must hold a mapping", where=fspath(path))
+        raise ClusterError("the file must contain a mapping", where=fspath(path))
     return value
 
 
@@ -189,7 +189,7 @@ def read_network(path: Path_) -> NetworkConfig:
             raise ClusterError(f"unknown topology {name!r}", where=fspath(path), hint=f"known: {', '.join(TOPOLOGIES)}")
     for n in lists["npus_count"]:
         if isinstance(n, bool) or not isinstance(n, int) or n < 2:
-            raise ClusterError(f"`npus_count` must hold whole numbers above 1, not {n!r}", where=fspath(path))
+            raise ClusterError(f"`npus_count` must contain whole numbers above 1, not {n!r}", where=fspath(path))
     return NetworkConfig(
         topology=tuple(lists["topology"]),
         npus_count=tuple(lists["npus_count"]),

@@ -29,7 +29,7 @@ def _collective_wait(w: RankedNodes, node: int, rank: int, start_ns: I64) -> str
     members = list(range(w.num_ranks)) if group == WORLD else [int(r) for r in w.groups[group]]
     name = "all ranks" if group == WORLD else f"group {w.group_ids[group]}"
     if len(members) == 1:
-        return f"a collective of {name}, which has one member: ASTRA-sim never ends it"
+        return f"a collective of {name}, which has one member: ASTRA-sim never completes it"
     mine = len(_started(w, node, rank, start_ns))
     joined = {r: _started(w, node, r, start_ns) for r in members}
     late = [r for r in members if len(joined[r]) < mine]
@@ -43,7 +43,7 @@ def _collective_wait(w: RankedNodes, node: int, rank: int, start_ns: I64) -> str
             c.comm_bytes[node],
         ):
             return f"{wait}rank {other} with {_named(w, theirs)}, it with {_named(w, node)}"
-    return f"{wait}with other stream numbers, or with an algorithm that cannot end for this number of ranks"
+    return f"{wait}with other stream numbers, or with an algorithm that cannot complete for this number of ranks"
 
 
 def _started(w: RankedNodes, node: int, rank: int, start_ns: I64) -> I64:
@@ -74,7 +74,7 @@ def _message_cause(w: RankedNodes, node: int, rank: int, peer: int) -> str:
     near = sends[c.tag[sends] == c.tag[node]] if (c.tag[sends] == c.tag[node]).any() else sends
     if len(near):
         return f", which sends tag {c.tag[near[0]]}, {c.comm_bytes[near[0]]} bytes"
-    return ", which sends it nothing"
+    return ", which sends nothing to it"
 
 
 def _waits(w: RankedNodes, program: state.AstraProgram) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _waits(w: RankedNodes, program: state.AstraProgram) -> Iterator[str]:
     for rank in np.flatnonzero(program.lines["count"].sum(axis=1)).tolist():
         if rank not in stuck_ranks:
             yield (
-                f"rank {rank}: nodes are ready behind one that took no time (INVALID or of tensor_size 0), but "
+                f"rank {rank}: nodes are ready after one that took no time (INVALID or of tensor_size 0), but "
                 "ASTRA-sim looks for ready nodes only when something finishes"
             )
 
@@ -120,7 +120,7 @@ def _way_out(w: RankedNodes, program: state.AstraProgram, options: AstraOptions)
     running = np.flatnonzero((nodes["start_ns"] != UNKNOWN) & (nodes["end_ns"] == UNKNOWN))
     waiting = np.unique(c.group[running[c.kind[running] == COLL]])
     if any(len(w.groups[g]) == 1 for g in waiting.tolist() if g >= 0):
-        return "one rank alone has nobody to exchange with: leave collectives of a group of one out of the trace"
+        return "a single rank has no peer: leave collectives of a group of one out of the trace"
     if WORLD in waiting and (c.group[c.kind == COLL] != WORLD).any():
         return (
             "collectives of a group advance the counter by which collectives of all ranks are matched: "
@@ -139,7 +139,7 @@ def quirks(
     if ignored:
         yield f"keys that ASTRA-sim ignores: {', '.join(ignored)}"
     if dropped:
-        yield f"{dropped} nodes never ran, being in or behind a dependency cycle; ASTRA-sim drops them without a word"
+        yield f"{dropped} nodes never ran, being in or after a dependency cycle; ASTRA-sim drops them silently"
     yield from _workload_quirks(w, network, system, survey)
     if not system.is_replay_only and survey[tables.TYPE_COUNT : tables.TYPE_SMALLEST].any():
         yield from _collective_quirks(network, system, options, survey)
@@ -176,9 +176,9 @@ def _collective_quirks(
     network: NetworkConfig, system: SystemConfig, options: AstraOptions, survey: I64
 ) -> Iterator[str]:
     if options.backend == "aware" and (system.custom or system.custom_nodes):
-        yield "custom collectives: ASTRA-sim starts free nodes in the order of a hash table, here it is file order"
+        yield "custom collectives: ASTRA-sim starts free nodes in the order of a hash table, here in file order"
     if not system.has_policy:
-        yield "`scheduling-policy` is missing: ASTRA-sim reads memory that was never set"
+        yield "`scheduling-policy` is missing: ASTRA-sim reads uninitialised memory"
     if system.local_mem_gbyte_per_s is None:
         yield "`local-mem-bw` is missing: reductions cost nothing"
     if options.backend == "unaware" and system.active_chunks > 1:
@@ -195,7 +195,7 @@ def _collective_quirks(
         if kind != state.ALL_REDUCE and any(a.name == "doubleBinaryTree" for a in listed):
             yield f"doubleBinaryTree runs an all-reduce instead of an {name}"
         if kind == state.ALL_REDUCE and dims > 1 and system.optimization is None:
-            yield "`collective-optimization` is missing: ASTRA-sim reads memory that was never set; baseline is taken"
+            yield "`collective-optimization` is missing: ASTRA-sim reads uninitialised memory; baseline is used"
         smallest = int(survey[tables.TYPE_SMALLEST + kind])
         if kind != state.ALL_GATHER and system.splits and smallest // system.splits < network.num_npus:
-            yield f"a small {name} is blown up to `preferred-dataset-splits` times the number of NPUs"
+            yield f"a small {name} is increased to `preferred-dataset-splits` times the number of NPUs"

@@ -103,7 +103,7 @@ def prepare(
 def _check_options(network: NetworkConfig, options: AstraOptions) -> None:
     npus = network.num_npus
     if npus > MAX_NPUS:
-        raise ClusterError(f"{npus} NPUs; the simulator takes up to {MAX_NPUS}")
+        raise ClusterError(f"{npus} NPUs; the simulator supports up to {MAX_NPUS}")
     if options.backend not in ("unaware", "aware"):
         raise ClusterError(f"unknown backend `{options.backend}`", hint="known: unaware, aware")
     if options.num_queues_per_dim < 1:
@@ -111,7 +111,7 @@ def _check_options(network: NetworkConfig, options: AstraOptions) -> None:
     if not 0 <= options.injection_scale < 1e9:
         raise ClusterError(f"the injection scale must be 0 or more, not {options.injection_scale:g}")
     if options.backend == "aware" and len(network.topology) > 1:
-        raise AstraAbort("the congestion-aware backend takes a network of one dimension only")
+        raise AstraAbort("the congestion-aware backend supports only one network dimension")
     if options.backend == "aware" and network.topology[0] == "Ring" and npus == 2:
         raise AstraAbort("the congestion-aware backend aborts on a Ring of two NPUs", hint="use FullyConnected")
 

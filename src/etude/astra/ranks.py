@@ -21,7 +21,7 @@ def on_network(job: Job, num_npus: int, is_one_for_all: bool) -> Job:
     if len(present) < num_npus or is_absent.any():
         missing = int(np.argmax(is_absent)) if is_absent.any() else len(present)
         problem = f"the network has {num_npus:,} NPUs, but there is no trace of rank {missing}"
-        raise AstraAbort(problem, where=f"ranks {ranges(job.ranks)}", hint="ASTRA-sim wants a file per NPU")
+        raise AstraAbort(problem, where=f"ranks {ranges(job.ranks)}", hint="ASTRA-sim needs a file per NPU")
     return job if len(job) == num_npus else _first(job, num_npus)
 
 
@@ -71,8 +71,8 @@ def groups_of(job: Job) -> dict[int, tuple[int, ...]]:
             continue
         if known.setdefault(name, members.tolist()) != members.tolist():
             raise AstraAbort(
-                f"group `{name}` has other members on other ranks",
+                f"group `{name}` has different members on other ranks",
                 where=job.name,
-                hint="ASTRA-sim knows a group by its number alone",
+                hint="ASTRA-sim identifies a group by its number alone",
             )
     return check_groups(known, job.name)

@@ -31,8 +31,8 @@ PROBLEM: Final = {
     int(state.EVENT_AT_ZERO): "an event falls on tick 0, on which ASTRA-sim aborts",
     int(state.EMPTY_MESSAGE): "a message of 0 bytes, on which ASTRA-sim aborts",
     int(state.BAD_PEER): "a message to the sender itself or to a rank that does not exist",
-    int(state.TREE_BROKEN): "doubleBinaryTree crashes in a group, or where the number of NPUs is no power of two",
-    int(state.ENDLESS_CHUNKS): "an all-gather of fewer bytes than `preferred-dataset-splits` never ends",
+    int(state.TREE_BROKEN): "doubleBinaryTree crashes in a group, or where the number of NPUs is not a power of two",
+    int(state.ENDLESS_CHUNKS): "an all-gather of fewer bytes than `preferred-dataset-splits` never completes",
     int(state.OVERLONG): "a message of 2 GiB or more, whose size overflows with the rendezvous protocol, never arrives",
 }
 

@@ -58,7 +58,7 @@ class LaunchedProgram:
 
 def _begin(about: dict[str, Any]) -> str:
     numbers = about["steps"]["numbers"]
-    return f"from step {numbers[0]} on" if numbers else "all that it ran, without steps"
+    return f"from step {numbers[0]} on" if numbers else "everything, without steps"
 
 
 def launch(
@@ -69,7 +69,7 @@ def launch(
     if not command:
         raise UsageError("no command to run", hint="etude collect -o run/ -- python train.py")
     if shutil.which(command[0]) is None:
-        raise UsageError("no such command", where=command[0])
+        raise UsageError("command not found", where=command[0])
     # No rank has been started yet, so whatever is there is of an earlier run: a world of 0.
     layout.make_room(place, 0, 0, force=options.force)
     layout.clear_recordings(place)

@@ -64,7 +64,7 @@ def make_room(folder: Path, rank: int, world_size: int, *, force: bool) -> None:
                if world_size == 0 or (r is not None and (r == rank or r >= world_size))]  # fmt: skip
     if earlier and not force:
         raise UsageError(
-            f"holds a run already (`{earlier[0].name}`)", where=str(folder), hint="another folder, or force=True"
+            f"already contains a run (`{earlier[0].name}`)", where=str(folder), hint="use another folder, or force=True"
         )
     for path in earlier:
         path.unlink(missing_ok=True)

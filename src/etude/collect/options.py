@@ -41,15 +41,18 @@ class CollectOptions:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 1:
-            raise UsageError(f"{self.steps} steps cannot be recorded", hint="steps is 1 or more; leave it out for all")
+            raise UsageError(
+                f"{self.steps} is not a valid number of steps",
+                hint="use steps of at least 1; leave it out to record all",
+            )
         if self.warmup < 0:
-            raise UsageError(f"a warm-up of {self.warmup} steps cannot be")
+            raise UsageError(f"{self.warmup} is not a valid number of warm-up steps")
         if not re.fullmatch(r"[\w][\w.-]*", self.name):
-            raise UsageError(f"`{self.name}` cannot start the name of a file", hint="letters, digits, _ - and .")
+            raise UsageError(f"`{self.name}` is not a valid start of a file name", hint="letters, digits, _ - and .")
         try:
             json.dumps(dict(self.plan))
         except (TypeError, ValueError) as problem:
-            raise UsageError(f"the plan does not go into JSON: {problem}") from None
+            raise UsageError(f"the plan cannot be written as JSON: {problem}") from None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "CollectOptions":

@@ -297,14 +297,14 @@ class Recorder:
 
     def _missing(self) -> str:
         asked, warmup = self.options.steps, self.options.warmup
-        why = ": the program runs a profiler of its own" if self._gave_way else ""
+        why = ": the program runs its own profiler" if self._gave_way else ""
         if not self.counted_by:
-            return f"not all of it was recorded{why}" if why else ""
+            return f"it was recorded only in part{why}" if why else ""
         if self.steps_seen < warmup or (asked is None and self.steps_recorded == 0):
             return f"ended after {self.steps_seen} steps, the warm-up is {warmup}{why}"
         if asked is not None and self.steps_recorded < asked:
             return f"ended after {self.steps_recorded} of {asked} steps{why}"
-        return f"not all of it was recorded{why}" if why and asked is None else ""
+        return f"it was recorded only in part{why}" if why and asked is None else ""
 
     def _settle_name(self) -> None:
         """Of several processes that say they are one rank, the first is; one that torch.distributed says so of comes

@@ -48,12 +48,12 @@ class Recording:
 
     def __enter__(self) -> "Recording":
         if self._recorder is not None:
-            raise UsageError("this recording has been used", hint="call `trace` again")
+            raise UsageError("this recording was already used", hint="call `trace` again")
         torch = features.torch()
         self._turns = Turns(torch)
         try:
             if self._turns.taken:
-                raise UsageError("a profiler is running already", where="collect", hint="only one can run at a time")
+                raise UsageError("a profiler is already running", where="collect", hint="only one can run at a time")
             self._recorder = self._begun(torch, self._turns)
         except BaseException:
             self._stop_watching()

@@ -50,7 +50,7 @@ class Menu:
         found = [(name, tuple(map(open_kernel, alternatives(name)))) for name in names]
         twice = [c for c, count in Counter(parts[0].op_class for _, parts in found).items() if count > 1]
         if twice and not auto:
-            raise UsageError(f"several kernels are given for each {twice[0]}", hint="with `auto` the fastest is taken")
+            raise UsageError(f"several kernels are given for each {twice[0]}", hint="with `auto` the fastest is used")
         if units and not all(units.split("+")):
             raise UsageError(f"`{units}` does not name units", hint="auto, cpu, cpu+sme")
         free = frozenset(parts[0].op_class for name, parts in found if auto or len(parts) > 1)

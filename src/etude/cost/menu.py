@@ -88,7 +88,7 @@ def open_kernel(name: str) -> Kernel:
     if found := re.fullmatch(r"product:array:(\d+),(\d+),(\d+)", name):
         tile = (int(found[1]), int(found[2]), int(found[3]))
         if min(tile) < 1:
-            raise UsageError(f"kernel `{name}`: a tile without elements")
+            raise UsageError(f"kernel `{name}`: a tile has no elements")
         return Kernel(name, is_product, lambda _, ops: array_need(ops, tile))
     if name.split()[:1] == ["attention:sparse"]:
         heads, centroid = _sparse_of(name)
@@ -108,7 +108,7 @@ def product_need(device: Device, m: int, n: int, k: int, kernel: str = PLAIN) ->
         return ops, Need(ops.flops.astype(np.float64), ops.size_bytes.astype(np.float64))
     found = open_kernel(kernel)
     if not found.takes(ops)[0]:
-        raise UsageError(f"kernel `{kernel}` is not one of a product", hint=f"for example {EXAMPLES}")
+        raise UsageError(f"kernel `{kernel}` is not for products", hint=f"for example {EXAMPLES}")
     return ops, found.need(device, ops)
 
 
@@ -241,7 +241,7 @@ def _quantised_of(name: str, found: re.Match[str]) -> Quantised:
         raise UsageError(f"kernel `{name}`: groups from 1 on", hint="g128, grow, or g128:1,row:3")
     if found[5] and (activation != 16 or weight > 8):
         raise UsageError(
-            f"kernel `{name}`: weights of up to 8 bits are unpacked apart, for activations of 16",
+            f"kernel `{name}`: separate unpacking needs weights of up to 8 bits and activations of 16",
             hint="product:w4a16:g128:apart",
         )
     whole = sum(count for _, count in groups)
@@ -260,9 +260,9 @@ def _fewer_products_of(name: str) -> FewerProducts:
         raise UsageError(f"unknown kernel `{name}`", hint=f"{STRASSEN}, {FEWER}")
     a, b, c, products = map(int, found.groups())
     if not 0 < products <= a * b * c:
-        raise UsageError(f"kernel `{name}`: more products than the plain {a * b * c}, or none")
+        raise UsageError(f"kernel `{name}`: more products than the {a * b * c} of the plain product, or none")
     if not 1 <= levels <= _DEEPEST or not 0 <= fused <= 1:
-        raise UsageError(f"kernel `{name}`: levels from 1 to {_DEEPEST}, a fused part from 0 to 1")
+        raise UsageError(f"kernel `{name}`: levels from 1 to {_DEEPEST}, a fused fraction from 0 to 1")
     return FewerProducts(a, b, c, products, levels, fused)
 
 
@@ -279,7 +279,8 @@ def _sparse_of(name: str) -> tuple[list[tuple[int, float, float]], float]:
     centroid = {"free": 0.0, **DTYPE_BYTES}.get(given["centroid"])
     if centroid is None or not 0 <= keep <= 1 or any(block < 1 or not count > 0 for block, count in blocks):
         raise UsageError(
-            f"kernel `{name}`: a kept part outside 0 to 1, a block or a number of heads below 1, or an unknown type",
+            f"kernel `{name}`: a kept fraction outside 0 to 1, a block or a number of heads below 1, or an unknown "
+            "type",
             hint=f"centroid: free, {', '.join(DTYPE_BYTES)}",
         )
     heads = sum(count for _, count in blocks)

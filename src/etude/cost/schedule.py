@@ -78,7 +78,7 @@ class Schedule:
         if len(self.src) and max(self.src.max(), self.dst.max()) >= self.members + self.helpers:
             raise ClusterError(f"{self.algorithm}: a transfer's member is outside its {self.members}")
         if len(self.dep) and not 0 <= self.dep.min() <= self.dep.max() < len(self.src):
-            raise ClusterError(f"{self.algorithm}: a transfer waits for one that is not there")
+            raise ClusterError(f"{self.algorithm}: a transfer waits for one that does not exist")
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, np.ndarray):
@@ -190,7 +190,7 @@ def chunked(one: Schedule, chunks: int, window: int = 2) -> Schedule:
     instead of sharing every link at once.
     """
     if chunks < 1 or window < 1:
-        raise ClusterError(f"{one.algorithm}: {chunks} chunks, window {window}", hint="both are at least 1")
+        raise ClusterError(f"{one.algorithm}: {chunks} chunks, window {window}", hint="both must be at least 1")
     if chunks == 1 or one.fixed_bytes is not None:
         return one
     size = len(one)

@@ -203,7 +203,7 @@ def from_job(job: Job, collective: Collective = Collective.NONE) -> Schedule:
                 slot = trace.dst[row] if kind == Kind.SEND else trace.src[row]
                 peer = int(peers[slot]) if slot >= 0 else -1
                 if peer not in member:
-                    raise MismatchError(f"node {row} names rank {peer}, which is not there", where=f"rank {rank}")
+                    raise MismatchError(f"node {row} names rank {peer}, which does not exist", where=f"rank {rank}")
                 ends = (rank, peer) if kind == Kind.SEND else (peer, rank)
                 way = (*ends, int(trace.tag[row] + (job.tag_base[i] if trace.tag[row] >= 0 else 0)))
                 if kind == Kind.RECV:

@@ -42,11 +42,11 @@ class SaveTier:
     name: str = figure("text", "local, peer, remote, or a tier of the system")
     every_ns: float = figure("time", "time between saves; 0: given by `steps`, or searched for", 0.0, zero=True)
     steps: int = figure("count", "steps between saves", 0, zero=True)
-    share: float = figure("fraction", "part of the state that changes from save to save (differential)", 1.0)
-    background: bool = figure("flag", "steps go on while it is written", False)
-    rate_bytes_per_s: float = figure("bandwidth", "written by a node", 0.0, zero=True)
-    read_bytes_per_s: float = figure("bandwidth", "read by a node; default: as written", 0.0, zero=True)
-    total_bytes_per_s: float = figure("bandwidth", "all nodes together; 0: no limit", 0.0, zero=True)
+    share: float = figure("fraction", "fraction of the state that changes between saves (differential)", 1.0)
+    background: bool = figure("flag", "steps continue while it is written", False)
+    rate_bytes_per_s: float = figure("bandwidth", "write rate of a node", 0.0, zero=True)
+    read_bytes_per_s: float = figure("bandwidth", "read rate of a node; default: the write rate", 0.0, zero=True)
+    total_bytes_per_s: float = figure("bandwidth", "rate of all nodes together; 0: no limit", 0.0, zero=True)
     snapshot_bytes_per_s: float = figure(
         "bandwidth", "rate of a node's copy into its host, before a background save", 2e11
     )
@@ -54,14 +54,14 @@ class SaveTier:
     slots: int = figure("count", "concurrent requests of a node that storage accepts; 0: no limit", 0, zero=True)
     request_bytes: float = figure("bytes", "of one such request", float(1 << 20))
     response_ns: float = figure("time", "of one such request", 50e6)
-    contend: float = figure("number", "time of a step during a background save over the usual one", 1.0)
+    contend: float = figure("number", "slowdown of a step during a background save", 1.0)
     survives: str = figure("text", "the largest fault it survives: process, node, group, all", "all")
 
     def __post_init__(self) -> None:
         if self.survives not in SEVERITY:
             raise ClusterError(f"survives `{self.survives}`", hint=f"known: {', '.join(SEVERITY)}")
         if self.contend < 1:
-            raise ClusterError(f"contend {self.contend:g}: steps beside a save are not faster", hint="contend=1.02")
+            raise ClusterError(f"contend {self.contend:g}: steps during a save cannot be faster", hint="contend=1.02")
 
     @property
     def outlives(self) -> int:
@@ -123,7 +123,9 @@ def parse_checkpoints(text: str, system_tiers: tuple[Any, ...] = ()) -> tuple[Sa
     if len({tier.name for tier in found}) < len(found):
         raise UsageError("--checkpoint: two tiers have the same name")
     if sum(not tier.every_ns and not tier.steps for tier in found) > 1:
-        raise UsageError("--checkpoint: the interval of one tier can be looked for", hint="remote:auto, local:5min")
+        raise UsageError(
+            "--checkpoint: only the interval of one tier can be searched for", hint="remote:auto, local:5min"
+        )
     return found
 
 
@@ -157,7 +159,7 @@ def _tier(text: str, known: dict[str, Any]) -> SaveTier:
                 if given["every"] <= 0:
                     raise UsageError(f"--checkpoint: every {word}", hint=hint)
     if not timed:
-        raise UsageError(f"--checkpoint: how often to `{name}`?", hint=hint)
+        raise UsageError(f"--checkpoint: no interval is given for `{name}`", hint=hint)
     if isinstance(given.get("rate"), str):
         parse_bandwidth(given["rate"])
     return read(SaveTier, given, where)

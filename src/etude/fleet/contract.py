@@ -13,7 +13,7 @@ def contract(
     duration_s: float, useful_s: float, jobs: Sequence[Mapping[str, Any]], *, lost: Mapping[str, float] | None = None,
     tokens: float | None = None, interruptions: int = 0, energy_j: float | None = None, cost: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Times of the devices in the mean. What is not in `lost` is `idle`; `tokens`: that were made, where there are
+    """Times of the devices on average. What is not in `lost` is `idle`; `tokens`: that were made, where there are
     any."""
     given = dict.fromkeys(LOST, 0.0) | dict(lost or {})
     given["idle"] = max(duration_s - useful_s - sum(given.values()) + given["idle"], 0.0)

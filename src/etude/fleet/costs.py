@@ -349,7 +349,7 @@ def check_shape(costs: Costs, shape: str) -> None:
     """Refuses a way to go on that no degraded state of the plan can run."""
     if shape in (SHRINK, REDISTRIBUTE) and costs.healthy.gpus < 2 * costs.replica_gpus:
         raise UsageError(
-            f"--recover {shape}: the plan has one replica of {costs.replica_gpus:,} GPUs, and none is left without it",
+            f"--recover {shape}: the plan has one replica of {costs.replica_gpus:,} GPUs, so none is left without it",
             hint="--recover restart, or a plan with more data-parallel replicas",
         )
     if shape == REPLAN and costs.nodes > 1 and not costs.runs_on(costs.nodes - 1):
@@ -360,5 +360,5 @@ def check_shape(costs: Costs, shape: str) -> None:
         )
     if shape == REPLAN and costs.nodes == 1:
         raise UsageError(
-            f"--recover {shape}: the plan has one node, and none is left without it", hint="--recover restart"
+            f"--recover {shape}: the plan has one node, so none is left without it", hint="--recover restart"
         )

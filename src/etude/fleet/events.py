@@ -63,7 +63,7 @@ def _drawn(kind: Kind, number: int, nodes: int, gpus_per_node: int, horizon_ns: 
     if kind.mtbf_ns:
         expected = units_of(kind, nodes * gpus_per_node, nodes) / kind.mtbf_ns * horizon_ns
         if expected > MOST:
-            raise UsageError(f"fault `{kind.name}`: {expected:,.0f} events are too many", hint="a longer mtbf")
+            raise UsageError(f"fault `{kind.name}`: {expected:,.0f} events are too many", hint="use a longer mtbf")
         times = np.sort(rng.random(rng.poisson(expected)) * horizon_ns)
     else:
         times = kind.at_ns + kind.every_ns * np.arange(kind.times, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Faults: what breaks, how often, what goes with it, and for how long.
+"""Faults: what fails, how often, what fails with it, and for how long.
 
     open_faults("llama3")                                            # a published mix
     open_faults("my_faults.yaml")                                    # kinds of your own
@@ -76,28 +76,29 @@ class Kind:
     effect: Effect = figure("choice", "stop, slow, preempt, storage", Effect.STOP, of=Effect)
     mtbf_ns: float = figure("time", "mean time between faults of one unit", 0.0, zero=True)
     per: Per = figure("choice", "the unit: gpu, node, group, job; default: as the scope", Per.NONE, of=Per)
-    seen: int = figure("count", "times in the mix's `observed`, instead of mtbf", 0, zero=True)
-    at_ns: float = figure("time", "the first, where faults come at fixed times", 0.0, zero=True)
-    every_ns: float = figure("time", "time from one of these to the next", 0.0, zero=True)
-    times: int = figure("count", "number of these", 1)
-    nodes: int = figure("count", "nodes side by side that go down; default: 1, a rack 4, a switch 32", 0, zero=True)
+    seen: int = figure("count", "number of faults in the mix's `observed`, instead of mtbf", 0, zero=True)
+    at_ns: float = figure("time", "time of the first fault, if faults occur at fixed times", 0.0, zero=True)
+    every_ns: float = figure("time", "time between these faults", 0.0, zero=True)
+    times: int = figure("count", "number of these faults", 1)
+    nodes: int = figure("count", "neighbouring nodes that go down; default: 1, a rack 4, a switch 32", 0, zero=True)
     detect_ns: float | None = figure("time", "time until it is detected; default: --detect", None, zero=True)
     repair_ns: float = figure("time", "mean time until the node is back", 4.0 * HOUR_NS, zero=True)
     repair_spread: str = figure("text", "distribution of the repair time: fixed, or exponential", "fixed")
-    factor: float = figure("number", "time of a slow step over the usual one", 1.0)
+    factor: float = figure("number", "slowdown of a step", 1.0)
     duration_ns: float = figure("time", "duration of slow, preempt, storage", 0.0, zero=True)
     notice_ns: float = figure("time", "notice before a preemption", 0.0, zero=True)
-    skew: float = figure("number", "hazard of the k-th worst node ~ k^-skew; 0: all alike", 0.0, zero=True)
+    skew: float = figure("number", "hazard of the k-th worst node ~ k^-skew; 0: all equal", 0.0, zero=True)
 
     def __post_init__(self) -> None:
         if not self.scope or not self.effect:
             raise ClusterError(f"fault `{self.name}`: scope or effect is missing")
         if (self.mtbf_ns > 0) + (self.seen > 0) + (self.every_ns > 0 or self.at_ns > 0) != 1:
             raise ClusterError(
-                f"fault `{self.name}`: how often? one of mtbf, seen, and at or every", hint="mtbf=2000h, or at=50s"
+                f"fault `{self.name}`: no frequency is given: one of mtbf, seen, and at or every is needed",
+                hint="mtbf=2000h, or at=50s",
             )
         if self.effect != Effect.STOP and not self.duration_ns:
-            raise ClusterError(f"fault `{self.name}`: `{self.effect}` for how long?", hint="duration=30min")
+            raise ClusterError(f"fault `{self.name}`: `{self.effect}` needs a duration", hint="duration=30min")
         if self.effect == Effect.SLOW and self.factor <= 1:
             raise ClusterError(f"fault `{self.name}`: a factor of {self.factor:g} is not slower", hint="factor=1.5")
         if self.repair_spread not in ("fixed", "exponential"):
@@ -126,13 +127,13 @@ class Faults:
 
     name: str = figure("text", "name of the mix", "faults")
     doc: str = figure("text", "description", "")
-    source: Mapping[str, str] = figure("texts", "source of the figures", {})
+    source: Mapping[str, str] = figure("texts", "source of the values", {})
     observed: Observed | None = figure("one", "the system and time that `seen` was counted on", None, of=Observed)
-    kinds: tuple[Kind, ...] = figure("list", "what breaks", (), of=Kind)
+    kinds: tuple[Kind, ...] = figure("list", "kinds of faults", (), of=Kind)
 
     def __post_init__(self) -> None:
         if self.observed is None and any(kind.seen for kind in self.kinds):
-            raise ClusterError("`seen` on how many GPUs?", hint="observed: {gpus: 16384, time: 54d}")
+            raise ClusterError("`seen` needs the observed GPUs", hint="observed: {gpus: 16384, time: 54d}")
 
     def worked_out(self) -> Faults:
         """The same with rates of a GPU in the place of counts."""
@@ -174,7 +175,9 @@ def open_faults(text: str) -> Faults:
             return read(Faults, {"name": Path(text).stem} | read_mapping(text), text).worked_out()
         if ":" not in text:
             known = ", ".join(known_mixes())
-            raise UsageError(f"--faults: no mix and no file `{text}`", hint=f"known: {known}; node:mtbf=2000h; FILE")
+            raise UsageError(
+                f"--faults: there is no mix or file `{text}`", hint=f"known: {known}; node:mtbf=2000h; FILE"
+            )
         return Faults(name="given", kinds=tuple(_kind(part) for part in text.split(";") if part.strip()))
     except ClusterError as problem:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None

@@ -56,8 +56,8 @@ def read_fleet(path: str | PathLike[str]) -> FleetFolder:
         record = msgspec.json.decode((place / RECORD).read_bytes())
         kind = record.pop("format", None) if isinstance(record, dict) else None
         if kind != FORMAT:
-            raise FormatError("not a fleet run that this version knows", path=place / RECORD)
+            raise FormatError("is not a fleet run that this version knows", path=place / RECORD)
         tables = {str(name): pq.read_table(place / f"{name}.parquet") for name in record.pop("tables")}
     except (OSError, KeyError, TypeError, msgspec.DecodeError, pa.ArrowException) as problem:
-        raise FormatError(f"not a fleet run: {str(problem).splitlines()[0]}", path=path) from None
+        raise FormatError(f"is not a fleet run: {str(problem).splitlines()[0]}", path=path) from None
     return FleetFolder(record, tables)

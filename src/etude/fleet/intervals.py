@@ -47,7 +47,7 @@ def best_interval(
     tier, nodes = tiers[open_tier], costs.nodes
     if math.isinf(mtbf_ns):
         raise UsageError(
-            f"--checkpoint: an interval for `{tier.name}` is looked for, and no fault has a rate", hint="remote:1h"
+            f"--checkpoint: an interval for `{tier.name}` is searched for, but no fault has a rate", hint="remote:1h"
         )
     save_ns = tier.stall_ns(costs.state_bytes, nodes)
     young = young_ns(save_ns, mtbf_ns)

@@ -510,7 +510,7 @@ def run_job(
         raise UsageError("a step takes no time")
     nodes = costs.nodes + (spares or 0)
     if len(events) and int((events.node + events.nodes).max()) > nodes:
-        raise UsageError(f"an event strikes a node beyond the {nodes}")
+        raise UsageError(f"an event hits a node beyond the {nodes}")
     account = Account(costs.healthy, costs.idle_w)
     copies = Copies(tiers, costs.healthy.step_ns)
     up, used = np.ones(nodes, bool), np.zeros(nodes, bool)
@@ -527,11 +527,12 @@ def run_job(
 def _left_out(excluded: tuple[int, ...], nodes: int, costs: Costs, spares: int | None) -> list[int]:
     beyond = [node for node in excluded if not 0 <= node < nodes]
     if beyond:
-        raise UsageError(f"node {beyond[0]} is excluded, and there are {nodes}", hint="nodes count from 0")
+        raise UsageError(f"node {beyond[0]} is excluded, but there are only {nodes} nodes", hint="nodes count from 0")
     found = sorted(set(excluded))
     if nodes - len(found) < costs.nodes:
         raise UsageError(
-            f"{len(found)} nodes are excluded, and {spares or 0} stand by: {nodes - len(found)} are left for a plan of "
+            f"{len(found)} nodes are excluded, and there are {spares or 0} spares: {nodes - len(found)} are left for "
+            "a plan of "
             f"{costs.nodes}",
             hint=f"--spares {len(found)}",
         )

@@ -45,11 +45,13 @@ def fault_in_step(
 ) -> Middle:
     """`replicas` whole replicas, the last ones, stop at `at_ns`."""
     if recover not in (RESTART, SHRINK, REDISTRIBUTE):
-        raise UsageError(f"one step with one fault: not with `{recover}`", hint="restart, shrink or redistribute")
+        raise UsageError(
+            f"one step with one fault is not possible with `{recover}`", hint="restart, shrink or redistribute"
+        )
     if plan.cp > 1 or plan.ep > 1 or plan.zero:
-        raise UsageError("one step with one fault: replicas have to be whole", hint="--cp 1 --ep 1 --zero 0")
+        raise UsageError("one step with one fault: replicas must be whole", hint="--cp 1 --ep 1 --zero 0")
     if not 0 < replicas < plan.dp:
-        raise UsageError(f"{replicas} of {plan.dp} replicas stop, and at least one has to be left")
+        raise UsageError(f"{replicas} of {plan.dp} replicas stop, and at least one must be left")
     size, detect_ns = plan.tp * plan.cp * plan.pp, int(recovery.detect_ns)
     job, machine = generate(model, plan).job, system.for_ranks(plan.gpus)
     struck = tuple(int(r) for r in job.ranks if _replica(job, int(r)) >= plan.dp - replicas)

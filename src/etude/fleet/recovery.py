@@ -74,7 +74,7 @@ def policy_of(text: str) -> Policy:
 
         return function_of(text)
     if text not in POLICIES:
-        raise UsageError(f"--recover: no policy `{text}`", hint=f"known: {', '.join(POLICIES)}, FILE.py:name")
+        raise UsageError(f"--recover: unknown policy `{text}`", hint=f"known: {', '.join(POLICIES)}, FILE.py:name")
     return POLICIES[text]
 
 
@@ -89,7 +89,7 @@ def asked(policy: Policy, view: View) -> str:
         raise UsageError("the recovery policy does nothing after a fault, so the run never continues", hint="restart")
     if view.lost and answer == WAIT and view.nodes_up >= view.nodes_needed:
         raise UsageError(
-            "the recovery policy waits though all nodes are up, so the run never continues", hint="restart"
+            "the recovery policy waits although all nodes are up, so the run never continues", hint="restart"
         )
     return answer
 
@@ -98,11 +98,11 @@ def asked(policy: Policy, view: View) -> str:
 class Recovery:
     """Times of transitions, and what nodes there are beside the job's. The times are assumptions: say yours."""
 
-    detect_ns: float = figure("time", "time until a fault is detected, unless its kind says", 60e9, zero=True)
+    detect_ns: float = figure("time", "time until a fault is detected, unless given by its kind", 60e9, zero=True)
     restart_ns: float = figure("time", "time to restart all processes, before the state is loaded", 300e9, zero=True)
-    regroup_ns: float = figure("time", "time to form groups again while processes live", 30e9, zero=True)
+    regroup_ns: float = figure("time", "time to form groups again while processes keep running", 30e9, zero=True)
     spares: str = figure("text", "number of spare nodes; default: always enough", "")
-    reintegrate: bool = figure("flag", "nodes that come back are taken in at the next step", True)
+    reintegrate: bool = figure("flag", "repaired nodes rejoin at the next step", True)
     eject: bool = figure("flag", "slow nodes are left out once they are detected", False)
 
     def __post_init__(self) -> None:

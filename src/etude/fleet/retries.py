@@ -30,10 +30,10 @@ class Stage:
     """Tries of one kind."""
 
     name: str = figure("text", "name")
-    p: float = figure("fraction", "chance that a try succeeds")
-    every_ns: float = figure("time", "time from one try to the next")
-    tries: int = figure("count", "at most; 0: until one succeeds", 0, zero=True)
-    first_ns: float | None = figure("time", "time until the first try; default: `every`", None, zero=True)
+    p: float = figure("fraction", "probability that an attempt succeeds")
+    every_ns: float = figure("time", "time between attempts")
+    tries: int = figure("count", "largest number of attempts; 0: until one succeeds", 0, zero=True)
+    first_ns: float | None = figure("time", "time until the first attempt; default: `every`", None, zero=True)
 
     @property
     def until_first_ns(self) -> float:
@@ -75,7 +75,7 @@ def parse_retries(text: str) -> tuple[Stage, ...]:
         raise UsageError("--retry: two stages have the same name", hint=HINT)
     endless = [stage.name for stage in found[:-1] if not stage.tries]
     if endless:
-        raise UsageError(f"--retry: nothing comes after `{endless[0]}`, which has no end", hint="tries=6")
+        raise UsageError(f"--retry: no stage can follow `{endless[0]}`, which has no limit", hint="tries=6")
     return found
 
 

@@ -63,7 +63,9 @@ def simulate_fleet(
     recovery = recovery or Recovery()
     stages = parse_retries(retry)
     if stages and recover != RESTART:
-        raise UsageError(f"--retry is of restarts, and the job recovers by `{recover}`", hint="--recover restart")
+        raise UsageError(
+            f"--retry applies only to restarts, but the job recovers by `{recover}`", hint="--recover restart"
+        )
     policy = policy_of(recover)
     if recover in SHAPES:
         check_shape(costs, recover)

@@ -62,7 +62,7 @@ def memory_over_time(found: Generated | ServedJob) -> pa.Table:
 
 def check_name(path: Path) -> None:
     if path.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"a table is not written as `{path.suffix}`", where=path.name, hint="known: .csv, .parquet")
+        raise UsageError(f"a table cannot be written as `{path.suffix}`", where=path.name, hint="known: .csv, .parquet")
 
 
 def write(table: pa.Table, path: Path) -> None:

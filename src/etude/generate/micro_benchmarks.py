@@ -50,9 +50,9 @@ class MicroOptions:
         if not 1 <= self.ranks <= MAX_WORLD:
             raise UsageError(f"{self.ranks:,} ranks", hint=f"1 to {MAX_WORLD:,}")
         if not self.sizes or min(self.sizes) < 1:
-            raise UsageError("a size of 0 bytes moves nothing", hint="--bytes 64MB")
+            raise UsageError("a size of 0 bytes is not valid", hint="--bytes 64MB")
         if self.repeat < 1 or self.stride < 1 or self.group < 0 or self.compute_ns < 0:
-            raise UsageError("repeats and strides count from 1, groups and times from 0")
+            raise UsageError("repeats and strides must be at least 1, groups and times at least 0")
         if self.overlap and not self.compute_ns:
             raise UsageError("nothing to overlap with", hint="--compute 1ms gives each communication a compute node")
         if self.group and self.ranks % (self.group * self.stride):
@@ -71,16 +71,18 @@ def micro(pattern: str, options: MicroOptions) -> Job:
         return _collective(Collective[name.upper()], options)
     if name not in PATTERNS or (colon and name != "shift"):
         known = ", ".join([*(c.name.lower() for c in COLLECTIVES), *PATTERNS])
-        raise UsageError(f"unknown pattern `{pattern}`", hint=f"known: {known}; `shift:4` sends 4 ranks on")
+        raise UsageError(
+            f"unknown pattern `{pattern}`", hint=f"known: {known}; `shift:4` sends to the rank 4 further on"
+        )
     if options.group:
-        raise UsageError("groups are for collectives", hint="leave out --group")
+        raise UsageError("groups apply only to collectives", hint="leave out --group")
     if options.ranks < 2:
-        raise UsageError(f"`{pattern}` needs two ranks at least")
+        raise UsageError(f"`{pattern}` needs at least two ranks")
     step = 1
     if colon:
         step = int(number) if number.isascii() and number.isdigit() and len(number) < 8 else 0
         if step % options.ranks == 0:
-            raise UsageError(f"`{pattern}`: a rank does not send to itself", hint="for example shift:4")
+            raise UsageError(f"`{pattern}`: a rank cannot send to itself", hint="for example shift:4")
     if name == "all_pairs" and options.ranks > MAX_ALL_PAIRS:
         raise UsageError(f"all_pairs on {options.ranks:,} ranks", hint=f"at most {MAX_ALL_PAIRS:,}")
     return job_of_roles(
@@ -154,7 +156,9 @@ def _program(options: MicroOptions, communicate: Communicate) -> Trace:
             after = [*compute, *after] if options.overlap else compute
         last = communicate(b, after, options.sizes[k % len(options.sizes)], k)
         if k == 0 and rounds * max(len(b), 0 if options.concurrent else len(last) ** 2) > MAX_EDGES:
-            raise UsageError(f"{rounds:,} rounds of {len(last):,} messages a rank are too many", hint="fewer --repeat")
+            raise UsageError(
+                f"{rounds:,} rounds of {len(last):,} messages per rank are too many", hint="use a smaller --repeat"
+            )
     return b.build()
 
 
@@ -229,7 +233,7 @@ def _bisection(options: MicroOptions, step: int) -> list[Role]:
 
 def _even(options: MicroOptions, name: str) -> NDArray[np.int64]:
     if options.ranks % 2:
-        raise UsageError(f"`{name}` pairs ranks, and {options.ranks} is odd")
+        raise UsageError(f"`{name}` pairs ranks, but {options.ranks} is odd")
     return np.arange(options.ranks)
 
 

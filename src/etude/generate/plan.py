@@ -113,7 +113,7 @@ class Plan:
     etude.generate("llama3-8b", etude.Plan(gpus=16, tp=2))
     """
 
-    gpus: int = figure("count", "ranks; default: the fewest that the axes fill", 0, zero=True)
+    gpus: int = figure("count", "number of ranks; default: the smallest number that fits the axes", 0, zero=True)
     tp: int = figure("count", "tensor parallel", 1)
     cp: int = figure("count", "context parallel", 1)
     pp: int = figure("count", "pipeline parallel", 1)
@@ -125,11 +125,11 @@ class Plan:
     )
     cp_map: ContextMap = figure(
         "choice",
-        "blocks of documents to context-parallel ranks, and keys to those alone that read them",
+        "assignment of blocks of documents to context-parallel ranks; keys are sent only to ranks that read them",
         ContextMap.NONE,
         of=ContextMap,
     )
-    block: int = figure("count", "tokens of a block of --cp-map; 0: 16 blocks a rank", 0, zero=True)
+    block: int = figure("count", "tokens of a block of --cp-map; 0: 16 blocks per rank", 0, zero=True)
     cp_shares: tuple[int, ...] = figure(
         "list",
         "tokens of each context-parallel rank, which add up to the sequence; with a map of runs, or ulysses",
@@ -139,54 +139,57 @@ class Plan:
     cp_heads: tuple[int, ...] = figure(
         "list", "attention heads of each context-parallel rank, which add up to all; with ulysses", (), of=int
     )
-    domain: str = figure("text", "rows x columns of context-parallel ranks that share a picture, `2x4`", "")
+    domain: str = figure("text", "rows x columns of context-parallel ranks that share an image, `2x4`", "")
     order: str = figure("text", "axes from the fastest to the slowest in the numbering of ranks", "tp-cp-dp-pp")
     schedule: str = figure("text", "schedule of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
     stages: tuple[int, ...] = figure("list", "layers of each pipeline stage (with chunks: in model order)", (), of=int)
     micro_batch: int = figure("count", "samples of a micro-batch", 1)
     global_batch: int = figure(
         "count",
-        "samples of a step; default: a micro-batch for each rank that has its own data, 2 pp with a pipeline",
+        "samples per step; default: one micro-batch per data-parallel rank, 2 pp with a pipeline",
         0,
         zero=True,
     )
-    steps: int = figure("count", "steps in one job, one after another", 1)
+    steps: int = figure("count", "number of steps in the job", 1)
     seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
-    lengths: str = figure("text", "lengths of samples: 2048, or 512:0.5,4096:0.5, or a .csv; default: all of seq", "")
+    lengths: str = figure(
+        "text", "lengths of samples: 2048, or 512:0.5,4096:0.5, or a .csv file; default: all of length seq", ""
+    )
     batching: Batching = figure("choice", "how samples of --lengths are batched", Batching.FIXED, of=Batching)
     length_seed: int = figure("count", "seed of the drawn lengths", 0, zero=True)
-    budget: int = figure("count", "tokens of a micro-batch at most; 0: micro_batch x seq", 0, zero=True)
+    budget: int = figure("count", "largest number of tokens in a micro-batch; 0: micro_batch x seq", 0, zero=True)
     power: float = figure("number", "batching `compute`: samples x longest^power is bounded; 0: the model's work", 0.0,
                           zero=True)  # fmt: skip
-    memory_budget_bytes: int = figure("bytes", "memory of a rank that micro-batches may fill; 0: any", 0, zero=True)
-    window: int = figure("count", f"batching `online`: samples that wait; 0: {WAITING}", 0, zero=True)
-    samples: int = figure("count", "samples of an epoch, which has as many steps as they fill; 0: no end", 0, zero=True)
-    join: bool = figure("flag", "ranks without samples do empty steps until the epoch of all ranks is done", False)
-    zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
-    directives: str = figure(
-        "text", "rewrites of the step: a YAML file, or FILE.py:name; they say what copies share, not --zero", ""
+    memory_budget_bytes: int = figure(
+        "bytes", "memory of a rank that micro-batches may fill; 0: no limit", 0, zero=True
     )
+    window: int = figure("count", f"batching `online`: number of waiting samples; 0: {WAITING}", 0, zero=True)
+    samples: int = figure("count", "samples per epoch, which sets the number of steps; 0: no limit", 0, zero=True)
+    join: bool = figure("flag", "ranks without samples run empty steps until all ranks have finished the epoch", False)
+    zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
+    directives: str = figure("text", "rewrites of the step: a YAML file, or FILE.py:name; they replace --zero", "")
     dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
     reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
-    prefetch: int = figure("count", "blocks whose weights FSDP gathers ahead of the one at work", 1, zero=True)
-    bucket: int = figure("count", "parameters whose gradients are reduced at once", 40_000_000)
-    overlap_grads: bool = figure("flag", "gradients are reduced while the backward pass goes on", True)
-    overlap_params: bool = figure("flag", "updated weights are gathered while the forward pass goes on", True)
+    prefetch: int = figure("count", "number of blocks whose weights FSDP gathers ahead of use", 1, zero=True)
+    bucket: int = figure("count", "parameters whose gradients are reduced in one collective", 40_000_000)
+    overlap_grads: bool = figure("flag", "gradients are reduced during the backward pass", True)
+    overlap_params: bool = figure("flag", "updated weights are gathered during the forward pass", True)
     tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
     recompute: str = figure(
         "text",
-        "done twice: none, selective (attention), full (layers), parts (selective:attention,norm,activation,experts,"
-        "ffn,latent), or layers but for what is kept or not needed (full:needed,qkv,out,core,gate)",
+        "what is recomputed: none, selective (attention), full (layers), parts "
+        "(selective:attention,norm,activation,experts,"
+        "ffn,latent), or layers except what is kept or not needed (full:needed,qkv,out,core,gate)",
         "none",
     )
     unfused: str = figure(
         "text",
-        "done by plain tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
+        "computed by unfused tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
         "",
     )
     train: str = figure(
         "text",
-        "what is trained: all, forward (nothing, no backward pass), frozen (gradients go through alone), layers:24.., "
+        "what is trained: all, forward (nothing, no backward pass), frozen (gradients only pass through), layers:24.., "
         "lora:16",
         "all",
     )
@@ -199,32 +202,39 @@ class Plan:
     keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
     loss_dtype: str = figure("text", "data type of logits in the loss", "fp32")
     state_dtype: str = figure("text", "data type of the optimizer's moments", "fp32")
-    master: bool = figure("flag", "the optimizer keeps weights in fp32 too", True)
-    attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
+    master: bool = figure("flag", "the optimizer also keeps weights in fp32", True)
+    attention: Attention = figure(
+        "choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, of=Attention
+    )
     clip: bool = figure("flag", "gradients are clipped by their norm", True)
-    moe_skew: float = figure("number", "load of the fullest expert rank over the mean", 1.0)
+    moe_skew: float = figure("number", "load of the fullest expert rank relative to the mean", 1.0)
     moe_loads: str = figure(
         "text",
         "load of each expert: zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file; default: all have the same",
         "",
     )
     moe_seed: int = figure("count", "seed of the drawn loads", 0, zero=True)
-    dispatch: Dispatch = figure("choice", "data type of tokens on their way to experts", Dispatch.PRODUCTS, of=Dispatch)
+    dispatch: Dispatch = figure("choice", "data type of tokens sent to experts", Dispatch.PRODUCTS, of=Dispatch)
     ep_node: int = figure(
         "count",
-        "expert-parallel ranks of a node, to which a token goes once and is copied there; 0: every copy goes alone",
+        "expert-parallel ranks per node, to which a token is sent once and copied there; 0: every copy is sent",
         0,
         zero=True,
     )
-    moe_nodes: int = figure("count", "nodes that the experts of a token lie on at most (with ep_node)", 0, zero=True)
-    capacity: float = figure("number", "tokens that an expert takes at most over the mean; 0: all", 0.0, zero=True)
-    data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
-    checkpoint: bool = figure("flag", "the state is written out at the end", False)
+    moe_nodes: int = figure("count", "largest number of nodes with experts of one token (with ep_node)", 0, zero=True)
+    capacity: float = figure("number", "capacity of an expert relative to the mean; 0: no limit", 0.0, zero=True)
+    data_loading: bool = figure("flag", "the first stage loads the micro-batch", False)
+    checkpoint: bool = figure("flag", "the state is written at the end", False)
     host_bandwidth_bytes_per_s: float = figure(
-        "bandwidth", "bandwidth of a rank to the host's memory, from which `roundrobin` streams weights", 0.0, zero=True
+        "bandwidth",
+        "bandwidth between a rank and the host's memory, from which `roundrobin` streams weights",
+        0.0,
+        zero=True,
     )
     host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, zero=True)
-    graphs: bool = figure("flag", "the host issues graphs of all that routing does not size, at no time", False)
+    graphs: bool = figure(
+        "flag", "the host issues CUDA graphs of everything whose size does not depend on routing, at no cost", False
+    )
     step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True)
 
     def __post_init__(self) -> None:
@@ -234,7 +244,7 @@ class Plan:
         if not set(filter(None, self.unfused.split(","))) <= {"activation", "norm"}:
             raise ClusterError(f"unfused `{self.unfused}`", hint="activation, norm, or activation,norm")
         if trained.parse(self.train).rank and (self.tp_chunks > 1 or self.etp > 1):
-            raise ClusterError("adapters go with products in one piece", hint="no --tp-chunks, no --etp")
+            raise ClusterError("adapters need products in one piece", hint="leave out --tp-chunks and --etp")
         axes = self.order.split("-")
         if sorted(axes) != sorted(AXES):
             raise ClusterError(f"order `{self.order}` does not name each of {', '.join(AXES)} once", hint="tp-cp-dp-pp")
@@ -252,12 +262,14 @@ class Plan:
             )
         self._check_map()
         if self.domain and (self.lengths or self.cp_map != ContextMap.NONE):
-            raise ClusterError("a domain is of pictures, which have no lengths", hint="no --lengths and no --cp-map")
+            raise ClusterError(
+                "a domain applies only to images, which have no lengths", hint="leave out --lengths and --cp-map"
+            )
         if self.domain and self.domain_of[0] * self.domain_of[1] != self.cp:
-            raise ClusterError(f"a domain of {self.domain} ranks with cp {self.cp}",
+            raise ClusterError(f"a domain of {self.domain} ranks does not match cp {self.cp}",
                                hint=f"--cp {self.domain_of[0] * self.domain_of[1]}")  # fmt: skip
         if self.sp and self.tp == 1:
-            raise ClusterError("sequence parallelism goes with tensor parallelism", hint="--tp 2, or no --sp")
+            raise ClusterError("sequence parallelism needs tensor parallelism", hint="--tp 2, or no --sp")
         if not 0 <= self.zero <= 3:
             raise ClusterError(f"there is no ZeRO stage {self.zero}", hint="0 to 3")
         if self.dp_shard and self.replicas % self.dp_shard:
@@ -270,13 +282,13 @@ class Plan:
                 hint="an --ep that divides the group",
             )
         if self.optimizer == Optimizer.MUON and self.zero:
-            raise ClusterError("Muon works on whole matrices, and sharded ones are not built", hint="no --zero")
+            raise ClusterError("Muon needs whole matrices; sharded ones are not supported", hint="leave out --zero")
         if self.directives and self.optimizer != Optimizer.ADAMW:
-            raise ClusterError("directives go with AdamW", hint="no --optimizer with --directives")
+            raise ClusterError("directives need AdamW", hint="leave out --optimizer with --directives")
         if self.directives and self.zero:
-            raise ClusterError("directives say what copies share", hint="no --zero with --directives")
+            raise ClusterError("directives replace ZeRO stages", hint="leave out --zero with --directives")
         if self.dp_shard and self.zero < 1 and not self.directives:
-            raise ClusterError("dp_shard goes with sharding", hint="--zero 3")
+            raise ClusterError("dp_shard needs sharding", hint="--zero 3")
         step = self.dp * self.micro_batch
         if self.global_batch % step:
             raise ClusterError(
@@ -289,10 +301,12 @@ class Plan:
                 "times the mean"
             )
         if self.scaling != Scaling.DELAYED and self.precision != Precision.FP8:
-            raise ClusterError(f"scaling `{self.scaling}` is of 8-bit products", hint="--precision fp8")
+            raise ClusterError(f"scaling `{self.scaling}` applies only to 8-bit products", hint="--precision fp8")
         loads.check(self.moe_loads)
         if self.moe_loads and self.moe_skew != 1.0:
-            raise ClusterError("loads of experts say how full ranks are", hint="no --moe-skew, or no --moe-loads")
+            raise ClusterError(
+                "loads of experts already set how full ranks are", hint="leave out --moe-skew or --moe-loads"
+            )
         self._check_nodes()
         if self.capacity and self.capacity < 1.0:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
@@ -300,7 +314,7 @@ class Plan:
             raise ClusterError(f"batching `{self.batching}` needs lengths", hint="--lengths 512:0.5,4096:0.5")
         self._check_batching()
         if self.lengths and self.etp > 1 and (self.tp % self.etp or not self.order.startswith("tp")):
-            raise ClusterError("samples of different length need experts that are split within a copy", hint="--etp 1")
+            raise ClusterError("samples of different lengths need experts that are split within a copy", hint="--etp 1")
         for name in ("grad_dtype", "state_dtype", "loss_dtype"):
             if getattr(self, name) not in ("fp32", "bf16", "fp16"):
                 raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")
@@ -311,30 +325,32 @@ class Plan:
                 continue
             shares.check(name.replace("_", "-"), getattr(self, name), self.cp)
             if self.lengths or self.ep > 1:
-                raise ClusterError("unequal parts are of one sequence, and of no experts", hint="no --lengths, no --ep")
+                raise ClusterError(
+                    "unequal parts need sequences of one length, and no experts", hint="leave out --lengths and --ep"
+                )
         if self.cp_kind == ContextKind.ULYSSES:
             return
         if self.cp_heads:
-            raise ClusterError("heads of a rank are those that it attends with for all", hint="--cp-kind ulysses")
+            raise ClusterError("shares of heads need ulysses attention", hint="--cp-kind ulysses")
         if self.cp_shares and (self.cp_map not in (ContextMap.ZIGZAG, ContextMap.CONTIGUOUS) or self.micro_batch > 1):
-            raise ClusterError("unequal parts are runs of one sequence", hint="--cp-map zigzag --micro-batch 1")
+            raise ClusterError("unequal parts must be runs of one sequence", hint="--cp-map zigzag --micro-batch 1")
 
     def _check_map(self) -> None:
         self._check_shares()
         if self.cp_map == ContextMap.NONE:
             if self.block:
-                raise ClusterError("a block goes with a map", hint="--cp-map lpt, or no --block")
+                raise ClusterError("a block needs a map", hint="--cp-map lpt, or no --block")
             return
         if self.cp == 1:
-            raise ClusterError("a map is of context-parallel ranks", hint="--cp 2, or no --cp-map")
+            raise ClusterError("a map needs context-parallel ranks", hint="--cp 2, or no --cp-map")
         if self.cp_kind != ContextKind.RING or self.attention != Attention.FLASH:
-            raise ClusterError("a map has messages of its own", hint="no --cp-kind and no --attention unfused")
+            raise ClusterError("a map has its own messages", hint="leave out --cp-kind and --attention unfused")
         if self.lengths and self.batching not in (Batching.FIXED, Batching.PACKED):
-            raise ClusterError(f"a map of batching `{self.batching}`", hint="--batching packed or fixed")
+            raise ClusterError(f"a map does not support batching `{self.batching}`", hint="--batching packed or fixed")
         if "attention" in self.twice:
-            raise ClusterError("a map recomputes whole layers or none of attention", hint="--recompute full")
+            raise ClusterError("with a map, recompute whole layers or no attention", hint="--recompute full")
         if self.ep > 1 or self.samples:
-            raise ClusterError("a map gives ranks unequal tokens", hint="no --ep and no --samples")
+            raise ClusterError("a map gives ranks unequal tokens", hint="leave out --ep and --samples")
 
     def _check_batching(self) -> None:
         """Figures of a batching that is not chosen are refused: they would change nothing."""
@@ -349,30 +365,30 @@ class Plan:
             if getattr(self, name) and not (self.lengths and self.batching in batchings):
                 flag = name.removesuffix("_bytes").replace("_", "-")
                 raise ClusterError(
-                    f"{flag.replace('-', ' ')} goes with lengths and the batching {' or '.join(batchings)}",
+                    f"{flag.replace('-', ' ')} needs lengths and the batching {' or '.join(batchings)}",
                     hint=f"--lengths 512:0.5,4096:0.5 --batching {batchings[0]}, or no --{flag}",
                 )
         if self.join and not self.samples:
-            raise ClusterError("join goes with an epoch", hint="--samples 10000, or no --join")
+            raise ClusterError("join needs an epoch", hint="--samples 10000, or no --join")
         if self.samples and self.steps > 1:
             raise ClusterError(
-                "samples of an epoch say how many steps there are", hint="--steps or --samples, not both"
+                "the samples of an epoch already set the number of steps", hint="--steps or --samples, not both"
             )
 
     def _check_nodes(self) -> None:
         """Of tokens that go to each node once."""
         if self.moe_nodes and not self.ep_node:
-            raise ClusterError("moe_nodes: nodes of how many expert-parallel ranks?", hint="--ep-node 8")
+            raise ClusterError("moe_nodes needs the number of expert-parallel ranks per node", hint="--ep-node 8")
         if not self.ep_node:
             return
         if self.ep % self.ep_node:
-            raise ClusterError(f"{self.ep} expert-parallel ranks are not a multiple of {self.ep_node} in a node")
+            raise ClusterError(f"{self.ep} expert-parallel ranks are not a multiple of {self.ep_node} per node")
         if self.moe_nodes > self.ep // self.ep_node:
             raise ClusterError(f"moe_nodes {self.moe_nodes}: there are {self.ep // self.ep_node} nodes")
         if self.moe_skew != 1.0 or self.moe_loads:
             raise ClusterError(
-                "tokens that go to each node once need experts that are equally full",
-                hint="no --moe-skew and no --moe-loads",
+                "sending tokens to each node once needs equally loaded experts",
+                hint="leave out --moe-skew and --moe-loads",
             )
 
     @property
@@ -423,7 +439,7 @@ class Plan:
 
     @property
     def domain_of(self) -> tuple[int, int]:
-        """Rows and columns of ranks that share a picture."""
+        """Rows and columns of ranks that share an image."""
         return halo.parse(self.domain) if self.domain else (1, 1)
 
     @property

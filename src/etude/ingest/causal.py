@@ -79,7 +79,7 @@ def convert(
     activities = device_events(device, events)
     if not len(events) and not len(activities):
         raise TraceError(
-            "it holds no operator, call or device activity",
+            "it has no operator, call or device activity",
             where=device.json.path,
             hint="is it a trace of the profiler?",
         )
@@ -110,7 +110,7 @@ def _rank_of(device: DeviceTrace, rank: int | None) -> int:
         rank = recorded if type(recorded) is int and recorded >= 0 else 0
     if rank >= MAX_WORLD:
         hint = f"at most {MAX_WORLD:,} are read"
-        raise TraceError(f"says that it is rank {rank:,}", where=device.json.path, hint=hint)
+        raise TraceError(f"claims to be rank {rank:,}", where=device.json.path, hint=hint)
     return rank
 
 

@@ -72,8 +72,8 @@ def counted_ranges(device: DeviceTrace, found: CausalGraph) -> CountedRanges:
     if len(row) == 1:
         return CountedRanges(np.array([int(np.argmin(found.start_ns))]), names, values)
     what = (
-        f"{len(row):,} ranges of counters, {len(kernels):,} kernels and {len(launches):,} launches: nothing tells "
-        "which belong together, and the counters are left out"
+        f"{len(row):,} ranges of counters, {len(kernels):,} kernels and {len(launches):,} launches: they cannot "
+        "be matched, and the counters are left out"
     )
     return CountedRanges(row[:0], (), (), (what,))
 

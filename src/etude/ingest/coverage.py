@@ -49,7 +49,7 @@ def coverage(host: HostTrace | None, found: CausalGraph, host_row: I64) -> dict[
     )
     table = found.comms.table
     kinds = table.kind[found.row_of_comm >= 0]
-    unmatched += _reasons(("communication: nothing in the trace carried it out", len(table) - len(kinds)))
+    unmatched += _reasons(("communication: no kernel or message in the trace belongs to it", len(table) - len(kinds)))
     return {
         "device_ops": len(activities),
         "device_ops_linked": int(tied.sum()),

@@ -69,10 +69,10 @@ def _bad_times(device: DeviceTrace) -> Iterator[str]:
     wanted &= device.is_phase("X")
     start, duration = device.start_ns, device.duration_ns
     for problem, bad in (
-        ("start at no time that can be read: they are left out", start == UNKNOWN),
-        ("last no time that can be read: they are taken as instants", (start != UNKNOWN) & (duration == UNKNOWN)),
+        ("have an unreadable start time: they are left out", start == UNKNOWN),
+        ("have an unreadable duration: they count as instants", (start != UNKNOWN) & (duration == UNKNOWN)),
         (
-            "last less than no time: they are taken as instants",
+            "have a negative duration: they count as instants",
             (start != UNKNOWN) & (duration > UNKNOWN) & (duration < 0),
         ),
     ):
@@ -126,7 +126,7 @@ def _late_start(device: DeviceTrace, activity: Bool, calls: Bool) -> Iterator[Sa
     span = int((device.start_ns[rows] + device.duration_ns[rows]).max() - device.start_ns[call])
     if delay > max(LATE_NS, LATE * span):
         what = f"the device starts {delay / 1e6:,.0f} ms after its first launch"
-        yield f"{what}: what held it was not recorded, or the clocks of host and device differ", False
+        yield f"{what}: the cause was not recorded, or the clocks of host and device differ", False
 
 
 def _activities(device: DeviceTrace, activity: Bool, launched: I64) -> Iterator[Said]:
@@ -141,7 +141,7 @@ def _activities(device: DeviceTrace, activity: Bool, launched: I64) -> Iterator[
         yield f"{_counted(before)} {'was' if before == 1 else 'were'} launched before the recording began", True
     if len(lost) > before:
         what = f"{len(lost) - before:,} of {_counted(len(rows))} have no launch in the trace"
-        yield f"{what}: it was dropped, or made by what the profiler does not see", False
+        yield f"{what}: it was dropped, or launched by something the profiler does not see", False
 
 
 def _counted(count: int) -> str:

@@ -57,7 +57,7 @@ def read_job(path: Path, *, max_bytes: int | None = None, advance: Callable[[int
     for file in dumps_in(path):
         dump = read(file, max_bytes)
         if dump.rank in dumps:
-            raise UsageError(f"two dumps are of rank {dump.rank}", where=str(file), hint="one run at a time")
+            raise UsageError(f"two dumps belong to rank {dump.rank}", where=str(file), hint="give one run at a time")
         dumps[dump.rank] = dump
         advance(1)
     world = max(dump.world for dump in dumps.values())
@@ -139,7 +139,7 @@ class _Nodes:
         if self.untimed:
             yield Note(
                 self.rank,
-                f"{self.untimed} communications have completed at an unknown time: they are taken as instants",
+                f"{self.untimed} communications have completed at an unknown time: they count as instants",
             )
         for name, count in sorted(self.unknown.items()):
             what = "whose operations were not recorded" if _is_marker(name) else "which is not known"

@@ -164,7 +164,7 @@ def _rank(found: _File, path: Path) -> int:
         return found.rank
     said = _RANK.search(path.name)
     if said is None:
-        raise UsageError("the dump does not say which rank it is of", where=str(path), hint="name it `trace_rank_3`")
+        raise UsageError("the dump does not name its rank", where=str(path), hint="name it `trace_rank_3`")
     digits = said.group(1) or said.group(2)
     if len(digits) > 9 or int(digits) >= MAX_WORLD:
         raise FormatError(f"rank {digits[:20]} is too large", path=path, hint=f"at most {MAX_WORLD:,} ranks are read")

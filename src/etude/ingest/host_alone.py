@@ -31,7 +31,7 @@ I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Edges = tuple[I64, I64, Why]
 
-NOTE: Final = "a host trace without a device trace: no times; which operators a device ran is told by their tensors"
+NOTE: Final = "a host trace without a device trace: no times; operators of a device are recognised by their tensors"
 _ON_DEVICE: Final = re.compile(rb'"(?:cuda|hip|xpu|mtia|npu|hpu|privateuseone)(?::\d+)?"')
 _IO: Final = (
     "in_values", "in_shapes", "in_types", "in_strides", "out_values", "out_shapes", "out_types", "out_strides"
@@ -57,11 +57,11 @@ def convert_host(host: HostTrace, *, rank: int = 0, groups: Sequence[Mapping[str
     """One rank from its host trace. `groups` are process groups as a manifest has them."""
     if rank >= MAX_WORLD:
         hint = f"at most {MAX_WORLD:,} are read"
-        raise TraceError(f"its name says that it is rank {rank:,}", where=host.json.path, hint=hint)
+        raise TraceError(f"its name claims rank {rank:,}", where=host.json.path, hint=hint)
     table = communications(host, None, rank=rank, groups=groups)
     nodes, row_of_comm = _nodes(host, table)
     if not len(nodes):
-        raise TraceError("it holds no operator", where=host.json.path, hint="was the observer stopped?")
+        raise TraceError("it has no operator", where=host.json.path, hint="was the observer stopped?")
     trace, peers = _trace(host, nodes, table, row_of_comm)
     return Part(rank, trace, comm_groups(table), peers, notes=(Note(rank, NOTE),))
 

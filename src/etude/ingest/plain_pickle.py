@@ -113,7 +113,7 @@ def loads(raw: bytes, path: Path) -> Any:
     if found.wrong:
         name = _NAMES.get(raw[found.at], "") if found.at < len(raw) else ""
         problem = {
-            1: f"the pickle holds more than numbers, texts and lists: {name or raw[found.at : found.at + 1]!r}",
+            1: f"the pickle contains more than numbers, texts and lists: {name or raw[found.at : found.at + 1]!r}",
             2: f"the pickle claims more than the file has: instruction {name}",
             3: "the pickle is cut short",
         }[found.wrong]

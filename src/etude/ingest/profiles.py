@@ -60,7 +60,7 @@ def _folder(path: Path) -> list[tuple[Path, Reader]]:
         runs = sorted(entry for entry in inside.iterdir() if entry.is_dir() and _hosts(entry))
         if len(runs) > 1:
             shown = ", ".join(f"`{run.name}`" for run in runs[:8])
-            raise UsageError(f"it holds {len(runs)} runs: {shown}", where=str(path), hint=f"name one: {runs[-1]}")
+            raise UsageError(f"it has {len(runs)} runs: {shown}", where=str(path), hint=f"choose one: {runs[-1]}")
         return _hosts(runs[0]) if runs else []
     return _hosts(path)
 

@@ -55,11 +55,11 @@ def find_run(path: Path) -> tuple[str, list[RankFiles]]:
         return _listed(path)
     runs = _jobs(runs_in(path))
     if not runs:
-        raise UsageError("it holds no device trace of PyTorch's profiler", where=str(path), hint="`*.kineto.json.gz`")
+        raise UsageError("it has no device trace of PyTorch's profiler", where=str(path), hint="`*.kineto.json.gz`")
     if len(runs) > 1:
         shown = ", ".join(f"`{name or '*'}` ({_said(ranks)})" for name, ranks in list(runs.items())[:8])
         first, of_it = next(iter(runs.items()))
-        hint = f"name one: {of_it[0].device if len(of_it) == 1 else f'{path}/{first}'}"
+        hint = f"choose one: {of_it[0].device if len(of_it) == 1 else f'{path}/{first}'}"
         raise UsageError(f"several runs in one folder: {shown}", where=str(path), hint=hint)
     name, ranks = next(iter(runs.items()))
     folder = path if path.is_dir() else path.parent
@@ -171,17 +171,17 @@ def _listed(path: Path) -> tuple[str, list[RankFiles]]:
     for file in files:
         place = _place(file)
         if place is None:
-            hint = "a list is of files of PyTorch's profiler; other formats are opened as a folder or `folder/name`"
-            raise UsageError("not a trace of PyTorch's profiler", where=str(file), hint=hint)
+            hint = "a list must have files of PyTorch's profiler; open other formats as a folder or `folder/name`"
+            raise UsageError("is not a trace of PyTorch's profiler", where=str(file), hint=hint)
         _, rank, role = place
         if rank is None and role == DEVICE and len(files) > 1:
             rank = recordings.said(file).rank
             if rank < 0:
-                hint = "a list has one file of each rank; other recordings are opened one by one"
-                raise UsageError("does not say which rank it is", where=str(file), hint=hint)
+                hint = "a list must have one file per rank; open other recordings one by one"
+                raise UsageError("does not name its rank", where=str(file), hint=hint)
         other = found.setdefault(rank, {}).setdefault(role, file)
         if other is not file:
-            hint = "name one of them: a list is the ranks of one recording"
+            hint = "choose one of them: a list is the ranks of one recording"
             raise UsageError(f"both are the {role} trace of rank {rank}: {other}, {file}", hint=hint)
     if bare := sorted(str(rank) for rank, roles in found.items() if DEVICE not in roles):
         raise UsageError(f"no device trace of rank {', '.join(bare)} is in the list", where=str(path)[:200])

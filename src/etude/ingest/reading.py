@@ -18,7 +18,7 @@ def load_host(path: str | Path, max_bytes: int | None = None) -> HostTrace:
     """A host trace: `.json`, `.json.gz`, `.json.zst`."""
     heap, size = compressed.load(path, max_bytes)
     if b'"traceEvents"' in _head(heap) and b'"nodes"' not in _head(heap):
-        raise FormatError("a device trace, where a host trace is needed", path=path, hint="etude link HOST DEVICE")
+        raise FormatError("is a device trace, but a host trace is needed", path=path, hint="etude link HOST DEVICE")
     return read_host(heap, size, str(path))
 
 
@@ -27,7 +27,7 @@ def load_device(path: str | Path, max_bytes: int | None = None) -> DeviceTrace:
     heap, size = compressed.load(path, max_bytes)
     if b'"nodes"' in _head(heap) and b'"traceEvents"' not in _head(heap):
         hint = "etude link HOST DEVICE; a host trace alone is a job without times: etude convert HOST OUT"
-        raise FormatError("a host trace, where a device trace is needed", path=path, hint=hint)
+        raise FormatError("is a host trace, but a device trace is needed", path=path, hint=hint)
     return read_device(heap, size, str(path))
 
 

@@ -120,7 +120,7 @@ def listed(path: Path) -> list[Path]:
         files = [Path(part.strip()) for part in text.split(",") if part.strip()]
     for file in files:
         if not file.is_file():
-            raise UsageError("no such file", where=str(file), hint=f"it is one of the list `{text[:80]}`")
+            raise UsageError("no such file", where=str(file), hint=f"it is in the list `{text[:80]}`")
     return list(dict.fromkeys(files))
 
 
@@ -132,5 +132,5 @@ def _lines(path: Path) -> list[Path]:
     # names in a list are relative to it, as in a make file or a playlist
     found = [path.parent / line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not found:
-        raise UsageError("names no file", where=str(path))
+        raise UsageError("does not name a file", where=str(path))
     return found

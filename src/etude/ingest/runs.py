@@ -51,7 +51,7 @@ def host_job(path: Path, max_bytes: int | None = None, advance: Callable[[int], 
     """The job of host traces that have no device traces beside them."""
     found = hosts_in(path)
     if len(found) > 1:
-        hint = f"name one: {path}/{next(iter(found))}"
+        hint = f"choose one: {path}/{next(iter(found))}"
         raise UsageError(f"several runs in one folder: {', '.join(list(found)[:8])}", where=str(path), hint=hint)
     name, files = next(iter(found.items()))
     parts = []
@@ -212,7 +212,7 @@ def _distinct(done: list[Linked]) -> list[Linked]:
     for one, other in pairwise(done):
         if one.part.rank == other.part.rank:
             raise UsageError(
-                f"two traces say that they are rank {one.part.rank}",
+                f"two traces claim to be rank {one.part.rank}",
                 hint="name the files `name.rank{N}.kineto.json.gz`",
             )
     return done

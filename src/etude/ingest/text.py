@@ -1,4 +1,4 @@
-"""ASTRA-sim's text workloads: a kind of parallelism, a count, and one line a layer.
+"""ASTRA-sim's text workloads: a kind of parallelism, a count, and one line per layer.
 
     DATA
     2
@@ -59,7 +59,7 @@ def read_text(path: Path, ranks: int, *, passes: int = 1) -> Job:
     try:
         text = path.read_bytes().decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as problem:
-        raise FormatError("not a text", path=path, offset=problem.start) from None
+        raise FormatError("is not a text file", path=path, offset=problem.start) from None
     header, layers = _Reader(path, text).read()
     return _job(path.name.removesuffix(".txt"), text, header, layers, ranks, passes)
 
@@ -80,10 +80,10 @@ class _Reader:
         number, words = self.lines[1]
         count = self._number(number, "the number of layers", words[0])
         if len(words) > 1:
-            self._fail(number, f"`{words[1]}` behind the number of layers", _SHAPE)
+            self._fail(number, f"`{words[1]}` after the number of layers", _SHAPE)
         layers = [self._layer(number, words, header) for number, words in self.lines[2:]]
         if count != len(layers) or not layers:
-            self._fail(number, f"says {count:,} layers, and {len(layers):,} follow", "one line a layer")
+            self._fail(number, f"says {count:,} layers, but {len(layers):,} follow", "one line per layer")
         self._check(header, layers)
         return header, layers
 
@@ -103,7 +103,7 @@ class _Reader:
             value = self._number(number, f"`{key}`", rest.pop(0))
             if key in _LISTS:
                 if len(rest) < value:
-                    self._fail(number, f"`{key}` says {value}, and {len(rest)} follow", "a count, then the layers")
+                    self._fail(number, f"`{key}` announces {value}, but {len(rest)} follow", "a count, then the layers")
                 listed = [self._number(number, f"`{key}`", rest.pop(0)) for _ in range(value)]
                 setattr(header, _LISTS[key], listed)
             elif key == "model_parallel_NPU_group":
@@ -112,7 +112,7 @@ class _Reader:
                 known = ", ".join(("model_parallel_NPU_group", *_LISTS))
                 self._fail(number, f"unknown key `{key}`", f"known: {known}")
         if rest:
-            self._fail(number, f"`{rest[0]}` behind the parallelism", _SHAPE)
+            self._fail(number, f"`{rest[0]}` after the parallelism", _SHAPE)
         return header
 
     def _layer(self, number: int, words: list[str], header: Header) -> Layer:
@@ -141,21 +141,21 @@ class _Reader:
         for what, numbers in named:
             for layer in numbers:
                 if not 0 <= layer < len(layers):
-                    self._fail(1, f"{what} {layer} is not one of the {len(layers)} layers", "they count from 0")
+                    self._fail(1, f"{what} {layer} is not one of the {len(layers)} layers", "layers count from 0")
         for layer in header.recomputing:
             if not any(checkpoint < layer for checkpoint in header.checkpoints):
-                self._fail(1, f"layer {layer} recomputes, and no checkpoint is before it", "checkpoints: 1 0")
+                self._fail(1, f"layer {layer} recomputes, but no checkpoint is before it", "checkpoints: 1 0")
 
     def _number(self, number: int, what: str, word: str) -> int:
         if not re.fullmatch(r"\d{1,18}", word):
-            self._fail(number, f"{what} is `{word}`", "a whole number, not negative")
+            self._fail(number, f"{what} is `{word}`", "use a whole number of at least 0")
         return int(word)
 
     def _fail(self, number: int, problem: str, hint: str) -> NoReturn:
         raise FormatError(problem, path=self.path, where=f"line {number}", hint=hint)
 
 
-_SHAPE: Final = "line 1: parallelism, line 2: number of layers, then one line a layer"
+_SHAPE: Final = "line 1: parallelism, line 2: number of layers, then one line per layer"
 _LAYER: Final = "name unused  time collective bytes (forward, input gradient, weight gradient)  update"
 
 
@@ -188,7 +188,7 @@ def _groups(slots: list[str], width: int, ranks: int) -> tuple[Groups, NDArray[n
     if not width:
         return Groups.of([]), np.zeros((ranks, 0), np.int32)
     if ranks % width:
-        raise UsageError(f"{ranks} ranks are not groups of {width}", hint="a multiple of model_parallel_NPU_group")
+        raise UsageError(f"{ranks} ranks are not a multiple of {width}", hint="a multiple of model_parallel_NPU_group")
     rank, models = np.arange(ranks), ranks // width
     entries = [(f"model{m}", list(range(m * width, (m + 1) * width))) for m in range(models)]
     entries += [(f"data{d}", list(range(d, ranks, width))) for d in range(width)]

@@ -109,5 +109,5 @@ def _cut(rank: _Rank) -> Linked:
     if keep.all():
         return one
     span = format_time(int(one.end_ns[keep].max()) - rank.begin)
-    what = f"is cut to {span} from the moment on at which all ranks were recording: they do not count the same steps"
+    what = f"is cut to {span} from the time at which all ranks were recording: their step numbers differ"
     return cut(one, keep, what)

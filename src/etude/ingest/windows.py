@@ -26,7 +26,7 @@ from etude.model.job import ranges
 
 NOTHING = "nothing"
 """What a rank of which no steps are known counts by."""
-_HINT = "`etude collect --whole` records all of each rank; `etude link --any-window` joins them as they are"
+_HINT = "`etude collect --whole` records all of each rank; `etude link --any-window` accepts them as they are"
 
 
 class _Counted(NamedTuple):
@@ -67,16 +67,16 @@ def _by_step(one: Linked, own: tuple[int, ...], shared: list[int]) -> Linked:
     began = one.start_ns[inside & (trace.cpu == 1)] if (inside & (trace.cpu == 1)).any() else one.start_ns[inside]
     if len(began):
         inside |= (trace.step < 0) & (one.start_ns >= began.min()) & (one.start_ns <= began.max())
-    what = f"recorded {_steps(own)}, and is cut to {_steps(shared)}, which all ranks recorded"
+    what = f"recorded {_steps(own)}, cut to {_steps(shared)}, which all ranks recorded"
     if not inside.any():
-        raise MismatchError(f"{what}; it holds nothing of these steps", where=f"rank {one.part.rank}", hint=_HINT)
+        raise MismatchError(f"{what}; it has nothing of these steps", where=f"rank {one.part.rank}", hint=_HINT)
     return cut(one, inside, what)
 
 
 def _shown(counted: Mapping[int, _Counted]) -> str:
     begins: dict[str, list[int]] = {}
     for rank, (by, steps) in counted.items():
-        text = "all that it ran, without steps" if by == NOTHING else f"from step {steps[0]} on" if steps else ""
+        text = "everything, without steps" if by == NOTHING else f"from step {steps[0]} on" if steps else ""
         if text:
             begins.setdefault(text, []).append(rank)
     return "; ".join(f"rank {_ranks(ranks)} {text}" for text, ranks in begins.items())

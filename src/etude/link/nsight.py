@@ -151,7 +151,7 @@ def read_nsight(path: str, content: bytes | None = None) -> list[Recording]:
         device, base_ns, told = _device_name(data), _base_ns(data), _unread(data)
     parts += [ranges.rows] if len(ranges.rows) else []
     if not parts:
-        raise FormatError("it holds no kernels, calls or ranges", path=path, hint=_HINT)
+        raise FormatError("it has no kernels, calls or ranges", path=path, hint=_HINT)
     processes = np.unique(np.concatenate([part.process for part in parts]))
     known = processes[processes != UNKNOWN]
     if len(known) == 1:  # old files do not say whose kernels are

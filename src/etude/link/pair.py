@@ -29,7 +29,8 @@ def check_pair(host: HostTrace, rows: I64, device: DeviceTrace, events: I64) -> 
     if len(rows):
         one, other = host.names[host.name[rows[different[0]]]], device.names[device.name[events[different[0]]]]
         raise MismatchError(
-            f"of two different runs: {len(different):,} of {len(rows):,} operators have another name there, "
+            f"the files are of two different runs: {len(different):,} of {len(rows):,} operators have a different "
+            "name there, "
             f"`{one}` is `{other}`",
             where=where,
             hint=hint,
@@ -37,7 +38,7 @@ def check_pair(host: HostTrace, rows: I64, device: DeviceTrace, events: I64) -> 
     pid, pids = host.members.get("pid"), np.unique(device.pid[device.is_category("cpu_op")]).tolist()
     if pids and pid not in pids:
         raise MismatchError(
-            f"of two different runs: process {pid} on the host, {device.identity(pids[0])} on the device",
+            f"the files are of two different runs: process {pid} on the host, {device.identity(pids[0])} on the device",
             where=where,
             hint=hint,
         )

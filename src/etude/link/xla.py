@@ -170,7 +170,7 @@ class _Reader:
         work = np.isin(self.row_role, (OPS, ASYNC))
         devices = np.unique(self.row_device[work]).tolist()
         if not devices and not (self.row_role == HOST).any():
-            raise FormatError("it holds neither threads nor devices", path=self.events.path)
+            raise FormatError("it has neither threads nor devices", path=self.events.path)
         world = len(devices)
         return [self._recording(device, devices, world) for device in devices or [-1]]
 

@@ -49,7 +49,7 @@ def read_xla_json(heap: U8, size: int, path: str = "") -> Events:
     is_event = np.array([p == "X" for p in phases] + [False])[phase] & (rows.dense["ts"] != UNKNOWN)
     chosen = np.flatnonzero(is_event)
     if not len(chosen):
-        raise FormatError("it holds no events", path=path, hint="was anything run while the profiler was on?")
+        raise FormatError("it has no events", path=path, hint="did anything run while the profiler was on?")
     keys = list(zip(rows.dense["pid"][chosen].tolist(), rows.dense["tid"][chosen].tolist(), strict=True))
     line = np.array([line_of.setdefault(key, len(line_of)) for key in keys], np.int32)
     lines += [Line("", f"{tid}", tid) for _, tid in list(line_of)[len(lines) :]]

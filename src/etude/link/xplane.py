@@ -107,7 +107,7 @@ def read_xplane(heap: U8, size: int, path: str = "") -> Events:
             parts += _plane(plane)
     said = [text_at(heap, *place) for number in (2, 3) for place in space.inside(number)]
     if not parts:
-        raise FormatError("it holds no events", path=path, hint="was anything run while the profiler was on?")
+        raise FormatError("it has no events", path=path, hint="did anything run while the profiler was on?")
     began = about.get(TASK_PLANE, {}).get("profile_start_time")
     is_relative = min(int(part.start_ns.min(initial=_UNIX)) for part in parts) < _UNIX
     devices = {name: str(device) for name, of in about.items() if (device := of.get("gpu_device_name"))}

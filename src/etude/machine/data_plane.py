@@ -19,20 +19,22 @@ class DataPlane:
     )
     workers: int = figure("count", "threads of a rank that assemble batches", 1)
     work_bytes_per_s: float = figure("bandwidth", "rate of one worker; 0: no limit", 0.0, zero=True)
-    queue: int = figure("count", "batches made before they are taken", 2)
-    producers: int = figure("count", "machines that make batches of all ranks; 0: ranks read samples", 0, zero=True)
+    queue: int = figure("count", "batches prepared ahead", 2)
+    producers: int = figure("count", "machines that prepare batches for all ranks; 0: ranks read samples", 0, zero=True)
     make_bytes_per_s: float = figure("bandwidth", "rate of samples of one producer; 0: no limit", 0.0, zero=True)
     commit_ns: float = figure("time", "time to commit a batch of a producer, until readers see it", 0.0, zero=True)
-    commit_grows_ns: float = figure("time", "growth of the time of each commit over the one before", 0.0, zero=True)
-    commits: str = figure("text", "one for each batch (`fixed`), or for more as they take longer (`adaptive`)", "fixed")
-    reclaim: int = figure("count", "batches between checkpoints that shorten the manifest; 0: none do", 0, zero=True)
+    commit_grows_ns: float = figure("time", "growth of the commit time from one commit to the next", 0.0, zero=True)
+    commits: str = figure(
+        "text", "one commit per batch (`fixed`), or larger commits as they take longer (`adaptive`)", "fixed"
+    )
+    reclaim: int = figure("count", "batches between checkpoints of the manifest; 0: no checkpoints", 0, zero=True)
     visible: str = figure("text", "`rank` by rank, or to `all` ranks at once", "rank")
 
     def __post_init__(self) -> None:
         if self.visible not in ("rank", "all"):
-            raise ClusterError(f"visible: no such choice `{self.visible}`", hint="known: rank, all")
+            raise ClusterError(f"visible: unknown value `{self.visible}`", hint="known: rank, all")
         if self.commits not in ("fixed", "adaptive"):
-            raise ClusterError(f"commits: no such choice `{self.commits}`", hint="known: fixed, adaptive")
+            raise ClusterError(f"commits: unknown value `{self.commits}`", hint="known: fixed, adaptive")
         made = self.make_bytes_per_s or self.commit_ns or self.commit_grows_ns
         if not self.producers and (made or self.reclaim or self.commits != "fixed"):
-            raise ClusterError("batches are made and committed, and there is no producer", hint="producers: 8")
+            raise ClusterError("batches are committed, but there is no producer", hint="producers: 8")

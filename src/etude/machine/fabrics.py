@@ -32,7 +32,7 @@ def _fabric(name: str, links: LinkList, runs: list[tuple[str, VertexKind, int]])
 def _positive(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
-            raise ClusterError(f"`{name}` is {count}, and must be at least 1")
+            raise ClusterError(f"`{name}` is {count}, but must be at least 1")
 
 
 def fat_tree(
@@ -52,7 +52,7 @@ def fat_tree(
     """
     _positive(radix=radix, oversubscription=oversubscription)
     if levels not in (1, 2, 3):
-        raise ClusterError(f"a fat tree of {levels} levels", hint="1, 2 or 3")
+        raise ClusterError(f"a fat tree cannot have {levels} levels", hint="1, 2 or 3")
     if radix % (1 + oversubscription) or (levels == 3 and radix % 2):
         raise ClusterError(f"switches of {radix} ports cannot be split 1:{oversubscription}")
     ups = radix // (1 + oversubscription) if levels > 1 else 0
@@ -156,7 +156,9 @@ def topology_of_system(system: System) -> Topology:
         made = product([_dimension(level) for level in levels], split_ties=True, core=core)
     elif any(level.rails for level in levels):
         raise ClusterError(
-            "levels: rails beside a switch for all", where=f"system `{system.name}`", hint="`rails: true` on both"
+            "levels: rails cannot be combined with a switch for all",
+            where=f"system `{system.name}`",
+            hint="`rails: true` on both",
         )
     else:
         made = _Trees(system).topology()
@@ -166,7 +168,7 @@ def topology_of_system(system: System) -> Topology:
 
 def _dimension(level: Level) -> tuple[Shape, int, Wire]:
     if level.oversubscription > 1 and level.kind != LevelKind.SWITCH:
-        raise ClusterError(f"level `{level.name}`: oversubscription is for switches")
+        raise ClusterError(f"level `{level.name}`: oversubscription applies only to switches")
     rate, latency = level.bandwidth_bytes_per_s * level.efficiency, round(level.latency_ns)
     if level.kind == LevelKind.RING:
         return "ring", level.size, Wire(bytes_per_s=rate / (2 if level.size > 2 else 1), latency_ns=latency)

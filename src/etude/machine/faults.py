@@ -41,11 +41,11 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
     except ClusterError as problem:
         gone = ", ".join(f"{a}/{b}" for (a, b), factor in slow.items() if math.isinf(factor))
         raise ClusterError(
-            f"{problem.problem} without the links that failed: {gone}",
+            f"{problem.problem} without the failed links: {gone}",
             where=topology.name,
             hint="there is no other path",
         ) from None
-    return made, [f"{int(failed.sum()):,} directed links have failed, and ways are searched around them"]
+    return made, [f"{int(failed.sum()):,} directed links have failed, and routes avoid them"]
 
 
 def without(topology: Topology, failed: NDArray[np.bool_], bytes_per_s: NDArray[np.float64]) -> tuple[Topology, I64]:

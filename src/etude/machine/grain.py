@@ -40,12 +40,12 @@ class Grain:
     def __post_init__(self) -> None:
         if self.line_bytes < 1 or self.outstanding < 0 or self.ctas < 0 or not 0 <= self.cta_bytes_per_s < float("inf"):
             raise ClusterError(
-                "grain: a line of less than a byte, or a negative figure", hint="line=128B outstanding=4096"
+                "grain: a line is shorter than a byte, or a value is negative", hint="line=128B outstanding=4096"
             )
         if self.cta_bytes_per_s and not self.ctas:
-            raise ClusterError("grain: a rate of a block, and no number of blocks", hint="ctas=16 rate=20GB/s")
+            raise ClusterError("grain: a rate per block needs a number of blocks", hint="ctas=16 rate=20GB/s")
         if self.access not in Access.__members__.values():
-            raise ClusterError(f"grain: no such access `{self.access}`", hint=f"known: {', '.join(Access)}")
+            raise ClusterError(f"grain: unknown access `{self.access}`", hint=f"known: {', '.join(Access)}")
 
     def most_bytes_per_s(self, latency_ns: float) -> float:
         """Rate of a device whose lines take so long one way."""

@@ -53,9 +53,9 @@ def levels_of(topology: Topology) -> Levels:
         order, far = units, int(here[-1])
         levels.append(_level(topology, routes, far, near // unit, reach, levels))
         unit, inside = near, reach
-    why = "" if unit == count else "its devices do not fall into units of one size by hops"
+    why = "" if unit == count else "its devices do not form units of one size by hops"
     if topology.forwards[device].any() and [level.kind for level in levels] != [LevelKind.FULL]:
-        why = "its devices pass on what is not theirs"
+        why = "its devices forward traffic of others"
     if why:
         return Levels((_flat(topology, width, start, links),), np.arange(count), why)
     place = np.empty(count, np.int64)

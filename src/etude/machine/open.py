@@ -130,7 +130,7 @@ def _mixed(given: Mapping[str, Any], where: str) -> System:
     """A system of several kinds of devices, each of its own or of the catalogue."""
     parts = {str(name): part if isinstance(part, str) else _numbers(part) for name, part in given["devices"].items()}
     if not parts:
-        raise ClusterError("there is no kind of device", where=f"{where}: devices", hint="h100: 0-15")
+        raise ClusterError("no kind of device is given", where=f"{where}: devices", hint="h100: 0-15")
     own = given.get("kinds") or {}
     known = {name: _open_at(name, f"{where}: devices") for name in parts if name not in own}
     first = next(iter(parts))
@@ -187,8 +187,8 @@ def _of_cluster(cluster: Cluster, given: Mapping[str, Any], where: str) -> Syste
     own = {"device": {"name": "xpu"}, "levels": [{"name": "graph", "kind": "switch", "size": count, "bandwidth": 1}]}
     system = system_of({**own, **given}, where)
     if len(system) != count:
-        problem = f"levels of {len(system):,} devices stand beside a graph of {count:,}"
-        raise ClusterError(problem, where=f"{where}: levels", hint="leave them out: they are computed")
+        problem = f"levels of {len(system):,} devices do not match a graph of {count:,}"
+        raise ClusterError(problem, where=f"{where}: levels", hint="leave them out: they are derived from the graph")
     if system.placement:
         topology = replace(topology, device=topology.device[list(system.placement)])
     if "device" not in given and "devices" not in given:
@@ -213,7 +213,7 @@ def _devices(cluster: Cluster, where: str) -> list[Device]:
     if empty and len(kinds) > 1:
         rank = int((cluster.figure_of == empty[0]).argmax())
         raise ClusterError(
-            f"the device of rank {rank} is not described, and others are",
+            f"the device of rank {rank} is not described, but others are",
             where=where,
             hint="annotate all of them: 'host[:]xpu[:]'",
         )

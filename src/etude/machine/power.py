@@ -27,7 +27,7 @@ LEAST_CLOCK: Final = 0.3
 class PowerCosts:
     """What work costs beyond the idle power, at the nominal clock."""
 
-    active_w: float = figure("power", "power of running kernels, whatever they compute", 0.0, zero=True)
+    active_w: float = figure("power", "power of running kernels, independent of their work", 0.0, zero=True)
     flop_pj: Mapping[str, float] = figure("map of number", "pJ of a FLOP by data type of the matrix units", {})
     vector_pj: float = figure("number", "pJ of a FLOP of the vector units", 0.0, zero=True)
     byte_pj: float = figure("number", "pJ of a byte read from or written to the memory", 0.0, zero=True)
@@ -39,10 +39,12 @@ class PowerCosts:
     clock_mhz: float = figure("number", "nominal clock in MHz; 0 unknown", 0.0, zero=True)
     least_clock_mhz: float = figure("number", "lowest clock in MHz; 0 unknown", 0.0, zero=True)
     exponent: float = figure("number", "exponent of the clock in the power of the cores", EXPONENT)
-    voltage_clock_mhz: float = figure("number", "clock in MHz below which the voltage stays; 0 unknown", 0.0, zero=True)
-    least_voltage: float = figure("number", "voltage there over that at the nominal clock", 1.0)
-    memory_clock_mhz: float = figure("number", "clock in MHz below which the memory is slower too", 0.0, zero=True)
-    clocked_idle: float = figure("number", "part of the idle power that follows the clock", 0.0, zero=True)
+    voltage_clock_mhz: float = figure(
+        "number", "clock in MHz below which the voltage is constant; 0 unknown", 0.0, zero=True
+    )
+    least_voltage: float = figure("number", "voltage there relative to that at the nominal clock", 1.0)
+    memory_clock_mhz: float = figure("number", "clock in MHz below which the memory is also slower", 0.0, zero=True)
+    clocked_idle: float = figure("number", "fraction of the idle power that follows the clock", 0.0, zero=True)
     measured_clocks: bool = figure("flag", "whether these four were measured on this device", False)
 
     def __post_init__(self) -> None:
@@ -55,7 +57,7 @@ class PowerCosts:
                 f"voltage_clock_mhz, memory_clock_mhz: above the nominal clock of {self.clock_mhz:g} MHz"
             )
         if self.least_voltage > 1 or self.clocked_idle > 1:
-            raise ClusterError("least_voltage and clocked_idle are parts, of 1 at most")
+            raise ClusterError("least_voltage and clocked_idle must be at most 1")
         if self.exponent < 1:
             raise ClusterError(f"exponent: {self.exponent} is less than 1: a faster clock would draw less power")
 

@@ -36,16 +36,16 @@ class Region:
     """A place where machines can stand."""
 
     name: str = figure("text", "name", "")
-    carbon_g_per_kwh: float = figure("number", "grams of CO2 for a kWh; 0 unknown", 0.0, zero=True)
-    price_per_kwh: float = figure("number", "dollars for a kWh; 0 unknown", 0.0, zero=True)
-    pue: float = figure("number", "energy of the site over that of its machines", 1.0)
+    carbon_g_per_kwh: float = figure("number", "grams of CO2 per kWh; 0 unknown", 0.0, zero=True)
+    price_per_kwh: float = figure("number", "dollars per kWh; 0 unknown", 0.0, zero=True)
+    pue: float = figure("number", "energy of the site relative to that of its machines", 1.0)
     round_trip_ns: float = figure("time", "round trip to a point where all regions and users meet", 0.0, zero=True)
-    available: float = figure("fraction", "share of hours in which it is to be had, or is up", 1.0)
-    source: Mapping[str, str] = figure("texts", "source of the figures", {})
+    available: float = figure("fraction", "fraction of hours in which it is available", 1.0)
+    source: Mapping[str, str] = figure("texts", "source of the values", {})
 
     def __post_init__(self) -> None:
         if self.pue < 1:
-            raise ClusterError(f"pue: {self.pue:g} is below 1: a site needs what its machines need")
+            raise ClusterError(f"pue: {self.pue:g} is below 1")
 
     def kwh(self, energy_j: float) -> float:
         """Of the site, for so much energy of its machines."""
@@ -131,7 +131,7 @@ def _far_apart(level: Any, known: Mapping[str, Region], where: str) -> Any:
     names, size = level["regions"], level.get("size")
     if not isinstance(names, list) or len(names) != size:
         count = len(names) if isinstance(names, list) else "no list of"
-        raise ClusterError(f"{count} regions for {size} units", where=f"{where}: regions", hint="one for each unit")
+        raise ClusterError(f"{count} regions, but {size} units", where=f"{where}: regions", hint="give one per unit")
     found = [known.get(name) or _named(name, known, where) for name in names]
     silent = next((one.name for one in found if not one.round_trip_ns), "")
     if silent:

@@ -168,7 +168,7 @@ class Routes:
 
     def _no_way(self, src: int, dst: int) -> ClusterError:
         name = self.topology.vertex_name
-        return ClusterError(f"no way from {name(src)} to {name(dst)}", where=self.topology.name)
+        return ClusterError(f"no route from {name(src)} to {name(dst)}", where=self.topology.name)
 
 
 def check_connected(topology: Topology) -> None:

@@ -77,12 +77,12 @@ class OpCost:
     )
     wave_ns: float = figure("time", "start and end of one wave of tiles", 0.0, zero=True)
     tile_falloff: float = figure(
-        "number", "part of a core's time with the largest tile that grows as tiles shrink", 0.2, zero=True
+        "number", "fraction of a core's time with the largest tile that grows for smaller tiles", 0.2, zero=True
     )
-    tile_rows: int = figure("count", "rows that a product of fewer than 64 is filled up to, or a multiple", 64)
-    split_ns: float = figure("time", "adding up a reduction that is split over cores", 3000.0, zero=True)
+    tile_rows: int = figure("count", "rows to which a product of fewer than 64 rows is padded", 64)
+    split_ns: float = figure("time", "cost of adding up a reduction that is split over cores", 3000.0, zero=True)
     epilogue: float = figure(
-        "number", "part of the time to write a product's result that nothing hides", 0.0, zero=True
+        "number", "fraction of the time to write a product's result that is not hidden", 0.0, zero=True
     )
     row_ns: float = figure("time", "cost of a row of a normalisation or softmax", 0.0, zero=True)
     width_exponent: float = figure("number", "growth of the traffic with the row's width / 1024", 0.0, zero=True)
@@ -109,25 +109,27 @@ class Device:
         "map of map of rate", "units on its one memory: peak by data type of each, for `--units`", {}
     )
     packed: tuple[str, ...] = figure(
-        "list", "units that take operands in a layout of their own: what others made is copied first", (), of=str
+        "list", "units with their own operand layout: results of others are copied first", (), of=str
     )
     memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
     memory_bandwidth_bytes_per_s: float = figure("bandwidth", "peak bandwidth of its memory", 0.0, zero=True)
     cache_bytes: int = figure("bytes", "last-level cache", 0, zero=True)
     cache_speedup: float = figure("number", "cache bandwidth over memory bandwidth", 1.0)
     cores: int = figure("count", "multiprocessors, compute units or cores that take one tile each", 1)
-    sustained_fraction: float = figure("fraction", "part of the reachable matrix rate that lasts (power)", 1.0)
-    sustained_after_ns: float = figure("time", "length of an op at which the drop is half done", 200_000.0)
+    sustained_fraction: float = figure(
+        "fraction", "fraction of the reachable matrix rate that is sustained (power)", 1.0
+    )
+    sustained_after_ns: float = figure("time", "duration of an op at which half of the drop is reached", 200_000.0)
     launch_ns: float = figure("time", "host time to launch a kernel", 4000.0, zero=True)
     power_w: float = figure("power", "board power limit; 0 unknown", 0.0, zero=True)
     idle_power_w: float = figure("power", "power when idle; 0 unknown", 0.0, zero=True)
     energy: PowerCosts | None = figure("one", "energy of work beyond idle; default: derived", None, of=PowerCosts)
-    price: float = figure("number", "price of an hour, in dollars; 0 unknown", 0.0, zero=True)
-    available: float = figure("fraction", "share of hours in which one is to be had, or is up", 1.0)
+    price: float = figure("number", "price in dollars per hour; 0 unknown", 0.0, zero=True)
+    available: float = figure("fraction", "fraction of hours in which one is available", 1.0)
     ops: Mapping[str, OpCost] = figure("map of one", "constants by op class, `default` for the others", {}, of=OpCost)
     sharing: KernelSharing = figure("one", "how kernels of several streams share it", KernelSharing(), of=KernelSharing)
-    host_link: HostLink | None = figure("one", "the way to the host's memory", None, of=HostLink)
-    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
+    host_link: HostLink | None = figure("one", "link to the host's memory", None, of=HostLink)
+    source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
         _check_peaks("peak", self.peak_flop_per_s)
@@ -139,12 +141,12 @@ class Device:
             if name not in self.units:
                 raise ClusterError(f"packed: no unit `{name}`", hint=f"known: {', '.join(self.units) or 'none'}")
         if self.units and not self.peak_flop_per_s:
-            raise ClusterError("units are given without `peak`, the rates where no unit is named",
+            raise ClusterError("units are given without `peak`, which applies if no unit is named",
                                hint="peak: those of the fastest unit")  # fmt: skip
         if self.power_w and self.idle_power_w >= self.power_w:
             raise ClusterError(f"idle_power: {self.idle_power_w:g} W is not below the limit of {self.power_w:g} W")
         if min(self.power_w, self.idle_power_w, self.price) < 0:
-            raise ClusterError("power: a negative figure")
+            raise ClusterError("power: a value is negative")
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of the matrix units, of the next wider type where this one has no rate; 0 where none has."""
@@ -199,16 +201,16 @@ class Level:
     wrap_together: bool = figure(
         "flag", "the ring closes only where that holds for every dimension of the torus", False
     )
-    oversubscription: float = figure("number", "bandwidth into the level over bandwidth across it", 1.0)
+    oversubscription: float = figure("number", "ratio of the bandwidth into the level to the bandwidth across it", 1.0)
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
-    on_host_link: bool = figure("flag", "its bytes go over the device's link to the host (PCIe), beside copies", False)
+    on_host_link: bool = figure("flag", "its bytes use the device's link to the host (PCIe), which copies share", False)
     port: LevelPort = figure(
         "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE, of=LevelPort
     )
     step_ns: Mapping[str, float] = figure(
         "map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True
     )
-    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
+    source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
         if self.kind == LevelKind.NONE:
@@ -218,7 +220,7 @@ class Level:
         if not (self.bandwidth_bytes_per_s > 0 and math.isfinite(self.bandwidth_bytes_per_s)):
             raise ClusterError(f"bandwidth: {self.bandwidth_bytes_per_s} B/s is not positive")
         if self.wrap and self.kind not in LINED:
-            raise ClusterError(f"wrap: a level of kind {self.kind} has no ends that could be joined")
+            raise ClusterError(f"wrap: a level of kind {self.kind} has no open ends to join")
         if self.oversubscription < 1:
             raise ClusterError(f"oversubscription: {self.oversubscription} is less than 1")
         if self.in_switch_efficiency and self.kind != LevelKind.SWITCH:
@@ -258,10 +260,10 @@ class Protocol:
 
     launch_ns: float = figure("time", "fixed cost of a collective", 0.0, zero=True)
     bandwidth_fraction: float = figure("fraction", "payload in what is sent", 1.0)
-    most_bytes: int = figure("bytes", "payload above which it is not used; 0: used for every size", 0, zero=True)
-    least_ns: float = figure("time", "least time of a collective", 0.0, zero=True)
+    most_bytes: int = figure("bytes", "payload above which it is not used; 0: no limit", 0, zero=True)
+    least_ns: float = figure("time", "minimum time of a collective", 0.0, zero=True)
     chunk_ns: float = figure("time", "cost of one more chunk in flight; makes the pipeline's ramp", 0.0, zero=True)
-    ramp_bytes: int = figure("bytes", "bytes through a port from which chunks grow no more", 64_000_000)
+    ramp_bytes: int = figure("bytes", "bytes through a port above which chunks stop growing", 64_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,13 +271,13 @@ class CollectiveSettings:
     """How collectives are carried out."""
 
     algorithm: Mapping[str, str] = figure("map of text", "algorithm by collective; `auto` where none is named", {})
-    protocols: Mapping[str, Protocol] = figure("map of one", "the protocols there are", {}, of=Protocol)
+    protocols: Mapping[str, Protocol] = figure("map of one", "available protocols", {}, of=Protocol)
     message_ns: float = figure("time", "cost of one more message of an all-to-all or gather", 0.0, zero=True)
     p2p_launch_ns: float = figure("time", "fixed cost of a single message", 0.0, zero=True)
-    p2p_least_ns: float = figure("time", "least time of a single message", 0.0, zero=True)
-    max_chunks: int = figure("count", "chunks that a pipelined collective is cut into, at most", 64)
+    p2p_least_ns: float = figure("time", "minimum time of a single message", 0.0, zero=True)
+    max_chunks: int = figure("count", "largest number of chunks of a pipelined collective", 64)
     window_counts: int = figure("count", "counts that `put` and `get` send to each target: experts of a rank", 1)
-    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
+    source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
         for name in self.protocols:
@@ -317,7 +319,7 @@ class System:
     placement: tuple[int, ...] = figure("list", "device of each rank; rank order if empty", (), of=int)
     tiers: tuple[Tier, ...] = figure("list", "memory below the devices': host, peer, nvme, store", (), of=Tier)
     checkpoints: tuple[Checkpointing, ...] = figure(
-        "list", "ways in which the host writes and reads checkpoints", (), of=Checkpointing
+        "list", "methods by which the host writes and reads checkpoints", (), of=Checkpointing
     )
     data: DataPlane = figure("one", "what feeds it: store, producers, workers", DataPlane(), of=DataPlane)
     topology: Topology | None = None
@@ -327,7 +329,7 @@ class System:
 
     def __post_init__(self) -> None:
         if not self.levels:
-            raise ClusterError("levels: there is none", hint="one device alone is a level of size 1")
+            raise ClusterError("levels: none is given", hint="one device alone is a level of size 1")
         names = [level.name for level in self.levels]
         if len(set(names)) < len(names):
             raise ClusterError(f"levels: two have the same name: {', '.join(names)}")
@@ -338,7 +340,7 @@ class System:
             kind_numbers(self.devices, self._sizes)
         seats = self.placement
         if len(set(seats)) < len(seats):
-            raise ClusterError("placement: two ranks sit on one device")
+            raise ClusterError("placement: two ranks are on the same device")
         if seats and not 0 <= min(seats) <= max(seats) < len(self):
             raise ClusterError(f"placement: a device outside the system's {len(self)}")
         check_tiers(self.tiers, names)
@@ -388,8 +390,8 @@ class System:
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.num_ranks:
             bad = wanted[(wanted < 0) | (wanted >= self.num_ranks)][0]
             raise UsageError(
-                f"system `{self.name}` has no place for rank {bad}: it has {self.num_ranks}",
-                hint="" if self.topology is not None else "take more nodes: `resized(devices)`",
+                f"system `{self.name}` has no device for rank {bad}: it has {self.num_ranks}",
+                hint="" if self.topology is not None else "use more nodes: `resized(devices)`",
             )
         return np.array(self.placement, np.int64)[wanted] if self.placement else wanted
 
@@ -419,12 +421,12 @@ class System:
             levels.pop()
             below = math.prod(level.size for level in levels[:-1])
         if devices < 1 or devices % below:
-            raise UsageError(f"system `{self.name}`: {devices} devices are not a whole number of units of {below}")
+            raise UsageError(f"system `{self.name}`: {devices} devices are not a multiple of {below}")
         levels[-1] = replace(levels[-1], size=devices // below)
         if not self.devices:
             return replace(self, levels=tuple(levels), placement=())
         if devices > len(self):
-            raise UsageError(f"system `{self.name}` does not say of which kind more than {len(self)} devices are")
+            raise UsageError(f"system `{self.name}` does not define the kind of more than {len(self)} devices")
         kept = kind_numbers(self.devices, self._sizes)[:devices]
         return replace(self, levels=tuple(levels), placement=(), devices=as_text(list(self.devices), kept))
 
@@ -466,7 +468,7 @@ def slice_of(torus: Sequence[Level], devices: int, name: str) -> tuple[Level, ..
     if not shape:
         sizes = "x".join(str(level.size) for level in torus)
         raise UsageError(
-            f"system `{name}`: {devices} devices are not a slice of its {sizes}", hint="take a power of two"
+            f"system `{name}`: {devices} devices are not a slice of its {sizes}", hint="use a power of two"
         )
     closes = [not level.wrap or size % level.wrap == 0 for level, size in zip(torus, shape, strict=True)]
     if any(level.wrap_together for level in torus) and not all(closes):

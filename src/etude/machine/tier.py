@@ -17,22 +17,22 @@ class Tier:
     """One place where bytes lie. Requests of `slots` threads or streams are under way at once (Little's law)."""
 
     name: str = figure("text", "name: host, peer, nvme, store")
-    capacity_bytes: int = figure("bytes", "room; 0: not limited", 0, zero=True)
-    read_bytes_per_s: float = figure("bandwidth", "out of it, all requests together")
-    write_bytes_per_s: float = figure("bandwidth", "into it, all requests together")
-    thread_bytes_per_s: float = figure("bandwidth", "most that one request reads; 0: no limit", 0.0, zero=True)
+    capacity_bytes: int = figure("bytes", "capacity; 0: no limit", 0, zero=True)
+    read_bytes_per_s: float = figure("bandwidth", "read rate, all requests together")
+    write_bytes_per_s: float = figure("bandwidth", "write rate, all requests together")
+    thread_bytes_per_s: float = figure("bandwidth", "read rate of one request; 0: no limit", 0.0, zero=True)
     latency_ns: float = figure("time", "fixed time of a read request", 0.0, zero=True)
     write_latency_ns: float = figure("time", "fixed time of a write request", 0.0, zero=True)
     call_ns: float = figure("time", "time of a request in the caller, one after another", 0.0, zero=True)
     turn_ns: float = figure("time", "the same where several threads take turns", 0.0, zero=True)
-    read_ahead_bytes: int = figure("bytes", "least bytes that it requests from the tier below", 0, zero=True)
-    slots: int = figure("count", "most requests in flight; 0: no limit", 0, zero=True)
-    per: str = figure("text", "scope that shares one: `rank`, `node`, a level, `all`", "node")
+    read_ahead_bytes: int = figure("bytes", "minimum bytes that it requests from the tier below", 0, zero=True)
+    slots: int = figure("count", "largest number of requests in flight; 0: no limit", 0, zero=True)
+    per: str = figure("text", "scope that shares one tier: `rank`, `node`, a level, `all`", "node")
     links: int = figure(
-        "count", "ways of `read` and `write` each into it, which its ranks share; 0: one for each rank", 1, zero=True
+        "count", "number of channels, each with `read` and `write`, that its ranks share; 0: one per rank", 1, zero=True
     )
-    below: str = figure("text", "the tier that it keeps a copy of, and that holds what was flushed", "")
-    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
+    below: str = figure("text", "the tier below, which it caches and to which it is flushed", "")
+    source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
 
     def part(self, ranks: int) -> float:
         """Of its rates what each of so many ranks has that use it at once."""
@@ -58,11 +58,11 @@ class Checkpointing:
     )
     load_bytes_per_s: float = figure("bandwidth", "reading it into the device; 0: it does not load", 0.0, zero=True)
     reads_file: bool = figure("flag", "the file is read beside that, where no cache holds it", False)
-    source: Mapping[str, str] = figure("texts", "source of the figures: one text, or one for each key", {})
+    source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
         if bool(self.save_bytes_per_s) == bool(self.load_bytes_per_s):
-            raise ClusterError(f"checkpoints: `{self.name}` saves or loads, one of them", hint="save: 0.75GB/s")
+            raise ClusterError(f"checkpoints: `{self.name}` must either save or load", hint="save: 0.75GB/s")
 
 
 def check_tiers(tiers: Sequence[Tier], levels: Sequence[str]) -> None:
@@ -79,7 +79,7 @@ def check_tiers(tiers: Sequence[Tier], levels: Sequence[str]) -> None:
         while tier.below:
             if tier.below not in by_name:
                 raise ClusterError(
-                    f"tiers: `{tier.name}` lies above `{tier.below}`, which is not a tier",
+                    f"tiers: `{tier.name}` is above `{tier.below}`, which is not a tier",
                     hint=f"known: {', '.join(by_name)}",
                 )
             tier = by_name[tier.below]

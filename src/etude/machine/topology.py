@@ -167,7 +167,7 @@ def _check(topology: Topology) -> None:
     if not 0 <= topology.device.min() <= topology.device.max() < vertices:
         raise ClusterError(f"a rank is not on any of its {vertices} vertices", where=where)
     if len(np.unique(topology.device)) != len(topology.device):
-        raise ClusterError("two ranks sit on one vertex", where=where)
+        raise ClusterError("two ranks are on the same vertex", where=where)
     bad = np.flatnonzero(~((topology.bytes_per_s > 0) & np.isfinite(topology.bytes_per_s)))
     if len(bad):
         rate = topology.bytes_per_s[bad[0]]
@@ -276,7 +276,7 @@ def product(
         if shape not in SHAPES:
             raise ClusterError(f"dimension {at}: unknown shape `{shape}`", hint=f"known: {', '.join(SHAPES)}")
         if size < 1:
-            raise ClusterError(f"dimension {at}: {size} devices", hint="each dimension has at least one")
+            raise ClusterError(f"dimension {at}: {size} devices", hint="each dimension needs at least one")
     devices = prod(size for _, size, _ in dimensions)
     links, made, vertices, names = LinkList(), [], devices, Blocks((0,), ("device",))
     step = 1

@@ -40,9 +40,9 @@ class Access:
             raise UsageError("no path is given", hint="a path below the root of this server")
         place = _resolved(self.root / path)
         if set(str(place)) & _LISTS:
-            raise UsageError("lists of files and patterns are not opened", where=path, hint="name one job")
+            raise UsageError("lists of files and patterns cannot be opened", where=path, hint="name one job")
         if not self._inside(place):
-            raise UsageError("lies outside the root of this server", where=path, hint="give a path below the root")
+            raise UsageError("is outside the root of this server", where=path, hint="give a path below the root")
         self._check_links(place, path)
         return place
 
@@ -82,7 +82,7 @@ class Access:
             for name in (*folders, *names):
                 entry = Path(folder) / name
                 if entry.is_symlink() and not self._inside(_resolved(entry)):
-                    raise UsageError(f"the link `{name}` leads outside the root", where=shown, hint="copy the file")
+                    raise UsageError(f"the link `{name}` points outside the root", where=shown, hint="copy the file")
 
 
 def check_names(given: Mapping[str, Any]) -> None:

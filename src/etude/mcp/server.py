@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 INSTRUCTIONS: Final = (
     "Execution traces of machine-learning jobs (MLCommons Chakra). Paths are relative to the root of this server. "
-    "Begin with `info`; `breakdown` and `critical_path` say where the time goes; `predict` needs no trace."
+    "Begin with `info`; `breakdown` and `critical_path` show where the time goes; `predict` needs no trace."
 )
 
 

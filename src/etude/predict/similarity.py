@@ -40,7 +40,7 @@ def likeness(a: Job, b: Job, system: System | None = None) -> list[dict[str, Any
     """
     left, right = _Side(a), _Side(b)
     rows = [
-        _error("nodes, a rank and step", left.mean(len), right.mean(len)),
+        _error("nodes per rank and step", left.mean(len), right.mean(len)),
         _mix("kinds of nodes", left, right, lambda t: t.kind),
         _mix("kinds of collectives", left, right, _collectives),
         _mix("nodes waited for", left, right, _waited),
@@ -49,11 +49,11 @@ def likeness(a: Job, b: Job, system: System | None = None) -> list[dict[str, Any
         values = left.values(kinds, column), right.values(kinds, column)
         if len(values[0][0]) and len(values[1][0]):
             rows.append(_row(f"{what}, each", "distance", None, None, _smirnov(*values)))
-            rows.append(_error(f"{what}, a rank", *(float((v * w).sum()) for v, w in values)))
+            rows.append(_error(f"{what} per rank", *(float((v * w).sum()) for v, w in values)))
     for collective in Collective:
         sent = left.sent(collective), right.sent(collective)
         if collective and any(sent):
-            rows.append(_error(f"{collective.name.lower()} bytes, a rank", *sent))
+            rows.append(_error(f"{collective.name.lower()} bytes per rank", *sent))
     for what, found in (("ranks", [s.spread_of_ranks for s in (left, right)]),
                         ("steps", [s.spread_of_steps for s in (left, right)])):  # fmt: skip
         if None not in found:
@@ -180,7 +180,7 @@ def _simulated(a: _Side, b: _Side, system: System) -> list[dict[str, Any]]:
     tables = [breakdown(run) for run in runs]
     for column in ("compute_ns", "comm_ns", "exposed_comm_ns"):
         means = [float(np.mean(t[column].to_numpy())) / side.steps for t, side in zip(tables, sides, strict=True)]
-        rows.append(_error(f"simulated {column}, a rank", *means))
+        rows.append(_error(f"simulated {column} per rank", *means))
         if column != "compute_ns":
-            rows.append(_points(f"simulated {column}, part of the step", means[0] / step[0], means[1] / step[1]))
+            rows.append(_points(f"simulated {column}, fraction of the step", means[0] / step[0], means[1] / step[1]))
     return rows

@@ -76,7 +76,7 @@ class Prediction:
 
     def _error_band(self, stack: Stack) -> dict[str, Any]:
         if self.simulated.choices():
-            return {"p50": None, "p90": None, "from": "no measured step with kernels or units of one's choice"}
+            return {"p50": None, "p90": None, "from": "no measured step with chosen kernels or units"}
         kind = kind_of(self.generated.model, stack)
         found = [band_of(stack, kind, device.name) for device in self.system.all_kinds]
         return max(found, key=lambda band: math.inf if band["p50"] is None else band["p50"])
@@ -118,7 +118,7 @@ def check_memory(generated: Generated, limit_bytes: int, what: str) -> None:
         f"the plan does not fit: pipeline rank {generated.memory.index(worst)} needs "
         f"{format_bytes(worst.peak_bytes)} of {format_bytes(limit_bytes)} ({told})",
         where=what,
-        hint="more --tp, --pp or --zero, --recompute full, a smaller --micro-batch; or --no-memory-check",
+        hint="use more --tp, --pp or --zero, --recompute full, a smaller --micro-batch; or --no-memory-check",
     )
 
 

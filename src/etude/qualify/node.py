@@ -63,14 +63,14 @@ def read_node(path: str | PathLike[str]) -> Node:
     try:
         found = json.loads(Path(path).read_text())
         if found["format"] != "etude node" or found["version"] != VERSION:
-            raise FormatError(f"version {found['version']} of a node's figures", path=path, hint="measure it again")
+            raise FormatError(f"has version {found['version']} of a node's figures", path=path, hint="measure it again")
         figures = tuple(_figure(entry) for entry in found["figures"])
         node = Node(str(found["name"]), figures, dict(found["about"]))
     except OSError as problem:
         raise FormatError(str(problem.strerror or problem).lower(), path=path) from None
     except (KeyError, TypeError, ValueError) as problem:
         hint = "`etude qualify -o node.json` writes one"
-        raise FormatError(f"not the figures of a node: {problem}", path=path, hint=hint) from None
+        raise FormatError(f"is not a file of node figures: {problem}", path=path, hint=hint) from None
     for figure in figures:
         if figure.part not in PARTS or not 0 < figure.value < math.inf or not 0 <= figure.spread < math.inf:
             raise FormatError(f"figure `{figure.name}` has part `{figure.part}`, value {figure.value}", path=path)

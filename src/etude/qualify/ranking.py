@@ -49,12 +49,12 @@ def qualify(
 ) -> Qualified:
     """Holds a node, and the others, against the median of all; and the node against its own past."""
     if least < 0:
-        raise UsageError(f"a slow-down of {least}", where="--least", hint="0.05 is 5%")
+        raise UsageError(f"a slowdown of {least} is not valid", where="--least", hint="0.05 is 5%")
     names = [n.name for n in (node, *others)]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         hint = "measure one again with --name"
-        raise UsageError(f"two nodes are called `{min(twice)}`", where="--against", hint=hint)
+        raise UsageError(f"two nodes have the name `{min(twice)}`", where="--against", hint=hint)
     nodes = [node, *others]
     findings: list[dict[str, Any]] = []
     uncertain: set[str] = set()
@@ -75,7 +75,7 @@ def qualify(
         uncertain |= _uncertain(past, least)
         findings += _findings(node, past, "past", least)
     if not compared and (others or baseline is not None):
-        raise UsageError("no figure of this node is among those of the others", where="--against",
+        raise UsageError("this node has no figure in common with the others", where="--against",
                          hint="were they measured with the same options and kind of devices?")  # fmt: skip
     ranking.sort(key=lambda row: (row["worst"] if row["worst"] is not None else math.inf, row["node"]))
     return Qualified(ranking, findings, sorted(uncertain), compared)

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m etude.replay", description="Plays the program of this rank.")
+    parser = argparse.ArgumentParser(prog="python -m etude.replay", description="Replays the program of this rank.")
     parser.add_argument("job", help="a folder of .program files, one such file, or a job")
     parser.add_argument("-o", "--out", default="", help="folder for a trace and the result of each rank")
     parser.add_argument("--iterations", type=int, default=10)
@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cuda-graph", action="store_true", help="all steps of an iteration as one CUDA graph")
     parser.add_argument("--device", default="", help="cpu, cuda, cuda:1")
     parser.add_argument("--threads", type=int, default=0, help="threads of an operator on a CPU")
-    parser.add_argument("--trust-code", action="store_true", help="run compiled code that others recorded")
+    parser.add_argument(
+        "--trust-code", action="store_true", help="run compiled code that was recorded on another machine"
+    )
     return parser
 
 

@@ -109,7 +109,7 @@ class Calls:
             return operator(name, self.stage.device.type)
         if name not in self._code:
             if self.stage.on_device != self.stage.with_host_memory:
-                raise UnknownOperatorError("the code was compiled for another kind of device")
+                raise UnknownOperatorError("the code was compiled for a different kind of device")
             files = self.program.about["compiled"]
             if name.startswith(COMPILED_SPACE):
                 self._code[name] = compiled_call(files[name.removeprefix(COMPILED_SPACE)]["code"])

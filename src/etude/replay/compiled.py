@@ -33,7 +33,7 @@ def compiled_sources(path: Path) -> Graphs:
             told = json.loads(gzip.decompress(file.read_bytes()))
             found |= {str(key): {"code": str(one["code"]), "seal": str(one["seal"])} for key, one in told.items()}
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise FormatError(f"not the code of compiled graphs: {problem}", path=file) from None
+            raise FormatError(f"is not the code of compiled graphs: {problem}", path=file) from None
     for file in sorted(folder.glob(f"{glob.escape(stem)}*{RESOURCES}/*.py")) if folder.is_dir() else ():
         found[file.name] = {"code": file.read_text("utf-8", "replace"), "seal": ""}
     return found
@@ -49,7 +49,7 @@ def check_code(about: Mapping[str, Any], *, trusted: bool) -> None:
     if not may_run(about.get("compiled", {}), trusted=trusted):
         raise UsageError(
             "the program has compiled code that was not recorded on this machine by this user",
-            hint="--trust-code runs it; plan the recording without, and its graphs are stand-ins",
+            hint="--trust-code runs it; without it, its graphs are replaced by stand-ins",
         )
 
 
@@ -67,7 +67,7 @@ def triton_call(source: str, kernel: str) -> Callable[..., None]:
     import torch
 
     if not torch.cuda.is_available():
-        raise UsageError("Triton compiles for CUDA devices, and none is here")
+        raise UsageError("Triton needs a CUDA device, and this machine has none")
     from torch._inductor.codecache import PyCodeCache
 
     run = getattr(PyCodeCache.load(source), kernel).run

@@ -32,7 +32,7 @@ def refusals(program: Program, communicates: bool) -> Iterator[str]:
         yield "it communicates"
     rows = steps.row[steps.kind == StepKind.STAND_IN]
     if (program.stand_ins.kind[rows] == StandInKind.HOST).any():
-        yield "work of the host stands between its kernels"
+        yield "host work is between its kernels"
     host = np.array([name.startswith("cpu") for name in program.devices], np.bool_)
     on_host = host[program.storages.device[program.slots.storage]]
     found: set[str] = set()
@@ -45,7 +45,7 @@ def refusals(program: Program, communicates: bool) -> Iterator[str]:
         if name in found or places == {True} or (name in COPIES and len(places) < 2):
             continue
         found.add(name)
-        yield f"the host reads what {name} gives" if name in READS else f"{name} copies between host and device"
+        yield f"the host reads the result of {name}" if name in READS else f"{name} copies between host and device"
 
 
 def captured(program: Program, device: torch.device, iteration: Callable[[], None], communicates: bool) -> Any:

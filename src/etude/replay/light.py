@@ -62,7 +62,7 @@ def light_events(path: Path) -> dict[int, LightEvents]:
         try:
             found[int(match[1])] = _read(json.loads(gzip.decompress(file.read_bytes())))
         except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, OverflowError) as problem:
-            raise FormatError(f"not the light steps of a recording: {problem}", path=file) from None
+            raise FormatError(f"is not the light steps of a recording: {problem}", path=file) from None
     return found
 
 

@@ -58,12 +58,12 @@ def check_memory(
         return
     most = max(needs)
     fit = int(here // most)
-    way_out = f"--ranks with {fit} of them" if fit else "a machine with more memory, or a smaller job"
+    way_out = f"--ranks with {fit} of them" if fit else "use a machine with more memory, or a smaller job"
     if not compute:
         way_out += "; --sizes scaled makes buffers of fewer ranks smaller"
     who = f"{len(programs)} processes need" if len(programs) > 1 else "1 process needs"
     raise OutOfMemoryError(
-        f"{who} at least {sum(needs) / 1e9:.1f} GB of memory, {most / 1e9:.1f} GB the largest, and "
+        f"{who} at least {sum(needs) / 1e9:.1f} GB of memory, {most / 1e9:.1f} GB the largest, but "
         f"{here / 1e9:.1f} GB are free",
         where="replay",
         hint=way_out,

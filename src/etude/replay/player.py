@@ -44,7 +44,7 @@ OWN_CHUNKS: Final = 20
 PAUSE_S: Final = 2.0
 """Before an iteration is recorded: a device that was busy has a lower clock than when the program was recorded."""
 UNMATCHED: Final = (
-    "no gaps between operators are played: the profiler's events of the player are not those of the program"
+    "gaps between operators are not replayed: the profiler's events of the player are not those of the program"
 )
 
 
@@ -125,7 +125,7 @@ class Player:
             raise OutOfMemoryError(
                 f"out of memory on {self.device}: {str(problem).splitlines()[0][:160]}",
                 where=f"rank {self.program.about['rank']}",
-                hint=f"inputs and states alone take {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
+                hint=f"inputs and states alone need {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
             ) from None
         self._write()
         once_ns = self._once() if self._light and self._together else 0

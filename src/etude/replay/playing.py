@@ -118,16 +118,18 @@ def _check_device(torch: Any, device: str) -> None:
         return
     kind, _, number = device.partition(":")
     if kind != "cuda" or (number and not number.isdigit()):
-        raise UsageError(f"no such device `{device}`", where="--device", hint="cpu, cuda, cuda:1")
+        raise UsageError(f"unknown device `{device}`", where="--device", hint="cpu, cuda, cuda:1")
     if not torch.cuda.is_available() or int(number or 0) >= torch.cuda.device_count():
         here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        raise UsageError(f"`{device}` is not here: {here} CUDA devices", where="--device", hint="--device cpu")
+        raise UsageError(
+            f"`{device}` is not available: this machine has {here} CUDA devices", where="--device", hint="--device cpu"
+        )
 
 
 def _check_host(chosen: PlayerOptions) -> None:
     if chosen.cuda_graph and (chosen.host == "recorded" or chosen.speed == "recorded"):
-        raise UsageError("a CUDA graph has no host between its calls", where="--cuda-graph",
-                         hint="with --host fast and --speed flat-out")  # fmt: skip
+        raise UsageError("a CUDA graph cannot have host time between its calls", where="--cuda-graph",
+                         hint="use --host fast and --speed flat-out")  # fmt: skip
 
 
 def summary(results: list[dict[str, Any]], ranks: dict[str, Any]) -> dict[str, Any]:

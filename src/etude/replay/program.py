@@ -351,7 +351,7 @@ def load(path: str | PathLike[str]) -> Program:
         groups = tuple(tuple(group) for group in head["groups"])
         return checked(Program(about=head["about"], groups=groups, **words, **tables, path=str(path)))
     except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as problem:
-        raise FormatError(f"not a program: {problem}", path=path, hint="`etude replay JOB --plan DIR`") from None
+        raise FormatError(f"is not a program: {problem}", path=path, hint="`etude replay JOB --plan DIR`") from None
 
 
 def _table(kind: type, name: str, arrays: dict[str, NDArray[Any]]) -> Any:

@@ -57,7 +57,7 @@ def _joined(programs: Sequence[Program], process: int, processes: int, told: dic
 
     if processes != len(programs):
         raise UsageError(
-            f"{len(programs)} ranks for the {processes} processes of torchrun",
+            f"{len(programs)} ranks, but torchrun has {processes} processes",
             where="--ranks",
             hint=f"--nproc-per-node {len(programs)}, or as many ranks with --ranks",
         )

@@ -34,7 +34,7 @@ def searched_again(
         "less": {name: 1 - _sum(ours)[name] / _sum(theirs)[name] for name in ("latency_s", "energy_j")},
     }
     notes = tuple(
-        f"{name}: {one['latency_s'] * 1e3:,.3g} ms, {one['energy_j']:,.3g} J in the mean of {one['inferences']:,}"
+        f"{name}: {one['latency_s'] * 1e3:,.3g} ms, {one['energy_j']:,.3g} J on average over {one['inferences']:,}"
         for name, one in more.items()
         if "inferences" in one
     )
@@ -76,7 +76,7 @@ def _inferences(
     while now < duration:
         score = chain.walk(cuts[min(now // period_ns, len(cuts) - 1)], now)
         if now + score.latency_ns >= NEVER:
-            raise UsageError(f"an inference that begins at {now / 1e9:g} s never completes: its link is down for good",
+            raise UsageError(f"an inference that begins at {now / 1e9:g} s never completes: its link stays down",
                              where=where)  # fmt: skip
         found.append((now, score))
         now = max(now + score.latency_ns, every * (now // every + 1))

@@ -45,7 +45,7 @@ class Space:
     dtype: str = figure("text", "data type of weights and activations", "fp32")
     batch: int = figure("count", "samples of an inference", 1)
     seq: int = figure("count", "tokens of a sample; 0: the model's", 0, zero=True)
-    devices: Any = figure("one", "in order: names, files, or keys of a device")
+    devices: Any = figure("one", "devices in order: names, files, or keys of a device")
     links: Any = figure("one", "links between neighbouring devices")
     score: str = figure("text", "latency, energy, bottleneck", "latency")
     limits: Limits = figure("one", "limits of a cut", Limits(), of=Limits)
@@ -63,7 +63,7 @@ def solve(given: Given, asked: Asked) -> Found:
         raise UsageError(f"unknown score `{space.score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
     chain = _chain(given, space, asked.seed)
     if asked.again_s < 0:
-        raise UsageError("a search cannot be repeated before now", where="--again", hint="--again every=10s")
+        raise UsageError("the interval must be positive", where="--again", hint="--again every=10s")
     if asked.again_s:
         return searched_again(chain, space.score, space.limits.deadline_ns, method, asked.again_s,
                               (space.duration_ns, space.every_ns), given.where)  # fmt: skip
@@ -104,7 +104,7 @@ def _by_program(chain: Chain, space: Space, rates: list[int], where: str) -> Fou
         raise no_cut(where)
     row = row_of(chain, cut, chain.score(cut, rates))
     big = chain.space - chain.fitting()
-    pruned = {"too large for a memory": big, "not better than the program's": chain.space - big - 1}
+    pruned = {"too large for the memory": big, "not better than the best bound": chain.space - big - 1}
     return Found(best=row, frontier=[row], tried=1, pruned={k: v for k, v in pruned.items() if v},
                  space=chain.space, rows=[row], more=_more(chain))  # fmt: skip
 
@@ -121,7 +121,7 @@ def _by_all(chain: Chain, space: Space, rates: list[int], where: str) -> Found:
         raise no_cut(where)
     rows.sort(key=lambda row: row[:2])
     shown = [row_of(chain, cut, score) for _, cut, score in rows]
-    pruned = {"too large for a memory": chain.space - len(rows) - late, "late": late}
+    pruned = {"too large for the memory": chain.space - len(rows) - late, "late": late}
     return Found(best=shown[0], frontier=frontier(shown, {"latency_ms": 1, "energy_j": 1}), tried=len(rows),
                  pruned={k: v for k, v in pruned.items() if v}, space=chain.space, rows=shown[:ROWS],
                  more=_more(chain))  # fmt: skip

@@ -98,7 +98,7 @@ class _Judge:
 
 def _signs(score: Mapping[str, Any], better: Any, where: str) -> dict[str, int]:
     if not isinstance(better, Mapping) or any(v not in ("higher", "lower") for v in better.values()):
-        raise UsageError("`better` says higher or lower of a score", where=where, hint="better: {mfu: higher}")
+        raise UsageError("`better` must be higher or lower for a score", where=where, hint="better: {mfu: higher}")
     if unknown := [name for name in better if name not in score]:
         raise UsageError(f"`better` names `{unknown[0]}`, which is not a score", where=where)
     return {str(name): -1 if better.get(name) == "higher" else 1 for name in score}

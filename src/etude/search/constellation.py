@@ -45,13 +45,13 @@ class Sky(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constellation:
     planes: int = figure("count", "number of orbital planes, spread over half of the equator", 6)
-    satellites: int = figure("count", "satellites of a plane", 11)
+    satellites: int = figure("count", "satellites per plane", 11)
     altitude_km: float = figure("number", "altitude above the ground", 780.0)
     inclination: float = figure("number", "degrees", 86.4)
-    polar: float = figure("number", "latitude in degrees from which on satellites have no link to other planes", 60.0)
-    rate: Any = figure("one", "rate of a link, each way; inf: no limit", "100Mb/s")
-    latency_ns: int | None = figure("time", "latency of a link; unset: that of light", None, zero=True)
-    every_ns: int = figure("time", "time between graphs; 0: the first one stays", 60_000_000_000, zero=True)
+    polar: float = figure("number", "latitude in degrees above which satellites have no link to other planes", 60.0)
+    rate: Any = figure("one", "bandwidth of a link in each direction; inf: no limit", "100Mb/s")
+    latency_ns: int | None = figure("time", "latency of a link; unset: at the speed of light", None, zero=True)
+    every_ns: int = figure("time", "time between changes of the graph; 0: no changes", 60_000_000_000, zero=True)
 
 
 def read_sky(given: Any, folder: Path, where: str, duration_ns: int) -> tuple[Sky, list[str]]:
@@ -59,7 +59,7 @@ def read_sky(given: Any, folder: Path, where: str, duration_ns: int) -> tuple[Sk
     if isinstance(given, str):
         path = folder / given
         if not path.is_file():
-            raise UsageError(f"file `{given}` is not there", where=where)
+            raise UsageError(f"file `{given}` does not exist", where=where)
         return _from_table(path)
     if not isinstance(given, Mapping):
         raise UsageError(
@@ -163,7 +163,7 @@ def _from_table(path: Path) -> tuple[Sky, list[str]]:
         except UsageError as problem:
             raise UsageError(problem.problem, where=at, hint=problem.hint) from None
         if a == b or latency < 0:
-            raise UsageError("a link joins two satellites, and its latency is not negative", where=at)
+            raise UsageError("a link must join two satellites, with a latency of 0 or more", where=at)
         graphs.setdefault(time, []).append((a, b, latency, rate_of(row["rate"], at)))
     times = list(graphs)
     if times[0] != 0 or times != sorted(times):

@@ -143,7 +143,7 @@ def all_cuts(chain: Chain) -> Iterator[Cut]:
 
 
 def best_cut(chain: Chain, rates: Sequence[int], score: str, deadline_ns: int = 0) -> Cut | None:
-    """By dynamic programming; None if no cut fits the limits. Of equal cuts the one that leaves least to the first
+    """By dynamic programming; None if no cut is within the limits. Of equal cuts the one that leaves least to the first
     devices."""
     if deadline_ns and score != "latency":
         return _within(chain, rates, score, deadline_ns)
@@ -230,4 +230,4 @@ def row_of(chain: Chain, cut: Cut, score: Score) -> Row:
 
 
 def no_cut(where: str) -> UsageError:
-    return UsageError("no cut fits the limits", where=where, hint="limits: {memory: false}, or a later deadline")
+    return UsageError("no cut is within the limits", where=where, hint="limits: {memory: false}, or a later deadline")

@@ -39,7 +39,7 @@ class Given:
         """A file that the space names, beside it."""
         found = self.folder / name
         if not found.exists():
-            raise UsageError(f"file `{name}` is not there", where=self.where)
+            raise UsageError(f"file `{name}` does not exist", where=self.where)
         return found
 
 

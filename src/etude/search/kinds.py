@@ -27,7 +27,7 @@ class Kind:
 
     kind: str = figure("text", "its name")
     device: str = figure("text", "a device of the catalogue, or a file")
-    price: float = figure("number", "dollars an hour of one device")
+    price: float = figure("number", "price of a device in dollars per hour")
     node: int = figure("count", "devices that one replica can use", 1)
     link_bytes_per_s: int = figure("bandwidth", "bandwidth between two devices of a node", 25_000_000_000)
     latency_ns: int = figure("time", "latency of that link", 2000)
@@ -43,7 +43,7 @@ class Wanted:
     output: int = figure("count", "tokens out", 128)
     ttft_ns: float = figure("time", "time until the first token; unset: no limit", inf)
     tpot_ns: float = figure("time", "time of each further token", inf)
-    latency_ns: float = figure("time", "time of the whole answer", inf)
+    latency_ns: float = figure("time", "time of the whole response", inf)
     precision: str = figure("text", "precision of weights and products", "bf16")
     weight: float = figure("number", "weight of a request, where goodput is the score", 1.0)
 
@@ -57,9 +57,9 @@ class Strategy:
     """A plan of one replica, and the rules of its engine."""
 
     tp: int = figure("count", "devices of a replica", 1)
-    precision: str = figure("text", "in the place of the model's", "")
-    max_num_batched_tokens: int = figure("count", "tokens of a pass at most", 2048)
-    max_num_seqs: int = figure("count", "sequences that run at a time", 256)
+    precision: str = figure("text", "instead of the model's", "")
+    max_num_batched_tokens: int = figure("count", "largest number of tokens in a pass", 2048)
+    max_num_seqs: int = figure("count", "largest number of running sequences", 256)
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class Offer:
     kind: str = figure("text", "a kind")
     plan: str = figure("text", "name of the plan", "")
     devices: int = figure("count", "devices that the replica uses", 1)
-    rate: float = figure("number", "requests a second")
+    rate: float = figure("number", "requests per second")
 
 
 def wanted_of(given: Given) -> dict[str, Wanted]:
@@ -108,7 +108,7 @@ def offers_of(
         known = {one.kind for one in kinds}
         for one in offers:
             if one.model not in models or one.kind not in known:
-                raise UsageError(f"a rate of `{one.model}` on `{one.kind}`, which are not both asked for",
+                raise UsageError(f"a rate of `{one.model}` on `{one.kind}`, which are not both in the search",
                                  where=str(given.keys["throughput"]))  # fmt: skip
         return offers, {}
     from etude.study import Space, evaluate
@@ -143,7 +143,7 @@ def rate_at(
     model: int, kind: int, plan: int, *, models: Sequence[Wanted], kinds: Sequence[Kind], plans: Sequence[Strategy],
     seconds: float, part: float, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """The rate of one model on one kind by one plan, in requests a second, or why there is none."""
+    """The rate of one model on one kind by one plan, in requests per second, or why there is none."""
     return kept_rate(models[model], kinds[kind], plans[plan], seconds, part, seed)
 
 

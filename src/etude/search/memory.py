@@ -49,10 +49,12 @@ class Asking:
     prompt: int = figure("count", "tokens in", 4096)
     output: int = figure("count", "tokens out", 64)
     bits: float = figure("number", "bits of a weight; keys and values have 16", 16.0)
-    buffers_bytes: int = figure("bytes", "part of the device's memory that is always taken", 500_000_000, zero=True)
+    buffers_bytes: int = figure(
+        "bytes", "fraction of the device's memory that is always in use", 500_000_000, zero=True
+    )
     score: str = figure("text", "request, tokens or ttft", "request")
     cut: bool = figure("flag", "tensors of a layer are placed one by one; false: whole layers", True)
-    overlap: bool = figure("flag", "copies go on beside all else; false: each is waited for", True)
+    overlap: bool = figure("flag", "copies overlap with other work; false: each is waited for", True)
 
 
 Sums = tuple[float, float, float]
@@ -114,7 +116,7 @@ def solve(given: Given, asked: Asked) -> Found:
         if placed is not None:
             rows.append(_row(problem, placed, vram, asking))
     if not rows:
-        raise UsageError("the device has less memory than buffers take", where=given.where, hint="more `vram`")
+        raise UsageError("the device has less memory than the buffers need", where=given.where, hint="use more `vram`")
     name = {"request": "request_ms", "tokens": "token_ms", "ttft": "ttft_ms"}[asking.score]
     return Found(
         best=min(rows, key=lambda row: (row[name], row["vram_bytes"])), frontier=rows, tried=len(rows),

@@ -6,7 +6,7 @@ kinds: kinds.csv             # kind,device,price,node,link,latency,available
 plans: [1, 2, 4]             # devices of a replica, or {tp: 2, precision: fp8}
 demand: demand.csv           # hour,model,rate
 available: available.csv     # kind,hour,count; nothing: as `kinds` says
-score: cost                  # or goodput, within `budget` dollars an hour
+score: cost                  # or goodput, within `budget` dollars per hour
 mixed: true                  # false: the best kind alone
 
 Methods: `ilp` leaves out plans that another of the same kind beats, which loses nothing, and solves for counts; `joint`
@@ -41,14 +41,14 @@ MOST_USES: Final = 200_000
 class Demand:
     hour: int = figure("count", "counted from 0", 0, zero=True)
     model: str = figure("text", "a key of `models`")
-    rate: float = figure("number", "requests a second", zero=True)
+    rate: float = figure("number", "requests per second", zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
     kind: str = figure("text", "a kind")
     hour: int = figure("count", "from this hour on", 0, zero=True)
-    count: float = figure("number", "devices that can be had", zero=True)
+    count: float = figure("number", "available devices", zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def solve(given: Given, asked: Asked) -> Found:
         took += seconds
     rows = [row for row in found.values() if row]
     if not rows:
-        raise UsageError("what can be had never serves all requests", where=given.where,
+        raise UsageError("the available devices never serve all requests", where=given.where,
                          hint="more `available`, other `plans`, or score: goodput")  # fmt: skip
     static = choose(tried, _peak(list(hours.values())))[0] if mixed else None
     told: dict[str, Any] = {name: _sum(rows, name) for name in ("cost", "goodput", "single_cost", "single_goodput")}
@@ -111,9 +111,9 @@ def solve(given: Given, asked: Asked) -> Found:
 
 def _notes(told: Mapping[str, Any]) -> tuple[str, ...]:
     """Of all hours together."""
-    found = [f"{told['hours']} hours: {told['cost']:,.2f} dollars, {told['goodput']:,.1f} requests a second served"]
+    found = [f"{told['hours']} hours: {told['cost']:,.2f} dollars, {told['goodput']:,.1f} requests per second served"]
     if told["single_cost"] is not None:
-        found.append(f"the best kind alone: {told['single_cost']:,.2f} dollars, {told['single_goodput']:,.1f}")
+        found.append(f"best single kind: {told['single_cost']:,.2f} dollars, {told['single_goodput']:,.1f}")
     if told["static_cost"] is not None:
         found.append(f"one allocation for all hours: {told['static_cost']:,.2f} dollars")
     if told["unserved_hours"]:
@@ -136,9 +136,9 @@ def _hours(given: Given, models: Mapping[str, Wanted], kinds: Sequence[Kind]) ->
     if score not in SCORES:
         raise UsageError(f"unknown score `{score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
-        raise UsageError(f"`budget` is {budget}", where=given.where, hint="dollars an hour: budget: 100")
+        raise UsageError(f"`budget` is {budget}", where=given.where, hint="dollars per hour: budget: 100")
     if "budget" in given.keys and score == "cost":
-        raise UsageError("`budget` is of the score goodput", where=given.where)
+        raise UsageError("`budget` applies only to the score goodput", where=given.where)
     asks: dict[int, dict[str, float]] = {}
     for row in table(given, "demand", Demand):
         if row.model not in models:

@@ -46,9 +46,9 @@ def page(found: Found, title: str) -> str:
         Page(
             title=title,
             subtitle="etude search",
-            verdict=f"The best: {best_name(found, found.best)}.",
+            verdict=f"Best: {best_name(found, found.best)}.",
             cards=(
-                *(Figure(_head(name), value, "of the best") for name, value in told.items()),
+                *(Figure(_head(name), value, "best candidate") for name, value in told.items()),
                 Figure("Candidates", f"{found.space:,}", "in the space"),
                 Figure("Tried", f"{found.tried:,}", "simulated or computed"),
                 Figure("Pruned", f"{sum(found.pruned.values()):,}", "see below why"),
@@ -133,7 +133,7 @@ def frontier_plot(found: Found, scores: Sequence[str]) -> Section | None:
     axes = [fitted(_head(n), partial(shown_value, n), [float(r[n]) for r in found.rows], log=False) for n in (x, y)]
     body = legend([("compute", "on the frontier"), ("idle", "others that were tried")])
     body += plot(f"{_head(y)} over {_head(x)}", axes[0], axes[1], marks, [("roof", "", line)])
-    lead = "Candidates that no other beats in every score, and the others that were tried."
+    lead = "Candidates that no other candidate beats in every score, and all others tried."
     return Section("frontier", "Frontier", lead, body)
 
 
@@ -143,7 +143,7 @@ def _breakdown(found: Found) -> Section | None:
         return None
     shown = [Bar(r["name"], tuple(Piece(sort, label, r[key]) for key, sort, label in PARTS)) for r in rows]
     body = legend([(sort, label) for _, sort, label in PARTS]) + bars(shown, lambda v: format_time(round(v)))
-    lead = "Where the time of a step goes on a GPU, mean over all of them: the best, side by side."
+    lead = "Breakdown of the step time per GPU, mean over all GPUs, for the best candidates."
     return Section("why", "Why the best is best", lead, body)
 
 
@@ -155,7 +155,7 @@ def _table(found: Found) -> Section:
         Heading(n, _head(n), lambda v, n=n: shown_value(n, v), number=n in _numbers(rows[0]), code=n == "flags")  # type: ignore[misc]
         for n in names
     ]
-    return Section("rows", "Tried", "What was tried, the best first.", table("t-rows", rows, columns, first=20))
+    return Section("rows", "Tried", "Tried candidates, the best first.", table("t-rows", rows, columns, first=20))
 
 
 def _pruned(found: Found) -> Section | None:

@@ -37,7 +37,7 @@ def solve(given: Given, asked: Asked) -> Found:
     if "job" in keys:
         for key in ("layers", "plan", "shardings", "keep"):
             if key in keys:
-                raise UsageError(f"`{key}` goes with `model`", where=given.where)
+                raise UsageError(f"`{key}` needs `model`", where=given.where)
         job = open_job(given.path(str(keys["job"])))
         return best_placement(job, system.for_ranks(job.world_size), asked=asked, **how)
     return best_of_shardings(given, asked, system, how)

@@ -27,8 +27,8 @@ SMALL: Final = 6
 """Ranks up to which all placements are tried unless a method is asked for."""
 TRIES: Final = 300
 SAME: Final = "the same by symmetry"
-BOUND: Final = "its bytes alone take longer"
-LEFT: Final = "not looked at"
+BOUND: Final = "its transfers alone take longer"
+LEFT: Final = "not examined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class How:
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
-            raise UsageError(f"network `{self.network}` does not rank placements", hint=f"{' or '.join(NETWORKS)}")
+            raise UsageError(f"network `{self.network}` cannot rank placements", hint=f"{' or '.join(NETWORKS)}")
         if self.method and self.method not in METHODS:
             raise UsageError(f"method `{self.method}` does not fit placements", hint=f"--method {'|'.join(METHODS)}")
         if self.tries < 1:
@@ -75,11 +75,11 @@ def best_placement(
     system = system if system.topology is not None else system.replace(placement=())
     ranks, devices = job.world_size, system.num_ranks
     if ranks > devices:
-        raise UsageError(f"{ranks} ranks on a system of {devices} devices", hint="a larger --system")
+        raise UsageError(f"{ranks} ranks on a system of {devices} devices", hint="use a larger --system")
     bound, symmetry = Bound(job, system) if settings.bound else None, Symmetry(system)
     method = settings.method or ("all" if ranks <= SMALL and devices <= SMALL else "greedy")
     if method != "all":
-        asked.in_turn(f"`{method}`", "--method all, or several `shardings`, which are searched side by side")
+        asked.in_turn(f"`{method}`", "--method all, or several `shardings`, which are searched in parallel")
     space = math.perm(devices, ranks)
     with (
         _simulating(job, system, settings.network, asked, time_of) as times_of,

@@ -22,7 +22,7 @@ from etude.search.placement_best import best_placement
 from etude.search.placement_bound import Needs, needs_of
 from etude.search.short_models import count, model_file, shortened
 
-NO_PLAN = "no such plan"
+NO_PLAN = "invalid plan"
 MEMORY = "does not fit the memory"
 BYTES = "sends more than those kept"
 

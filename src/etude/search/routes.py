@@ -51,7 +51,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    rate: float = figure("number", "requests a second of all satellites, Poisson")
+    rate: float = figure("number", "requests per second of all satellites, Poisson")
     size_bytes: int = figure("bytes", "size of a request", 150_000)
     duration_ns: int = figure("time", "time in which they arrive", 60_000_000_000)
     sources: int = figure("count", "satellites that have requests; 0: all that do not compute", 0, zero=True)

@@ -14,15 +14,15 @@ from etude.search.given import Asked, Given
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "plans": ("etude.search.plans.solve", "plans of a model on a cluster: any of their axes, simulated"),
     "commands": ("etude.search.commands", "any axes of a command of Etude, scored by what it prints"),
-    "memory": ("etude.search.memory", "what lies in a small device and what with its host, and who computes it"),
-    "mix": ("etude.search.mix", "how many devices of which kinds serve which models"),
+    "memory": ("etude.search.memory", "what is stored on a small device and what on its host, and which computes it"),
+    "mix": ("etude.search.mix", "how many devices of each kind serve each model"),
     "placement": ("etude.search.placement", "the device of each rank of a job, scored by simulation on links"),
     "shares": ("etude.search.shares", "tokens and heads of each context-parallel rank, on devices of several kinds"),
     "workflows": ("etude.search.workflows", "a pattern of several models, and the model of each of its roles"),
     "regions": ("etude.search.regions", "where requests are computed, within a latency budget"),
     "chain": ("etude.search.chain", "where a chain of layers is cut over devices in order"),
-    "split": ("etude.search.split", "which kernels and neurons of a network small devices own"),
-    "routes": ("etude.search.routes", "whether requests of satellites stay, or travel to a large model"),
+    "split": ("etude.search.split", "which kernels and neurons of a network each small device computes"),
+    "routes": ("etude.search.routes", "whether requests of satellites are computed locally or sent to a large model"),
 }
 """Kind -> (module with `solve(given, asked)`, what is chosen)."""
 

@@ -41,8 +41,8 @@ STEPS: Final = (16, 8, 4, 2, 1)
 ROUND: Final = 16
 """Candidates that `all` simulates at once, whatever the number of workers: what is tried does not depend on it."""
 MEMORY: Final = "does not fit the memory"
-BOUND: Final = "its operations alone take longer"
-LEFT: Final = "not looked at"
+BOUND: Final = "its compute alone takes longer"
+LEFT: Final = "not examined"
 KNOWN: Final = ("model", "layers", "plan", "system", "unit", "over", "by", "network", "tries")
 
 
@@ -178,7 +178,7 @@ def _fitting(space: Shares) -> Parts:
     """The first that fits where equal parts do not."""
     found = next((parts for parts in space.all() if space.fits(parts)), None)
     if found is None:
-        raise UsageError("no parts fit the memory of every device", hint="more --cp, --zero 3, --recompute full")
+        raise UsageError("no shares fit the memory of every device", hint="more --cp, --zero 3, --recompute full")
     return found
 
 
@@ -268,7 +268,7 @@ def read_shares(given: Given) -> Shares:
     plan = Plan.from_dict(plan_given, f"{where}: plan")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     if plan.cp < 2 or plan.cp_shares or plan.cp_heads:
-        raise UsageError("parts are found for context-parallel ranks", where=f"{where}: plan",
+        raise UsageError("shares need context-parallel ranks", where=f"{where}: plan",
                          hint="cp: 16, and no cp_shares")  # fmt: skip
     system = open_system(system_file(given)).for_ranks(plan.gpus)
     classes = classes_of(plan, _numbers(plan), system, each=keys.get("by") == "rank")

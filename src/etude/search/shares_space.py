@@ -38,7 +38,7 @@ class Whole:
     def __post_init__(self) -> None:
         if self.unit < 1 or self.total % self.unit or self.total // self.unit < sum(self.counts):
             raise UsageError(f"{self.total:,} in multiples of {self.unit:,} for {sum(self.counts)} ranks",
-                             hint="another unit")  # fmt: skip
+                             hint="use another unit")  # fmt: skip
 
     def all(self) -> Iterator[tuple[int, ...]]:
         """Every way, the first class slowest."""

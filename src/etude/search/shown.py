@@ -19,5 +19,5 @@ def found_html(found: Found) -> str:
     facts += [("pruned", f"{sum(found.pruned.values()):,}")]
     picture = frontier_plot(found, scores)
     rows = records((found.rows or found.frontier)[:10])
-    return card("search", f"The best: {best_name(found, found.best)}", facts, picture.body if picture else "", rows,
+    return card("search", f"Best: {best_name(found, found.best)}", facts, picture.body if picture else "", rows,
                 *(note(told) for told in found.notes))  # fmt: skip

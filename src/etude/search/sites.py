@@ -27,14 +27,14 @@ class Site:
     """A region where requests can be computed."""
 
     region: str = figure("text", "its name")
-    zone: str = figure("text", "what it lies in: regions of one zone are near one another", "")
-    law: str = figure("text", "the law that holds there", "")
+    zone: str = figure("text", "its zone: regions of one zone are near one another", "")
+    law: str = figure("text", "legislation of the region", "")
     round_trip_ns: float = figure("time", "round trip to a point where all regions meet", 0.0, zero=True)
-    price: float = figure("number", "dollars for a kWh", zero=True)
-    carbon: float = figure("number", "grams of CO2 for a kWh", -1.0, zero=True)
-    pue: float = figure("number", "energy of the site over that of its machines", 1.0)
-    capacity: float = figure("number", "kW of machines; nothing: no limit", inf, zero=True)
-    egress: float = figure("number", "dollars for a GB that leaves it", 0.0, zero=True)
+    price: float = figure("number", "dollars per kWh", zero=True)
+    carbon: float = figure("number", "grams of CO2 per kWh", -1.0, zero=True)
+    pue: float = figure("number", "energy of the site relative to that of its machines", 1.0)
+    capacity: float = figure("number", "capacity in kW; empty: no limit", inf, zero=True)
+    egress: float = figure("number", "dollars per GB of outgoing traffic", 0.0, zero=True)
 
     def __post_init__(self) -> None:
         if self.pue < 1:
@@ -47,14 +47,14 @@ class RequestClass:
 
     name: str = figure("text", "name of the class")
     home: str = figure("text", "region where they arrive, and where they are computed unless moved")
-    rate: float = figure("number", "requests a second")
-    energy: str = figure("text", "joules of a request, or `from:run.json`, as `etude serve --json` prints it")
-    budget_ns: float = figure("time", "time on the way at most; nothing: as the search says", inf, zero=True)
-    turns: float = figure("number", "round trips of a request", 1.0)
+    rate: float = figure("number", "requests per second")
+    energy: str = figure("text", "joules per request, or `from:run.json`, as `etude serve --json` prints it")
+    budget_ns: float = figure("time", "largest network time; empty: the budget of the search", inf, zero=True)
+    turns: float = figure("number", "round trips per request", 1.0)
     size_bytes: float = figure("bytes", "bytes of a request and its answer", 0.0, zero=True)
-    friction: float = figure("number", "dollars once, for each region it is moved to", 0.0, zero=True)
-    friction_g: float = figure("number", "grams of CO2 once, for each region it is moved to", 0.0, zero=True)
-    laws: str = figure("text", "laws under which it may be computed: `eu;uk`; nothing: any", "")
+    friction: float = figure("number", "one-time dollars per region it is moved to", 0.0, zero=True)
+    friction_g: float = figure("number", "one-time grams of CO2 per region it is moved to", 0.0, zero=True)
+    laws: str = figure("text", "allowed legislations: `eu;uk`; empty: any", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Way:
 
     a: str = figure("text", "one region")
     b: str = figure("text", "the other")
-    round_trip_ns: float = figure("time", "there and back", zero=True)
+    round_trip_ns: float = figure("time", "round-trip time", zero=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ class Places:
     rate_per_s: F64
     energy_j: F64
     way_ns: F64
-    """All round trips of a request."""
+    """All round trips per request."""
     lawful: NDArray[np.bool_]
     cost: dict[str, F64]
     """Of a request, by score: dollars, or grams."""
@@ -99,7 +99,9 @@ def read_places(given: Given) -> Places:
     home = np.array([at[one.home] for one in classes])
     lawful = np.array([[not one.laws or site.law in one.laws.split(";") for site in sites] for one in classes])
     if wrong := [one.name for one, h, row in zip(classes, home, lawful, strict=True) if not row[h]]:
-        raise UsageError(f"class `{wrong[0]}`: the law of its home is not one of its laws", where=given.where)
+        raise UsageError(
+            f"class `{wrong[0]}`: the legislation of its home is not one of those allowed", where=given.where
+        )
     energy_j = np.array([_energy_j(given, one) for one in classes])
     size_gb = np.array([one.size_bytes for one in classes])[:, None] / 1e9
     moved = np.arange(len(sites))[None, :] != home[:, None]
@@ -123,7 +125,7 @@ def _with_carbon(given: Given, sites: list[Site]) -> list[Site]:
     found = []
     for site in sites:
         if site.carbon < 0 and not isinstance(other, str):
-            raise UsageError(f"nothing says how much carbon a kWh of region `{site.region}` has", where=given.where,
+            raise UsageError(f"the carbon intensity of region `{site.region}` is not known", where=given.where,
                              hint="a column `carbon`, or `carbon: TABLE.csv` with `region` and `impact`")  # fmt: skip
         own = site.carbon
         if own < 0:
@@ -148,7 +150,8 @@ def _energy_j(given: Given, one: RequestClass) -> float:
         return float(record["energy_j"]) / float(record["requests"])
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OSError):
         raise UsageError(f"class `{one.name}`: `{file}` has no `energy_j` and `requests`", where=given.where,
-                         hint="what `etude serve --json` prints of a device with known power") from None  # fmt: skip
+                         hint="use the output of `etude serve --json` for a device with known "
+                              "power") from None  # fmt: skip
 
 
 def _ways(given: Given, sites: Sequence[Site]) -> F64:
@@ -159,7 +162,7 @@ def _ways(given: Given, sites: Sequence[Site]) -> F64:
     if "ways" in given.keys:
         for way in table(given, "ways", Way):
             if way.a not in at or way.b not in at:
-                raise UsageError(f"a way from `{way.a}` to `{way.b}`, which are not both regions", where=given.where)
+                raise UsageError(f"a link from `{way.a}` to `{way.b}`, which are not both regions", where=given.where)
             found[at[way.a], at[way.b]] = found[at[way.b], at[way.a]] = way.round_trip_ns
     np.fill_diagonal(found, 0.0)
     return found

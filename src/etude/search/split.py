@@ -39,7 +39,7 @@ SHARES: Final = ("equal", "speed", "fit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    rate_bytes_per_s: int = figure("bandwidth", "rate of each device to the switch, each way", 12_500_000)
+    rate_bytes_per_s: int = figure("bandwidth", "bandwidth of each device to the switch, in each direction", 12_500_000)
     latency_ns: int = figure("time", "latency of a message", 100_000, zero=True)
 
 
@@ -78,7 +78,7 @@ def solve(given: Given, asked: Asked) -> Found:
     return Found(
         best=best, frontier=frontier([row for row, _ in good], {"latency_ms": 1, "peak_ram_bytes": 1}), tried=len(good),
         pruned={"too large for the RAM": over} if over else {}, space=len(rows), rows=[row for row, _ in rows],
-        notes=() if good else ("no candidate fits the RAM; the best is the one that needs least",),
+        notes=() if good else ("no candidate fits the RAM; the best is the one that needs the least",),
         more={"parameters_bytes": sum(layer.weight_bytes for layer in layers), "layers": _layers(layers, done)},
     )  # fmt: skip
 

@@ -37,8 +37,8 @@ class Priced:
 
     model: str = figure("text", "name of the catalogue, or a file; else the key", "")
     tp: int = figure("count", "ranks of a replica", 1)
-    input: float = figure("number", "price of a million tokens in", 0.0, zero=True)
-    output: float = figure("number", "price of a million tokens out", 0.0, zero=True)
+    input: float = figure("number", "price per million input tokens", 0.0, zero=True)
+    output: float = figure("number", "price per million output tokens", 0.0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class _Run:
 
     system: str = figure("text", "system of the models; else that of the pattern", "")
     sessions: int = figure("count", "sessions of each candidate; else those of the pattern", 0, zero=True)
-    rate: float = figure("number", "sessions a second; else that of the pattern", 0.0, zero=True)
+    rate: float = figure("number", "sessions per second; else that of the pattern", 0.0, zero=True)
     replicas: int = figure("count", "replicas of each role", 1)
     stack: str = figure("text", "software of the engines", "vllm")
 
@@ -127,10 +127,10 @@ def _flows(given: Given) -> dict[str, Workflow]:
         for path in files or [name]:
             stem = Path(path).stem
             if stem in found:
-                raise UsageError(f"two patterns are called `{stem}`", where=given.where)
+                raise UsageError(f"two patterns have the name `{stem}`", where=given.where)
             found[stem] = open_workflow(path)
             if not found[stem].models:
-                raise UsageError("no `models`, so that there is nothing to choose", where=path)
+                raise UsageError("no `models`, so there is nothing to choose", where=path)
     return found
 
 

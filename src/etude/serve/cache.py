@@ -77,28 +77,29 @@ def cache_rules(text: str) -> CacheRules:
         if "tier" in more:
             tiers.append(more.pop("tier"))
         if twice := sorted(set(more) & set(found)):
-            raise UsageError(f"--cache: `{word}` says `{twice[0]}` again", hint=HINT)
+            raise UsageError(f"--cache: `{word}` repeats `{twice[0]}`", hint=HINT)
         found |= more
     if "mode" not in found:
         found["mode"] = "prefix" if found or tiers else "none"
     made = CacheRules(**found, tiers=tuple(tiers))
     names = [tier.name for tier in tiers]
     if len(set(names)) < len(names):
-        raise UsageError(f"--cache: two tiers of one name: {', '.join(names)}")
+        raise UsageError(f"--cache: two tiers have the same name: {', '.join(names)}")
     if made.mode == "none" and (len(found) > 1 or tiers):
-        raise UsageError("--cache: `none` keeps nothing", hint=HINT)
+        raise UsageError("--cache: `none` cannot be combined with other words", hint=HINT)
     if made.mode == "prefix" and (made.fix_share or made.fix_ns):
-        raise UsageError("--cache: `fix` is of pieces found at another place", hint="blocks or content")
+        raise UsageError("--cache: `fix` applies only to pieces found at another place", hint="blocks or content")
     if made.sharded and not made.link_bytes_per_s:
         raise UsageError("--cache: `sharded` needs a link between replicas", hint="link=50GB/s")
     if made.sharded and not made.stores:
-        raise UsageError("--cache: the blocks of a device are its own", hint="a tier: sharded host=64GB@50GB/s")
+        raise UsageError("--cache: `sharded` needs a tier", hint="a tier: sharded host=64GB@50GB/s")
     if made.shared and (made.sharded or not made.tiers):
         raise UsageError(
-            "--cache: `shared` is of tiers, and not with `sharded`", hint="prefix remote=1TB@10Gb/s shared"
+            "--cache: `shared` needs tiers, and cannot be combined with `sharded`",
+            hint="prefix remote=1TB@10Gb/s shared",
         )
     if made.coded and made.coded not in names:
-        raise UsageError(f"--cache: `coded={made.coded}` names no tier", hint="remote=1TB@10Gb/s coded=remote")
+        raise UsageError(f"--cache: `coded={made.coded}` does not name a tier", hint="remote=1TB@10Gb/s coded=remote")
     return made
 
 
@@ -150,7 +151,7 @@ def _figure(key: str, value: str, word: str) -> dict[str, Any]:
     except UsageError as problem:
         raise UsageError(f"--cache: `{word}`: {problem.problem}", hint=problem.hint or HINT) from None
     except ValueError:
-        raise UsageError(f"--cache: `{word}` is not a figure", hint=HINT) from None
+        raise UsageError(f"--cache: `{word}` is not a number", hint=HINT) from None
 
 
 def _between(value: Any, low: float, high: float) -> Any:

@@ -57,8 +57,8 @@ def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16")
     if ep > 1 and not model.experts:
         raise UsageError(f"`{model.name}` has no experts", hint="leave out --ep")
     if ep > 1 and tp % ep:
-        hint = "an --ep that divides --tp, or --tp times --replicas: replicas that share experts"
-        raise UsageError(f"experts over {ep} of {tp} ranks", hint=hint)
+        hint = "use an --ep that divides --tp, or --tp times --replicas (replicas that share experts)"
+        raise UsageError(f"experts cannot be spread over {ep} of {tp} ranks", hint=hint)
     split = tp // ep if model.experts else 1
     return Plan.from_dict({"gpus": tp, "tp": tp, "ep": ep, "etp": split, "precision": precision}, model.name)
 
@@ -67,7 +67,10 @@ def shared_plan(model: Model, tp: int, groups: int, precision: str = "bf16") -> 
     """Of replicas that share their experts, each of which is whole on one rank."""
     ranks = tp * groups
     if model.experts % ranks:
-        raise UsageError(f"{model.experts} experts over {ranks} ranks", hint="ranks that divide the experts")
+        raise UsageError(
+            f"{model.experts} experts cannot be spread over {ranks} ranks",
+            hint="use a number of ranks that divides the experts",
+        )
     return Plan.from_dict({"gpus": ranks, "tp": tp, "ep": ranks, "etp": 1, "precision": precision}, model.name)
 
 
@@ -91,7 +94,7 @@ def deployed(
     record: dict[str, Any] = {}
     if experts is not None:
         if ops is not None or plan.ep > 1:
-            raise UsageError('--offload "experts" with --ops or --ep', hint="one of them")
+            raise UsageError('--offload "experts" cannot be combined with --ops or --ep', hint="use one of them")
         tables = tables_of(model, plan, system, experts, kv_dtype=kv_dtype)
         far = far_experts(model, plan, system, experts, tables, software, streams=streams)
         cost, weights, record = tables.step_cost(software, **far.curves), far.weights_bytes, far.record
@@ -112,9 +115,9 @@ def deployed(
     left = memory * UTILISATION - weights - beside
     if left < token * engine.block_size:
         raise NoRoomError(
-            f"weights of {format_bytes(round(weights))} leave no room for keys and values in {format_bytes(memory)}",
+            f"weights of {format_bytes(round(weights))} leave no memory for keys and values of {format_bytes(memory)}",
             where=model.name,
-            hint="more --tp, --precision fp8, or a device with more memory",
+            hint="use more --tp, --precision fp8, or a device with more memory",
         )
     blocks = int(left // (token * engine.block_size)) if token else 0
     # Nothing is known of the power of a host that computes.

@@ -52,24 +52,24 @@ class Engine:
     """Follows vLLM 0.19's V1 scheduler: tokens out first, then prompts as far as the budget goes, first come first
     served; who entered last gives way where blocks run out, and reads again. `--no-chunked` is the older rule."""
 
-    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", True)
-    max_num_batched_tokens: int = figure("count", "most tokens of a pass", 2048)
-    max_num_seqs: int = figure("count", "sequences that run at a time", 256)
-    block_size: int = figure("count", "tokens of a block of keys and values", 16)
+    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", True)
+    max_num_batched_tokens: int = figure("count", "largest number of tokens in a pass", 2048)
+    max_num_seqs: int = figure("count", "largest number of running sequences", 256)
+    block_size: int = figure("count", "tokens per block of keys and values", 16)
     num_gpu_blocks: int = figure("count", "blocks on a replica; 0: as many as fit its memory", 0, zero=True)
-    reserve: bool = figure("flag", "a request holds room for its whole answer from the start", False)
-    whole_prompt: bool = figure("flag", "a request enters only if its whole prompt fits", True)
+    reserve: bool = figure("flag", "a request reserves memory for its whole response from the start", False)
+    whole_prompt: bool = figure("flag", "a request is admitted only if its whole prompt fits", True)
     enable_prefix_caching: bool = figure(
         "flag", "a preempted request reuses its blocks that were not reallocated since", True
     )
     cache: str = figure(
-        "text", "what prompts reuse of earlier ones: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
+        "text", "reuse of earlier prompts: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
         "none",
     )  # fmt: skip
-    async_scheduling: bool = figure("flag", "the next pass is chosen while one runs", True)
-    barrier: bool = figure("flag", "replicas start passes together, and wait for the longest", False)
+    async_scheduling: bool = figure("flag", "the next pass is scheduled while one runs", True)
+    barrier: bool = figure("flag", "replicas start passes together and wait for the slowest", False)
     scheduling_policy: Policy = figure(
-        "choice", "order: by arrival, tier, deadline, in turn by tenant, or the shortest prompt", Policy.FCFS,
+        "choice", "order of requests: by arrival, tier, deadline, fair over tenants, or shortest prompt", Policy.FCFS,
         of=Policy,
     )  # fmt: skip
     preemption_mode: Preemption = figure(
@@ -77,11 +77,11 @@ class Engine:
         of=Preemption,
     )  # fmt: skip
     swap_bandwidth_bytes_per_s: int = figure("bandwidth", "bandwidth between a rank and its host", 25_000_000_000)
-    num_speculative_tokens: int = figure("count", "tokens that a draft proposes for a sequence", 0, zero=True)
-    acceptance: float = figure("fraction", "chance that the next of these is accepted", 0.7, zero=True)
-    exit_depth: float = figure("fraction", "part of the layers that tokens out go through", 1.0)
-    max_loras: int = figure("count", "adapters in use at a time; 0: requests have none", 0, zero=True)
-    max_lora_rank: int = figure("count", "rank of these", 16)
+    num_speculative_tokens: int = figure("count", "tokens that a draft model proposes per sequence", 0, zero=True)
+    acceptance: float = figure("fraction", "probability that each of these is accepted", 0.7, zero=True)
+    exit_depth: float = figure("fraction", "fraction of the layers used by output tokens", 1.0)
+    max_loras: int = figure("count", "largest number of adapters in use; 0: no adapters", 0, zero=True)
+    max_lora_rank: int = figure("count", "rank of the adapters", 16)
 
     def __post_init__(self) -> None:
         cache_rules(self.cache)

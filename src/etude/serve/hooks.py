@@ -121,7 +121,7 @@ class Asked:
             roles = ("decode",) if what == of.PLACE else ("both", "prefill")
             allowed = [one.number for one in given if one.open and one.role in roles]
         if hook is None:
-            raise UsageError("no pool is named for it", where=where)
+            raise UsageError("no pool is assigned to it", where=where)
         found = called(hook, where, request, given, now_s)
         state.clock[of.CHOSEN] = number_of(found, allowed, hook, where)
 
@@ -208,7 +208,7 @@ def _arrange(hook: Callable[..., Any]) -> Callable[..., None]:
             raise UsageError(
                 f"`{hook.__name__}` returned {found!r}",
                 where=where,
-                hint="the numbers of all that wait",
+                hint="return the numbers of all waiting requests",
             )
         state.replica[i, [of.WAITING, of.WAITING + 1]] = of.NOBODY
         state.replica[i, of.WAITING + 2] = 0

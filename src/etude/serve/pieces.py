@@ -52,7 +52,8 @@ def pieces_of(requests: Requests, rules: CacheRules, block: int, *, way: str = "
     mode = way or rules.mode
     if not len(requests.block):
         raise UsageError(
-            "the requests name no blocks", hint="`hash_ids`, as Mooncake's files have, or `segments`; or --cache none"
+            "the requests do not name their blocks",
+            hint="`hash_ids`, as Mooncake's files have, or `segments`; or --cache none",
         )
     owner = np.repeat(np.arange(len(requests)), np.diff(requests.block_start))
     ends = np.cumsum(requests.block_tokens)
@@ -60,7 +61,7 @@ def pieces_of(requests: Requests, rules: CacheRules, block: int, *, way: str = "
     begin = ends - requests.block_tokens
     wrong = np.flatnonzero(begin >= requests.prompt[owner])
     if len(wrong):
-        raise UsageError("has more blocks than its prompt fills", where=f"request {owner[wrong[0]]}")
+        raise UsageError("has more blocks than its prompt needs", where=f"request {owner[wrong[0]]}")
     start, ids, home = requests.block_start, requests.block, requests.block_home
     if mode == "content" or (mode == "prefix" and not requests.chained):
         unit = 0 if mode == "content" else UNIT * block

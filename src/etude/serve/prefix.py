@@ -40,11 +40,15 @@ class Prefix(NamedTuple):
 def prefix_of(requests: Requests, rules: CacheRules, replicas: int, block: int) -> Prefix:
     """Nothing is there yet."""
     if requests.chained and BLOCK_TOKENS % block and len(requests.block):
-        raise UsageError(f"{BLOCK_TOKENS} tokens of an id are not whole blocks of {block}", hint="--block-size 16")
+        raise UsageError(
+            f"{BLOCK_TOKENS} tokens per id are not a multiple of the block size {block}", hint="--block-size 16"
+        )
     pieces = pieces_of(requests, rules, block, way="prefix")
     count = len(pieces.size)
     if replicas * count > MOST:
-        raise UsageError(f"{count:,} ids of blocks on {replicas} replicas are too many", hint="--first, or fewer")
+        raise UsageError(
+            f"{count:,} ids of blocks on {replicas} replicas are too many", hint="use --first, or fewer replicas"
+        )
     ring = ring_of(replicas, count, 1, pieces.pinned, POLICIES[rules.policy], rules.ttl_ns)
     return Prefix(pieces, pieces.size // block, np.full((replicas, count), ABSENT, np.int32), ring)
 

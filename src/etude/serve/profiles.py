@@ -51,7 +51,7 @@ def profile_cost(
     gaps = stack.kernel_ns * KERNELS * model.layers
     if folder.is_file():
         if spread > 1 or groups > 1:
-            raise UsageError("experts over several ranks are not served from a database", where=str(folder))
+            raise UsageError("experts spread over several ranks cannot use a database", where=str(folder))
         return database_cost(folder, model, system, tp=tp, gaps_ns=gaps, graphs=graphs)
     tables = profile_tables(folder, model, tp, spread=spread, groups=groups)
     tokens = tables["tokens"]
@@ -72,7 +72,7 @@ def profile_tables(folder: Path, model: Model, tp: int, *, spread: int = 1, grou
     part = folder / f"tp{tp}"
     if not (part / "dense.csv").is_file():
         there = ", ".join(sorted(p.name for p in folder.glob("tp[0-9]*"))) or "nothing"
-        raise FormatError(f"it has no profile of {tp} ranks", path=folder, hint=f"there: {there}")
+        raise FormatError(f"it has no profile for {tp} ranks", path=folder, hint=f"available: {there}")
     meta = read_mapping(folder / "meta.yaml") if (folder / "meta.yaml").is_file() else {}
     named = str(meta.get("model", ""))
     if named and named.rpartition("/")[2].lower() != model.name.rpartition("/")[2].lower():
@@ -108,7 +108,7 @@ def _check_model(named: str, model: Model, folder: Path) -> None:
 
     other = open_model(named)
     if (other.layers, other.hidden, other.vocab) != (model.layers, model.hidden, model.vocab):
-        raise MismatchError(f"the profile is of `{named}`, and the model is `{model.name}`", where=str(folder))
+        raise MismatchError(f"the profile is for `{named}`, but the model is `{model.name}`", where=str(folder))
 
 
 def _columns(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:

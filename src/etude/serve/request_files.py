@@ -57,8 +57,8 @@ IMAGES: Final = ("images", "num_images")
 
 
 def read_requests(path: str | PathLike[str], *, sort: bool = False) -> Requests:
-    """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not. A row that arrives before the one ahead
-    of it is refused unless `sort`."""
+    """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not. A row that arrives before the previous
+    one is refused unless `sort`."""
     return _from_rows(rows_of(path), Path(path), sort=sort)
 
 
@@ -83,7 +83,7 @@ def _csv_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
     try:
         return list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as problem:
-        raise FormatError(f"not a CSV file: {problem}", path=path) from None
+        raise FormatError(f"is not a CSV file: {problem}", path=path) from None
 
 
 def _json_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ def _json_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
             if len(rows) == 1 and isinstance(rows[0], dict):
                 rows = _one_object(rows[0], path) or rows
     except msgspec.DecodeError as problem:
-        raise FormatError(f"not JSON: {problem}", path=path) from None
+        raise FormatError(f"is not JSON: {problem}", path=path) from None
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise FormatError("is not an object", path=path, where=f"request {number}")
@@ -143,7 +143,7 @@ def _segments(row: dict[str, Any], name: str, path: Path, where: str) -> list[An
 
 def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Requests:
     if not rows:
-        raise FormatError("no request in it", path=path)
+        raise FormatError("has no requests", path=path)
     plain = {str(name).strip().lower().replace(" ", "_"): name for name in rows[0]}
     arrival, prompt, output = (column_of(plain, names) for names in (SECONDS, PROMPT, OUTPUT))
     if "segments" in plain:
@@ -151,7 +151,7 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
             listed = _segments(row, plain["segments"], path, f"request {number}")
             row.setdefault(prompt or "prompt", sum(one[1] for one in listed))
             if row[prompt or "prompt"] != sum(one[1] for one in listed):
-                raise FormatError("its segments are not as long as its prompt", path=path, where=f"request {number}")
+                raise FormatError("its segments differ in length from its prompt", path=path, where=f"request {number}")
         prompt = prompt or "prompt"
     if prompt is None or output is None:
         lacking = "prompt" if prompt is None else "output"
@@ -166,7 +166,7 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
             at = int(row[nanoseconds]) if nanoseconds else time_ns_of(row[arrival], scale) if arrival else 0
             tokens = int(float(row[prompt])), int(float(row[output]))
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise FormatError("not the numbers of a request", path=path, where=where) from None
+            raise FormatError("does not have the numbers of a request", path=path, where=where) from None
         if not (1 <= tokens[0] <= MAX_TOKENS and 0 <= tokens[1] <= MAX_TOKENS):
             if _failed(plain, tokens):
                 continue
@@ -174,25 +174,25 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
         if tokens[1] == 0:
             if _failed(plain, tokens):
                 continue
-            raise FormatError("no token out", path=path, where=where, hint="remove such rows")
+            raise FormatError("has no output token", path=path, where=where, hint="remove such rows")
         found.append((at, *tokens, number))
     if not found:
-        raise FormatError("no request with an answer in it", path=path)
+        raise FormatError("has no request with a response", path=path)
     session = _sessions(rows, column_of(plain, SESSION), [row[3] for row in found])
     blocks = [list(rows[row[3]].get(plain["hash_ids"]) or []) for row in found] if "hash_ids" in plain else None
     segments = [rows[row[3]][plain["segments"]] for row in found] if "segments" in plain else None
     columns = np.array(found, np.int64)
     more = _further(plain, [(rows[row[3]], f"request {row[3]}") for row in found], path)
     if more["parents"] is not None and len(found) != len(rows):
-        raise FormatError("parents are rows, and rows are left out", path=path)
+        raise FormatError("parents are row numbers, but some rows are left out", path=path)
     early = np.flatnonzero(np.diff(columns[:, 0]) < 0)
     if len(early) and more["parents"] is None and not sort:
         ahead, row = (rows[int(columns[early[0] + k, 3])][str(nanoseconds or arrival)] for k in (0, 1))
         raise FormatError(
-            f"arrives at {row}, before the one ahead of it ({ahead})",
+            f"arrives at {row}, before the previous one ({ahead})",
             path=path,
             where=f"request {columns[early[0] + 1, 3]}",
-            hint="--sort puts the rows in order of time",
+            hint="--sort sorts the rows by time",
         )
     return requests_of(
         columns[:, 0], columns[:, 1], columns[:, 2], session=session, blocks=blocks, segments=segments, **more
@@ -215,7 +215,7 @@ def _further(plain: Mapping[str, str], rows: list[tuple[dict[str, Any], str]], p
             found[name] = [read(row.get(column)) for row, where in rows]
         except (TypeError, ValueError, OverflowError):
             where = next(where for row, where in rows if not _readable(read, row.get(column)))
-            raise FormatError(f"`{column}` is not readable", path=path, where=where) from None
+            raise FormatError(f"`{column}` cannot be read", path=path, where=where) from None
     for name in ("tenant", "tier"):
         if found[name] is not None:
             words, found[name] = np.unique(found[name], return_inverse=True)

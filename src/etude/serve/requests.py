@@ -68,7 +68,7 @@ class Requests:
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in ("arrival_ns", "prompt", "output", "session")}
         if len(lengths) != 1 or not len(self):
-            raise UsageError("requests: columns of different lengths" if len(self) else "there is no request")
+            raise UsageError("requests: columns of different lengths" if len(self) else "there are no requests")
         usual = {"tenant": 0, "tier": 0, "deadline_ns": NO_DEADLINE, "branches": 1, "adapter": -1, "images": 0}
         for name, value in usual.items():
             if not len(getattr(self, name)):
@@ -90,12 +90,12 @@ class Requests:
             raise UsageError(
                 f"waits for request {self.parent[wrong[0]]}",
                 where=f"request {child[wrong[0]]}",
-                hint="a parent is a row above its child",
+                hint="a parent must be a row above its child",
             )
         alone = np.flatnonzero(np.diff(self.parent_start) == 0)
         wrong = np.flatnonzero(np.diff(self.arrival_ns[alone]) < 0)
         if len(wrong):
-            raise UsageError("arrives before the one ahead of it", where=f"request {alone[wrong[0] + 1]}")
+            raise UsageError("arrives before the previous one", where=f"request {alone[wrong[0] + 1]}")
         for name in ("prompt", "output"):
             bad = np.flatnonzero((getattr(self, name) < 1) | (getattr(self, name) > MAX_TOKENS))
             if len(bad):

@@ -94,7 +94,7 @@ def kept_limits(served: Served, limits: Limits, *, waited_s: F64 | float = 0.0) 
     names = served.requests.tier_names
     unknown = [tier for tier in limits if tier and tier not in names]
     if unknown:
-        raise UsageError(f"no request is of tier `{unknown[0]}`", hint=f"known: {', '.join(names) or 'none'}")
+        raise UsageError(f"no request has tier `{unknown[0]}`", hint=f"known: {', '.join(names) or 'none'}")
     for tier, its in limits.items():
         named = [k for k, name in enumerate(names) if (name == tier if tier else name not in limits)]
         mine = np.isin(served.requests.tier, named) if names else np.full(len(kept), not tier)

@@ -34,7 +34,7 @@ def reuse_of(requests: Requests, kinds: int = 1) -> Reuse:
     """Nothing is known yet."""
     sessions = int(requests.session.max()) + 1
     if requests.session.min() < 0 or sessions > 1 << 26:
-        raise UsageError("--cache: `expected` needs sessions with small numbers", where="session")
+        raise UsageError("--cache: `expected` needs smaller session numbers", where="session")
     last = np.zeros((sessions, 2), np.int64)
     last[:, 0] = at.NOBODY
     return Reuse(np.zeros((kinds, 3)), last)

@@ -162,7 +162,7 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Ru
         raise UsageError(f"the router `{router}` needs a cache", hint="--cache prefix")
     admit, value = admit_code(options.admit)
     if admit == of.SLACK and not options.tpot_ns:
-        raise UsageError("slack counts from a limit for each token", hint="--slo tpot=50ms")
+        raise UsageError("slack needs a limit per token", hint="--slo tpot=50ms")
     swap = max(group.token_bytes for group in groups) * 1e9 / engine.swap_bandwidth_bytes_per_s
     if engine.preemption_mode == "swap" and not swap:
         raise UsageError("the size of the keys and values of a token is not known", hint="recompute")
@@ -245,30 +245,36 @@ def _stuck(state: of.State) -> None:
     request = int(state.clock[of.MISFIT])
     if request == of.NOBODY:
         request = int(np.flatnonzero(state.request[:, of.FINISH] == of.NEVER)[0])
-    raise UsageError("never gets room", where=f"request {request}", hint="what a hook lets in, or the room of replicas")
+    raise UsageError(
+        "never gets memory", where=f"request {request}", hint="check what a hook admits, and the memory of replicas"
+    )
 
 
 def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State, options: Options) -> None:
     """What would be tried for ever, or means nothing."""
     role = state.replica[:, of.ROLE]
     if (role == of.PREFILL).any() != (role == of.DECODE).any():
-        raise UsageError("prompts and answers need replicas each", hint="--disaggregate 2:6")
+        raise UsageError("prefill and decode each need replicas", hint="--disaggregate 2:6")
     if engine.num_speculative_tokens and requests.branches.max() > 1:
         raise UsageError("a draft proposes tokens for one branch", where=f"request {int(requests.branches.argmax())}")
     if (requests.adapter >= 0).any():
         where = f"request {int((requests.adapter >= 0).argmax())}"
         if not engine.max_loras:
-            raise UsageError("has an adapter, and there is no slot for one", where=where, hint="--max-loras 4")
+            raise UsageError("has an adapter, but there is no slot for one", where=where, hint="--max-loras 4")
         if options.control is not None:
-            raise UsageError("adapters stay on one replica", where=where, hint="no plans that change")
+            raise UsageError("adapters need a fixed plan", where=where, hint="leave out changes of the plan")
     if state.store.coded != of.NOBODY:
         if options.wire is NO_WIRE or not options.token_bytes:
             raise UsageError("--cache: `coded` needs a codec, and bytes of keys and values", hint="--kv-codec FILE.csv")
         if options.hooks.choose is not None:
-            raise UsageError("--cache: `coded`: the hook `choose` is of transfers between replicas", hint="--kv-choose")
+            raise UsageError(
+                "--cache: `coded`: the hook `choose` applies only to transfers between replicas", hint="--kv-choose"
+            )
     if requests.images.any() and not rules.image_ns:
         where = f"request {int((requests.images > 0).argmax())}"
-        raise UsageError("has images, and nothing says what a tower takes", where=where, hint="a model with a tower")
+        raise UsageError(
+            "has images, but the model has no tower for them", where=where, hint="use a model with a tower"
+        )
     room = state.replica[:, of.ROOM]
     for roles, tokens in (
         ((of.PREFILL,), requests.prompt),
@@ -283,7 +289,7 @@ def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State,
                 f"{requests.prompt[i]:,} tokens in and {requests.output[i]:,} out never fit the {least:,} blocks of "
                 f"{rules.block} tokens of a replica",
                 where=f"request {i}",
-                hint="more ranks in --tp, more memory, or leave it out",
+                hint="use more --tp, more memory, or leave the request out",
             )
 
 

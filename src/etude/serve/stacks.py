@@ -26,15 +26,15 @@ class ServingStack:
     narrow_experts: float = figure("number", "products of experts in 8 bits", 1.0)
     packed_experts: float = figure("number", "products of experts in 4 bits", 1.0)
     attention: float = figure("number", "attention of prompts", 1.0)
-    decode_attention: float = figure("number", "attention of tokens out", 1.0)
+    decode_attention: float = figure("number", "attention of output tokens", 1.0)
     rest: float = figure("number", "everything else on the device", 1.0)
     network: float = figure("number", "collectives as they are generated, by NCCL", 1.0, zero=True)
     direct: float = figure("number", "... as engines have them: ranks read one another's memory", 0.0, zero=True)
-    group_ns: float = figure("number", "a product of experts in 8 bits, beyond its time, ns", 0.0, zero=True)
-    word_ns: float = figure("number", "choosing a token out, for each word of the vocabulary, ns", 0.0, zero=True)
+    group_ns: float = figure("number", "overhead of a product of experts in 8 bits, ns", 0.0, zero=True)
+    word_ns: float = figure("number", "sampling a token, per word of the vocabulary, ns", 0.0, zero=True)
     kernel_ns: float = figure("number", "gap between two kernels, ns", 0.0, zero=True)
-    pass_ns: float = figure("number", "the engine's own for a pass, ns", 0.0, zero=True)
-    sequence_ns: float = figure("number", "... for each sequence in it, ns", 0.0, zero=True)
+    pass_ns: float = figure("number", "overhead of the engine per pass, ns", 0.0, zero=True)
+    sequence_ns: float = figure("number", "... per sequence in it, ns", 0.0, zero=True)
     schedule_ns: float = figure(
         "number", "host's time to schedule a sequence, while the device works, ns", 0.0, zero=True
     )
@@ -46,8 +46,8 @@ class ServingStack:
     mixed_floor_ns: float = figure("number", "... where prompts and tokens out share the pass, ns", 0.0, zero=True)
     chain_ns: float = figure("number", "attention of the longest sequence, for a key in a layer, ns", 0.0, zero=True)
     pixel_ns: float = figure("number", "decoding a pixel of a frame of a video, ns", 0.0, zero=True)
-    power: float = figure("number", "power beyond idle, over that of the device's constants", 1.0)
-    source: str = figure("text", "source of the figures", "")
+    power: float = figure("number", "power above idle, relative to the device's constants", 1.0)
+    source: str = figure("text", "source of the values", "")
 
 
 @cache

@@ -4,7 +4,7 @@
 |---|---|
 | name | |
 | ratio | raw bytes over bytes sent |
-| encode, decode | raw bytes a second (`400GB/s`); empty: no time |
+| encode, decode | raw bytes per second (`400GB/s`); empty: no time |
 | fixed | of each call (`20us`); empty: none |
 | quality | a label that is carried; `--kv-quality` takes those with at least so much |
 """
@@ -64,7 +64,7 @@ def _read(path: Path) -> list[Codec]:
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise FormatError(f"cannot be read: {problem}", path=path) from None
     if not rows:
-        raise FormatError("no codec in it", path=path, hint="name,ratio,encode,decode,fixed,quality")
+        raise FormatError("has no codecs", path=path, hint="name,ratio,encode,decode,fixed,quality")
     found = []
     for number, row in enumerate(rows):
         try:
@@ -101,7 +101,7 @@ def wire_of(
     known = codecs or [PLAIN]
     rows = [[1 / c.ratio, 1e9 / c.encode_bytes_per_s, 1e9 / c.decode_bytes_per_s, float(c.fixed_ns)] for c in known]
     if not bandwidth_bytes_per_s > 0:
-        raise UsageError(f"a link of {bandwidth_bytes_per_s} bytes a second")
+        raise UsageError(f"a link of {bandwidth_bytes_per_s} bytes per second")
     return Wire(
         float(token_bytes), 1e9 / bandwidth_bytes_per_s,
         np.array([[when, 1e9 / rate] for when, rate in later], np.float64).reshape(-1, 2), int(latency_ns),
@@ -120,7 +120,9 @@ def read_later(text: str) -> list[tuple[int, float]]:
         found.append((parse_time(when), float(parse_bandwidth(rate))))
     times = [when for when, _ in found]
     if times != sorted(set(times)) or any(not rate > 0 for _, rate in found):
-        raise UsageError(f"--link-later: `{text}`", hint="times that rise, and rates above 0: 30s:10Gb/s;60s:100Gb/s")
+        raise UsageError(
+            f"--link-later: `{text}`", hint="use increasing times, and rates above 0: 30s:10Gb/s;60s:100Gb/s"
+        )
     return found
 
 
@@ -145,7 +147,7 @@ def _weight(choose: str) -> float:
     except ValueError:
         weight = 0.0
     if not 0 < weight <= 1:
-        raise UsageError(f"--kv-choose: `{choose}`", hint="the newest transfer counts for a part: learn:0.25")
+        raise UsageError(f"--kv-choose: `{choose}`", hint="give the weight of the newest transfer: learn:0.25")
     return weight
 
 

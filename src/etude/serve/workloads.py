@@ -34,7 +34,7 @@ def arrivals(rate_per_s: float, count: int, cv: float, diurnal: str, random: np.
     """In ns. With `diurnal` the rate swings around its mean like a sine that starts at it, and gaps are drawn in the
     time in which it is constant."""
     if not rate_per_s > 0 or count < 1 or cv < 0:
-        raise UsageError(f"{count} requests at {rate_per_s} a second, with a variation of {cv}")
+        raise UsageError(f"{count} requests at {rate_per_s} per second, with a variation of {cv}")
     gap = random.gamma(1 / cv**2, cv**2 / rate_per_s, count) if cv else np.full(count, 1 / rate_per_s)
     even_s = np.cumsum(gap)
     if diurnal:
@@ -84,12 +84,12 @@ class Agents:
     output are part of the next. Turns of a session are geometric, tokens exponential with these means."""
 
     sessions: int = figure("count", "sessions", 50)
-    turns: float = figure("number", "turns of a session, mean", 6.0)
+    turns: float = figure("number", "mean number of turns per session", 6.0)
     system: int = figure("count", "tokens of the system prompt and its tools, the same for all", 2000)
-    message: int = figure("count", "tokens of a message or of what a tool returns, mean", 400)
-    output: int = figure("count", "tokens out of a turn, mean", 200)
-    think: float = figure("number", "seconds between the arrivals of turns, mean", 10.0)
-    shift: int = figure("count", "tokens at the front of each prompt that no other has: a date, an id", 0, zero=True)
+    message: int = figure("count", "mean tokens of a message or tool result", 400)
+    output: int = figure("count", "mean output tokens per turn", 200)
+    think: float = figure("number", "mean seconds between turns", 10.0)
+    shift: int = figure("count", "unique tokens at the start of each prompt: a date, an id", 0, zero=True)
 
     def drawn(self, rate_per_s: float, random: np.random.Generator) -> Requests:
         begin = np.cumsum(random.exponential(self.turns / rate_per_s, self.sessions))
@@ -120,11 +120,9 @@ class Recommend:
     user_tokens: int = figure("count", "tokens about a user", 300)
     item_tokens: int = figure("count", "tokens of an item", 150)
     output: int = figure("count", "tokens out", 16)
-    to_users: int = figure("count", "users at the end, as their number changes; 0: it does not", 0, zero=True)
-    to_items: int = figure("count", "items at the end; 0: as at first", 0, zero=True)
-    bursts: int = figure(
-        "count", "parts of the stream that have the one and the other in turn; 0: a trend", 0, zero=True
-    )
+    to_users: int = figure("count", "number of users at the end; 0: constant", 0, zero=True)
+    to_items: int = figure("count", "number of items at the end; 0: constant", 0, zero=True)
+    bursts: int = figure("count", "number of alternating parts of the stream; 0: a trend", 0, zero=True)
 
     def drawn(self, rate_per_s: float, random: np.random.Generator) -> Requests:
         if self.listed > min(self.items, self.to_items or self.items):
@@ -196,7 +194,7 @@ def request_stream(
     """Those of a file (sorted by time if asked, the first so many, at a rate if one is given), of a generator, or
     drawn: all alike, or with the lengths of the file `like`."""
     if path is not None and (like is not None or diurnal):
-        raise UsageError("--lengths and --diurnal are of requests that are drawn", hint="leave out --requests")
+        raise UsageError("--lengths and --diurnal apply only to generated requests", hint="leave out --requests")
     if path is None:
         random = np.random.default_rng(seed)
         arrival = arrivals(rate_per_s, count, cv, diurnal, random)

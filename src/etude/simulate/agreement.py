@@ -60,6 +60,6 @@ def _check_alike(lowered: Lowered, program: I32, instance: int, leader: int) -> 
     if not np.array_equal(one, other):
         ranks = lowered.job.ranks[lowered.classes.first[[instance, leader]]].tolist()
         raise MismatchError(
-            f"rank {ranks[0]} is to take the order of rank {ranks[1]}, and runs another program",
-            hint="`relax` without `agree`, or ranks of a group that run the same program",
+            f"rank {ranks[0]} must follow the order of rank {ranks[1]}, but runs another program",
+            hint="use `relax` without `agree`, or ranks of a group that run the same program",
         )

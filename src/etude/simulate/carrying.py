@@ -33,9 +33,9 @@ def carried_operations(
     number = np.concatenate((np.array([o for o, _ in collectives], np.int64), between))
     if len(number) < len(ops):
         which = "whose members are not all known and present, or that stay on their rank"
-        notes.append(f"{len(ops) - len(number):,} operations {which}, use no links and last a fixed time")
+        notes.append(f"{len(ops) - len(number):,} operations {which}, use no links and take a fixed time")
     for asked, taken in carrier.replaced.items():
-        notes.append(f"{asked} has no schedule on some groups, where {taken} is carried out")
+        notes.append(f"{asked} has no schedule on some groups, where {taken} is used")
     return *_noisy(lowered, ops, [op for _, op in collectives], messages, number), number
 
 

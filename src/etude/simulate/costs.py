@@ -59,13 +59,13 @@ class NodeCosts:
             told = ", ".join(f"{taken.nodes:,} {name}" for name, taken in most)
             said.append(f"of {sum(taken.nodes for _, taken in most):,} compute nodes {told}")
         if self.repacked:
-            said.append(f"before {self.repacked:,} compute nodes operands are brought into the layout of other units")
+            said.append(f"operands of {self.repacked:,} compute nodes are converted to the layout of other units")
         if self.origins.any():
             said.append(_told(self.origins))
         if self.modelled:
             said.append(f"{self.modelled:,} compute nodes have no recorded time and take that of the roofline")
         if self.kept:
-            said.append(f"{self.kept:,} compute nodes say neither operations, bytes nor shapes and last as recorded")
+            said.append(f"{self.kept:,} compute nodes have no operations, bytes or shapes and keep their recorded time")
         if self.unknown:
             said.append(f"{self.unknown:,} nodes have neither a time nor operations, bytes or shapes, and take 0 ns")
         return said
@@ -217,14 +217,14 @@ def _memory(trace: Trace, memory: Bool, cost: I64, device: Device, options: Opti
     if far.any() and remote is None:
         node = trace.source_id[np.flatnonzero(memory)[np.flatnonzero(far)[0]]]
         raise ClusterError(
-            "it works on remote memory, and none is described",
+            "it uses remote memory, but none is described",
             where=f"node {node}",
             hint="--remote-memory bandwidth=50GB/s",
         )
     own = device.memory_bandwidth_bytes_per_s
     if not own and not far.all():
         raise ClusterError(
-            f"device `{device.name}` does not specify its memory bandwidth, and the job has memory nodes",
+            f"device `{device.name}` does not specify its memory bandwidth, but the job has memory nodes",
             hint="`memory_bandwidth` of the device, or a remote memory",
         )
     rate = np.where(far, remote.bytes_per_s if remote else np.inf, own or np.inf)

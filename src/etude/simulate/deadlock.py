@@ -44,7 +44,7 @@ def explain(lowered: Lowered, nodes: Table) -> DeadlockError:
     left = int((nodes["waits"] != DONE).sum())
     stuck = sum(int((lowered.classes.of == lowered.classes.of[w.at]).sum()) for w in {w.at: w for w in waits}.values())
     who = f"{stuck:,} rank{'s never complete' if stuck != 1 else ' never completes'}"
-    lines = [f"deadlock: {who}; {left:,} of {len(nodes):,} simulated nodes never end"]
+    lines = [f"deadlock: {who}; {left:,} of {len(nodes):,} simulated nodes never complete"]
     lines += [f"  {_who(lowered, w.at)}: {w.text}" for w in waits[:SHOWN]]
     if len(waits) > SHOWN:
         lines.append(f"  ... and {len(waits) - SHOWN:,} more")
@@ -103,7 +103,7 @@ def _waits(lowered: Lowered, nodes: Table) -> list[Wait]:
         found += [_wait(lowered, nodes, at, row) for row in waiting[:1].tolist()]
         held = np.flatnonzero(~started[here] & (nodes["waits"][here] == 0))
         if not len(waiting) and len(held):
-            lane = "its lane keeps the recorded order and is to run another node first"
+            lane = "its lane keeps the recorded order and must run another node first"
             found.append(Wait(at, int(held[0]), f"{_named(lowered, at, int(held[0]))} is ready, but {lane}"))
     return found
 
@@ -136,7 +136,7 @@ def _collective_wait(lowered: Lowered, nodes: Table, at: int, row: int) -> Wait:
     name = "the world" if group == WORLD else f"group `{job.groups.names[group]}`"
     parts = []
     if late:
-        parts.append(f"{_ranks(lowered, late)}, which {'has' if len(late) == 1 else 'have'} not come to it")
+        parts.append(f"{_ranks(lowered, late)}, which {'has' if len(late) == 1 else 'have'} not reached it")
     if never:
         parts.append(f"{_ranks(lowered, never)}, which {'has' if len(never) == 1 else 'have'} no such call")
     text = f"{_named(lowered, at, row)}, the {ordinal(call)} of {name}, waits for {' and for '.join(parts)}"
@@ -170,7 +170,7 @@ def _message_wait(lowered: Lowered, nodes: Table, at: int, row: int) -> Wait:
         hit = np.flatnonzero((sides.rows[mine[span]] == row) & _within(sides, mine[span], int(side[link])))
         if len(hit):
             partner = int(sides.rows[theirs[span][hit[0]]])
-            return Wait(at, row, f"{text}, which has not come to {_named(lowered, peer, partner)}", [peer])
+            return Wait(at, row, f"{text}, which has not reached {_named(lowered, peer, partner)}", [peer])
     return Wait(at, row, f"{text}, which has no such {'receive' if sends else 'send'}", [peer])
 
 

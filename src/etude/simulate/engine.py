@@ -82,7 +82,7 @@ class Engine:
     def apply(self, event: Event, at_ns: int) -> None:
         """Something happens to ranks or links, once all that ends at this time has ended."""
         if at_ns < self.now_ns:
-            raise UsageError(f"an event at {at_ns:,} ns, and the clock is at {self.now_ns:,} ns")
+            raise UsageError(f"an event at {at_ns:,} ns, but the clock is at {self.now_ns:,} ns")
         self.advance(at_ns)
         self.state = events.apply(self.state, self.network, self.lowered, event, at_ns)
 

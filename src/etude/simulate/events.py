@@ -55,16 +55,16 @@ def apply(state: State, network: RunningNetwork, lowered: Lowered, event: Event,
         return state
     if state.sharing is not None:
         raise UsageError(
-            "ranks that stop or become slow during a run: not beside overlap, contention or shares",
-            hint="a fault, or these options",
+            "faults of ranks during a run cannot be combined with overlap, contention or shares",
+            hint="use a fault, or these options",
         )
     if len(lowered.classes) < len(lowered.job.ranks):
-        raise UsageError("a rank that stops or becomes slow is like no other", hint="fold=False")
+        raise UsageError("a rank that stops or slows down differs from all others", hint="fold=False")
     if isinstance(event, StopRanks):
         _stop(state, network, np.array([lowered.job.index(rank) for rank in event.ranks], np.int64))
         return state
     if not 0 < event.factor < 1e6:
-        raise UsageError(f"slow rank {event.rank}: {event.factor} is not a factor", hint="1.5 is half as long again")
+        raise UsageError(f"slow rank {event.rank}: {event.factor} is not a factor", hint="1.5 is 50% slower")
     return _slow_down(state, lowered, lowered.job.index(event.rank), event, at_ns)
 
 
@@ -100,7 +100,9 @@ def _break(operations: NDArray[np.void], network: RunningNetwork, broken: I64, o
 
 def _slow_down(state: State, lowered: Lowered, instance: int, event: SlowRank, at_ns: int) -> State:
     if lowered.options.jitter:
-        raise UsageError("a rank that becomes slow during a run has no jitter: its times are drawn once", hint="either")
+        raise UsageError(
+            "a rank that becomes slow during a run cannot have jitter: its times are drawn once", hint="either"
+        )
     first, last = int(lowered.base[instance]), int(lowered.base[instance + 1])
     nodes = state.nodes[first:last]
     trace = lowered.job.traces[int(lowered.job.trace_of[instance])]

@@ -106,8 +106,8 @@ def link_factors(src: I64, dst: I64, options: Options) -> F64:
 
 def _failed(a: int, b: int, who: str) -> ClusterError:
     return ClusterError(
-        f"the link between ranks {a} and {b} has failed, and {who} needs it",
-        hint="closed forms cannot route around it: `--network flow` or `links` finds one; or give the link a factor",
+        f"the link between ranks {a} and {b} has failed, but {who} needs it",
+        hint="closed forms cannot route around it: `--network flow` or `links` can; or give the link a factor",
     )
 
 

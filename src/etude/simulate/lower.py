@@ -85,7 +85,7 @@ def lower(job: Job, system: System, options: Options) -> tuple[Lowered, list[str
     base = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
     if base[-1] >= 1 << 31:
         raise UsageError(
-            f"{base[-1]:,} nodes are more than one simulation holds", hint="fold the job, or simulate fewer ranks"
+            f"{base[-1]:,} nodes are too many for one simulation", hint="fold the job, or simulate fewer ranks"
         )
     notes = costs.notes()
     if programs.missing:
@@ -147,7 +147,8 @@ def _classes(
     classes = stable_classes(start, matching, groups, distance)
     if options.fold and len(classes) == len(job.ranks) > 1:
         raise UsageError(
-            "the ranks cannot be folded: no two of them run the same program at the same speed with like partners",
+            "the ranks cannot be folded: no two of them run the same program at the same speed with equivalent "
+            "partners",
             hint="leave out --fold: all ranks are simulated",
         )
     return classes

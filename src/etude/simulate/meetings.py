@@ -72,11 +72,11 @@ class Meetings:
         said = []
         if self.unknown:
             said.append(
-                f"{self.unknown:,} compute nodes say neither operations, bytes nor shapes: beside others they are "
-                "taken to fill all cores, and to draw nothing from memory"
+                f"{self.unknown:,} compute nodes have no operations, bytes or shapes: next to others they "
+                "are assumed to fill all cores and to use no memory bandwidth"
             )
         if self.near > 1:
-            said.append(f"kernels alike but for times within {self.near - 1:.0%} are one kind beside others")
+            said.append(f"kernels that differ only in times within {self.near - 1:.0%} are treated as one kind")
         return said
 
 

@@ -70,7 +70,7 @@ class RunningNetwork:
         """Carries out on links what can be carried out there."""
         topology, said = with_faults(topology_of_system(lowered.system), lowered.options.slow_links)
         self.topology = topology
-        self.notes += [f"all ranks are simulated, none folded: they share the {len(topology.src):,} links", *said]
+        self.notes += [f"all ranks are simulated separately, because they share the {len(topology.src):,} links", *said]
         made, messages, number = carried_operations(lowered, ops, topology, window, self.notes)
         instance_of = np.zeros(len(topology), np.int64)
         instance_of[lowered.job.ranks] = np.arange(len(lowered.job.ranks))  # all are simulated: one instance each
@@ -134,10 +134,10 @@ class RunningNetwork:
         gone = [topology.link_name(i) for i in np.flatnonzero(np.isinf(self.rerouting.factor)).tolist()]
         others = f", nor between {len(ends) - 1:,} other pairs" if len(ends) > 1 else ""
         return ClusterError(
-            f"no way from {name(ends[0][0])} to {name(ends[0][1])} is left{others}: "
+            f"no route from {name(ends[0][0])} to {name(ends[0][1])} is left{others}: "
             f"{len(gone):,} directed links failed during the run, {gone[0]} among them",
             where=topology.name,
-            hint="a later change that restores it: --link-change 20ms:A/B=1",
+            hint="add a later change that restores it: --link-change 20ms:A/B=1",
         )
 
     def grow(self, room: int) -> None:

@@ -165,13 +165,13 @@ def _collective_times(
     by_record |= nameless & (recorded != NEVER)
     if (nameless & ~by_record).any():
         raise TraceError(
-            f"{int((nameless & ~by_record).sum()):,} collectives do not say what they do, and have no recorded time",
+            f"{int((nameless & ~by_record).sum()):,} collectives have neither a kind nor a recorded time",
             hint="`etude check` names them",
         )
     time_ns = np.where(by_record, recorded, 0)
     sizeless = ~by_record & (size == UNKNOWN) & (kind != Collective.BARRIER)
     if sizeless.any():
-        notes.append(f"{int(sizeless.sum()):,} collectives have no recorded size and are taken to be of 0 bytes")
+        notes.append(f"{int(sizeless.sum()):,} collectives have no recorded size and count as 0 bytes")
     size = np.maximum(size, 0)
     keys = groups.shape[of_op].astype(np.int64) << 8 | kind
     for key in np.unique(keys[~by_record]).tolist():
@@ -210,12 +210,12 @@ def _own_notes(lowered: Lowered, of_op: I64, kind: NDArray[np.uint8]) -> list[st
             plans = [given] if isinstance(given, Schedule) else given
             raise MismatchError(
                 f"{name}: the algorithm is for groups of {', '.join(str(p.members) for p in plans)}, "
-                f"and those of the job have {', '.join(map(str, sizes))}",
-                hint="one for each size of group may be given",
+                f"but those of the job have {', '.join(map(str, sizes))}",
+                hint="give one for each size of group",
             )
         if others:
             text = ", ".join(map(str, others))
-            said.append(f"{name}: no algorithm was given for groups of {text}, which run as they would without")
+            said.append(f"{name}: no algorithm was given for groups of {text}, which use the default algorithm")
     return said
 
 
@@ -238,7 +238,7 @@ def _messages(lowered: Lowered, notes: list[str]) -> _Part:
     _check_sizes(lowered, link, send, recv)
     size = np.maximum(sent, got)
     if (size == UNKNOWN).any():
-        notes.append(f"{int((size == UNKNOWN).sum()):,} messages have no recorded size and are taken to be of 0 bytes")
+        notes.append(f"{int((size == UNKNOWN).sum()):,} messages have no recorded size and count as 0 bytes")
     size = np.maximum(size, 0)
     time_ns = p2p_time_ns(lowered.system, links.src[link], links.dst[link], size)
     time_ns = _slowed(
@@ -358,7 +358,7 @@ def _singles(lowered: Lowered, notes: list[str]) -> tuple[I64, I64]:
         nodes.append(found[0])
         times.append(found[1])
     if sum(map(len, nodes)) > absent:
-        notes.append(f"{sum(map(len, nodes)) - absent:,} sends and receives name no peer, and last as recorded")
+        notes.append(f"{sum(map(len, nodes)) - absent:,} sends and receives have no peer, and keep their recorded time")
     return np.concatenate(nodes), np.concatenate(times)
 
 
@@ -371,7 +371,7 @@ def _peerless(lowered: Lowered, instance: int, at: int) -> tuple[I64, I64]:
     if (cost == UNKNOWN).any():
         row = int(rows[cost == UNKNOWN][0])
         raise TraceError(
-            f"a {Kind(int(trace.kind[row])).name.lower()} that names no peer and has no recorded time",
+            f"a {Kind(int(trace.kind[row])).name.lower()} that has neither a peer nor a recorded time",
             where=f"rank {lowered.job.ranks[at]}: node {lowered.source_id(at, row)}",
         )
     return lowered.base[instance] + rows, cost

@@ -99,7 +99,7 @@ def _member(name: str, kind: type[StrEnum], value: str) -> StrEnum:
         return kind(value)
     except ValueError:
         known = ", ".join(kind)
-        raise UsageError(f"{name.replace('_', ' ')}: no such choice `{value}`", hint=f"known: {known}") from None
+        raise UsageError(f"{name.replace('_', ' ')}: unknown value `{value}`", hint=f"known: {known}") from None
 
 
 def _factor(what: str, value: float, least: float = 0.0) -> None:
@@ -234,7 +234,7 @@ class Options:
         _factor("scale", self.scale)
         for name, spread in self.jitter.items():
             if name not in _ALL_JITTER:
-                raise UsageError(f"jitter: no such class `{name}`", hint=f"known: {', '.join(_ALL_JITTER)}")
+                raise UsageError(f"jitter: unknown class `{name}`", hint=f"known: {', '.join(_ALL_JITTER)}")
             if not 0 <= spread <= 10:
                 raise UsageError(f"jitter: {name}: {spread} is not a spread", hint="0.05 is 5 %")
         for rank, factor in self.slow_ranks.items():
@@ -251,10 +251,10 @@ class Options:
         if self.compute == Compute.TABLE and not self.table:
             raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")
         if (self.compute == Compute.OPS) != (self.ops is not None):
-            raise UsageError("compute times `ops` and a database of operators go together", hint="--ops FILE")
+            raise UsageError("compute times `ops` need a database of operators", hint="--ops FILE")
         check_shares(self.share)
         if (self.share or self.contention) and self.overlap != Overlap():
-            raise UsageError("shares and contention replace overlap factors", hint="one of both")
+            raise UsageError("shares and contention cannot be combined with overlap factors", hint="use one of them")
         if self._has_links:
             self._check_links()
 
@@ -268,7 +268,7 @@ class Options:
             check_on_links(self.share)
             return self
         if self.link_stats:
-            raise UsageError("statistics of links: closed forms have none", hint="--network flow or links")
+            raise UsageError("closed forms have no statistics of links", hint="--network flow or links")
         if self.routing != Routing.STATIC:
             raise UsageError(
                 f"routing: closed forms have no paths, which `{self.routing}` needs", hint="--network flow"
@@ -281,7 +281,7 @@ class Options:
         if system.irregular:
             raise UsageError(
                 f"closed forms need levels, and the graph of system `{system.name}` has none: {system.irregular}",
-                hint="--network flow or links; or `levels` beside its `topology`",
+                hint="--network flow or links; or `levels` next to its `topology`",
             )
         return self
 
@@ -299,10 +299,10 @@ class Options:
     def why_not_folded(self) -> str:
         """Why no two ranks behave alike; empty where they may."""
         if self._has_links:
-            return "ranks share links, and no two are alike"
+            return "ranks share links, so no two are equivalent"
         if any(map(scope_of, self.share)):
-            return "ranks of a node have capacities in common, and no two are alike"
-        return "with jitter no two ranks are alike" if any(self.jitter.values()) else ""
+            return "ranks of a node share capacities, so no two are equivalent"
+        return "with jitter no two ranks are equivalent" if any(self.jitter.values()) else ""
 
     @property
     def _has_links(self) -> bool:
@@ -319,15 +319,16 @@ class Options:
     def _check_changes(self) -> None:
         if self.network == Network.ANALYTIC:
             raise UsageError(
-                "links that change during the run: closed forms give the time of a whole operation, and have no links",
+                "links that change during the run: closed forms give the time of a whole operation and do not model "
+                "links",
                 hint="--network flow",
             )
         last = {frozenset(change.ends): change for change in self.link_changes}
         gone = [change.ends for change in last.values() if math.isinf(change.factor)]
         if gone and self.network == Network.LINKS:
             raise UsageError(
-                f"link {gone[0][0]}-{gone[0][1]} fails during the run and never comes back: with `links` what is on "
-                "its way takes no other way",
+                f"link {gone[0][0]}-{gone[0][1]} fails during the run and is not restored: with `links`, transfers "
+                "in flight are not rerouted",
                 hint="--network flow; a later change that restores it; or --failed-link from the start",
             )
 
@@ -356,7 +357,7 @@ def _check_own(name: str, what: Collective, plans: list[Schedule]) -> None:
     seen: set[int] = set()
     for plan in plans:
         if plan.collective not in (Collective.NONE, what):
-            raise UsageError(f"{name}: algorithm `{plan.algorithm}` is one of {plan.collective.name.lower()}")
+            raise UsageError(f"{name}: algorithm `{plan.algorithm}` is for {plan.collective.name.lower()}")
         if plan.members in seen:
             raise UsageError(f"{name}: two algorithms are for groups of {plan.members}")
         seen.add(plan.members)

@@ -93,7 +93,7 @@ def _memory_notes(run: Run, remote_capacity_bytes: int) -> list[str]:
         return []
     peaks, notes = memory_peaks(run), []
     for peak, limit, what in (
-        (peaks.held_bytes, room, "have more in memory than the {} B of their device"),
+        (peaks.held_bytes, room, "need more memory than the {} B of their device"),
         (peaks.stored_bytes, remote_capacity_bytes, "store more than the {} B of remote memory"),
     ):
         over = run.job.ranks[peak > limit] if limit else run.job.ranks[:0]

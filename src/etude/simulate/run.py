@@ -81,7 +81,7 @@ def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list
 def _options(given: dict[str, Any]) -> Options:
     unknown = set(given) - set(Options.__slots__)
     if unknown:
-        raise UsageError(f"no such option: {', '.join(sorted(unknown))}", hint=f"known: {', '.join(Options.__slots__)}")
+        raise UsageError(f"unknown option: {', '.join(sorted(unknown))}", hint=f"known: {', '.join(Options.__slots__)}")
     return Options(**given)
 
 

@@ -34,10 +34,10 @@ class Draw:
         if not (0 <= self.demand <= 1e6 and 0 < self.weight <= 1e6 and 0 <= self.priority <= 1000):
             raise UsageError(
                 f"a demand of {self.demand:g}, a weight of {self.weight:g} and a priority of {self.priority}",
-                hint="demands from 0 on, weights above 0",
+                hint="use demands of at least 0, weights above 0",
             )
         if self.chunk_bytes < 0 or self.chunk_ns < 0 or (self.chunk_bytes and self.chunk_ns):
-            raise UsageError("a chunk has a size or a time, above 0, and not both")
+            raise UsageError("a chunk needs either a size or a time, above 0")
 
 
 Shares = Mapping[str, Mapping[str, Draw]]
@@ -54,7 +54,7 @@ def check_shares(shares: Shares) -> None:
             raise UsageError(f"share: `{name}` is not a name, or NAME@LEVEL")
         for klass in draws:
             if klass not in CLASSES:
-                raise UsageError(f"share: {name}: no such class `{klass}`", hint=f"known: {', '.join(CLASSES)}")
+                raise UsageError(f"share: {name}: unknown class `{klass}`", hint=f"known: {', '.join(CLASSES)}")
         talk = draws.get("communication", Draw())
         if talk.chunk_bytes or talk.chunk_ns:
             raise UsageError(
@@ -72,8 +72,8 @@ def check_on_links(shares: Shares) -> None:
         talk = draws.get("communication")
         if talk and talk.demand and any(d.priority < talk.priority and d.demand for d in draws.values()):
             raise UsageError(
-                f"share: {name}: transfers that are on links do not stop for others",
-                hint="communication first or beside the others; or --network analytic",
+                f"share: {name}: transfers in flight on links cannot be paused",
+                hint="give communication priority, or use --network analytic",
             )
 
 

@@ -91,7 +91,7 @@ def find_ranks(path: Path, suffixes: Sequence[str] = SUFFIXES) -> tuple[str, dic
     if len(sets) > 1:
         shown = ", ".join(f"`{name}` ({len(files)} ranks)" for name, files in sets.items())
         raise UsageError(
-            f"several jobs in one folder: {shown}", where=str(path), hint=f"name one: {path}/{next(iter(sets))}"
+            f"several jobs in one folder: {shown}", where=str(path), hint=f"choose one: {path}/{next(iter(sets))}"
         )
     name, files = next(iter(sets.items()))
     return name, dict(sorted(files.items()))
@@ -114,9 +114,9 @@ def read_groups(path: Path) -> dict[str, list[int]]:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as problem:
         problem = getattr(problem, "strerror", None) or problem
-        raise FormatError(f"not a group file: {problem}", path=path, hint='expected {"1": [0, 1], ...}') from None
+        raise FormatError(f"is not a group file: {problem}", path=path, hint='expected {"1": [0, 1], ...}') from None
     if not isinstance(found, dict):
-        raise FormatError("not a group file: not an object", path=path, hint='expected {"1": [0, 1], ...}')
+        raise FormatError("is not a group file: not an object", path=path, hint='expected {"1": [0, 1], ...}')
     for name, members in found.items():
         if not _are_ranks(members):
             raise FormatError(f"group `{name}`: members are not a list of ranks", path=path)
@@ -424,11 +424,9 @@ def write_ranks(
 
 def left_behind(job: Job) -> list[str]:
     """What a job has that neither `.et` nor JSON can say, in words."""
-    found = (
-        [f"where it came from ({', '.join(told)})"] if (told := sorted({*job.provenance} - {"source_format"})) else []
-    )
+    found = [f"its provenance ({', '.join(told)})"] if (told := sorted({*job.provenance} - {"source_format"})) else []
     if noticed := sum(not note.in_file for note in job.notes):
-        found.append(f"what its reader noticed ({noticed})")
+        found.append(f"notes of its reader ({noticed})")
     timing = job.timing
     if timing is None:
         return found
@@ -437,7 +435,7 @@ def left_behind(job: Job) -> list[str]:
     if timing.aligned or timing.clock_offset_ns.any():
         found.append("how the clocks of its ranks differ")
     if not _ends_follow(job, timing):
-        found.append("ends of nodes that are not start + duration")
+        found.append("ends of nodes that differ from start + duration")
     return found
 
 
@@ -474,7 +472,7 @@ def group_table(job: Job) -> dict[str, list[int]]:
         found = members.tolist()
         if table.setdefault(group, found) != found:
             raise TraceError(
-                f"group `{group}` has other members on other ranks, which a group file cannot say",
+                f"group `{group}` has different members on other ranks, which a group file cannot represent",
                 hint="rename the groups, or keep the job in Parquet",
             )
     return table

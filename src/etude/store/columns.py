@@ -170,7 +170,7 @@ def read_manifest(folder: str | Path) -> Manifest:
             raise FormatError("is not the manifest of a job", path=path)
         if version > SCHEMA_VERSION:
             raise FormatError(
-                f"schema version {version}; this Etude reads up to {SCHEMA_VERSION}", path=path, hint="update Etude"
+                f"has schema version {version}; this Etude reads up to {SCHEMA_VERSION}", path=path, hint="update Etude"
             )
         manifest = msgspec.convert(loose, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
@@ -239,7 +239,7 @@ def _expected(folder: Path, name: str, wanted: bool) -> bool:
     """Should this file be there? One that is there and should not be is no part of the job."""
     path = folder / f"{name}.parquet"
     if not wanted and path.exists():
-        raise FormatError("is there, but the job has none", path=path, hint=REPLACED)
+        raise FormatError("exists, but the job has none", path=path, hint=REPLACED)
     return wanted
 
 
@@ -252,7 +252,7 @@ class _Ranks:
         every = file.numbers(found["rank"], "rank")
         self.all_trace = file.numbers(found["trace"], "trace")
         if len(every) != manifest.ranks:
-            raise file.error(f"{len(every)} ranks, the manifest says {manifest.ranks}")
+            raise file.error(f"{len(every)} ranks, but the manifest says {manifest.ranks}")
         if len(every) and (every[0] < 0 or (np.diff(every) <= 0).any()):
             raise file.error("ranks are not ascending")
         if len(every) and not 0 <= self.all_trace.min() <= self.all_trace.max() < len(nodes):
@@ -404,7 +404,7 @@ def _timing(folder: Path, entry: TimingEntry, ranks: _Ranks) -> Timing:
     try:
         origin = Origin[entry.origin.upper()]
     except KeyError:
-        raise FormatError(f"no such origin of times: {entry.origin}", path=folder / schema.MANIFEST) from None
+        raise FormatError(f"unknown origin of times: {entry.origin}", path=folder / schema.MANIFEST) from None
     if (used != np.arange(len(used))).any():
         raise ranks.file.error("blocks of times are not numbered from 0 on")
     lengths = ranks.all_length[first]

@@ -102,7 +102,7 @@ class File:
             try:
                 table = np.array([number[w] for w in chunk.dictionary.to_pylist()] + [0], np.uint8)
             except KeyError as problem:
-                raise self.error(f"column `{name}` holds {problem}, which is none of: {', '.join(known)}") from None
+                raise self.error(f"column `{name}` holds {problem}, which is not one of: {', '.join(known)}") from None
             parts.append(table[self.codes(chunk, name)])
         return np.concatenate([*parts, np.zeros(0, np.uint8)]) if len(parts) != 1 else parts[0]
 

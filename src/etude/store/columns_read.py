@@ -64,7 +64,7 @@ def read_trace_rows(folder: Path, traces: int) -> TraceRows:
     if (kind_start != lane_start).any():
         raise file.error("lanes have kinds and ids in different number")
     if len(lane_kind) and not 0 < int(np.min(lane_kind)) <= int(np.max(lane_kind)) <= max(LaneKind):
-        raise file.error("column `lane_kind` holds a kind that is not known")
+        raise file.error("column `lane_kind` has an unknown kind")
     label = labels.to_pylist()
     bounds = zip(slot_start[:-1].tolist(), slot_start[1:].tolist(), strict=True)
     return TraceRows(
@@ -113,7 +113,7 @@ def read_layouts(folder: Path, counts: Sequence[int]) -> list[tuple[Layout, ...]
 def _attr(file: File, kinds: dict[str, ValueKind], value: tuple[Any, ...]) -> Attr:
     name, kind_name, doc, unknown, column = value
     if None in value or kind_name not in kinds:
-        raise file.error(f"attribute `{name}` is of no kind that is known: {kind_name}")
+        raise file.error(f"attribute `{name}` has an unknown kind: {kind_name}")
     kind = kinds[kind_name]
     if column:
         fits = kind == ValueKind.STRING if column in _OWNED_TEXT else kind.is_integer
@@ -141,7 +141,7 @@ class TraceReader:
             self._row_groups(self.attrs, [c.attrs for c in chunks]),
         ]
         if len(rows.layouts) and not 0 <= rows.layouts.min() <= rows.layouts.max() < len(sets):
-            raise FormatError("a trace names a set of layouts that is not there", path=folder / "traces.parquet")
+            raise FormatError("a trace names a set of layouts that does not exist", path=folder / "traces.parquet")
 
     @staticmethod
     def _row_groups(file: File, counts: list[int]) -> list[list[int]]:
@@ -258,7 +258,7 @@ class _Run:
             raise file.error("data and control dependencies are not where the manifest has them")
         trace = trace - np.int32(self.first)
         if len(trace) and not 0 <= trace.min() <= trace.max() < len(self.lengths):
-            raise file.error("a dependency is of another trace than its row group")
+            raise file.error("a dependency belongs to another trace than its row group")
         length = self.lengths[trace]
         missing = np.diff(rows.missing_start)[self.own][trace]
         if ((node < 0) | (node >= length) | (on >= length) | (on < -missing)).any():
@@ -291,7 +291,7 @@ class _Run:
             _expect(file, found["trace"], "trace", trace + self.first)
             _expect(file, found["node"], "node", node - self.start[trace])
             if (file.words(found["kind"], "kind", schema.VALUE_KINDS) != kind).any():
-                raise file.error("an attribute is of another kind than its layout says")
+                raise file.error("an attribute has another kind than in its layout")
         in_text, in_payload = kind == ValueKind.STRING, _is_payload(kind)
         wanted = (("bits", ~(in_text | in_payload)), ("text", in_text), ("payload", in_payload))
         for name, chosen in wanted:

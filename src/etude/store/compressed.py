@@ -134,10 +134,10 @@ def unpacked(data: bytes, where: str, max_bytes: int | None) -> Iterator[bytes]:
         _check_size(total, max_bytes, where)
         if max_bytes is None and total > _BOMB_BYTES and total > _BOMB_RATIO * len(data):
             raise FormatError(
-                f"unpacks to more than {_BOMB_RATIO} times its size; no trace does",
+                f"unpacks to more than {_BOMB_RATIO} times its size, which is not plausible for a trace",
                 path=where,
                 offset=0,
-                hint="if it is one, give the size it may have with --max-bytes",
+                hint="if it is a trace, give its largest size with --max-bytes",
             )
         yield piece
 

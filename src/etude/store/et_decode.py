@@ -109,7 +109,7 @@ def decode_files(heap: U8, spans: Sequence[tuple[int, int, str]]) -> list[Decode
         raw = _Raw(len(starts))
         raw.run(heap, starts, ends, files)
         if raw.cursor[k.IRREGULAR]:
-            raise TraceError("a node could not be brought into regular form", where=files.names[0])
+            raise TraceError("a node could not be normalised", where=files.names[0])
         _mark_other(heap, raw, extra_row, extra)
     del starts, ends
     return _finish(heap, raw, rank_start, metadata, extra_row, extra, zero_length)

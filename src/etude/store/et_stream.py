@@ -153,9 +153,9 @@ def _metadata(file: FileIO, size: int, path: Path) -> int:
         raise FormatError("the file is empty", path=path, offset=0, hint="an `.et` file begins with its metadata")
     if head[:2] == compressed.GZIP or head[:4] == compressed.ZSTD:
         raise UsageError(
-            "the file is packed, and nodes cannot be read from the middle of it",
+            "the file is compressed, so nodes cannot be read from the middle of it",
             where=str(path),
-            hint="unpack it first (`gunzip -k`, `zstd -d`), or read it whole and feed from memory",
+            hint="decompress it first (`gunzip -k`, `zstd -d`), or read it whole and feed from memory",
         )
     try:
         length, at = decode_varint(head, 0)

@@ -86,8 +86,8 @@ def read(data: bytes | memoryview, where: str = "") -> Decoded:
 
 def _refuse_profiles(head: bytes, where: str) -> None:
     """Profiler output is JSON too, and named alike: say what it is."""
-    hint = "read are Chakra `.et` and JSON; profiler output has to be linked into a trace first"
+    hint = "Chakra `.et` and JSON are read; profiler output must be linked into a trace first"
     if re.search(rb'"(traceEvents|schemaVersion)"\s*:', head):
-        raise FormatError("a profiler trace (Kineto, Chrome), not a Chakra trace", path=where, offset=0, hint=hint)
+        raise FormatError("is a profiler trace (Kineto, Chrome), not a Chakra trace", path=where, offset=0, hint=hint)
     if re.search(rb'"schema"\s*:', head) and re.search(rb'"pid"\s*:', head):
-        raise FormatError("a host trace of PyTorch's observer, not a Chakra trace", path=where, offset=0, hint=hint)
+        raise FormatError("is a host trace of PyTorch's observer, not a Chakra trace", path=where, offset=0, hint=hint)

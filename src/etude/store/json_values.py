@@ -203,7 +203,7 @@ def _type(value: str | int) -> bytes:
     try:
         number = int(value)
     except ValueError:
-        raise MappingError(f"no such type `{value}`; known: {', '.join(_TYPE)}", ".type") from None
+        raise MappingError(f"unknown type `{value}`; known: {', '.join(_TYPE)}", ".type") from None
     if not -(2**31) <= number < 2**31:
         raise MappingError(f"type {number} does not fit 32 bits", ".type")
     return b"\x18" + encode_varint(number) if number else b""

@@ -65,7 +65,7 @@ class SampleOptions:
         if not 1 <= self.num_npus <= MAX_WORLD:
             raise UsageError(f"{self.num_npus:,} NPUs", hint=f"from 1 to {MAX_WORLD:,}")
         if min(self.runtime_us, self.tensor_bytes, self.comm_bytes) < 0:
-            raise UsageError("run times and sizes are not negative", hint="--default_runtime 5")
+            raise UsageError("run times and sizes must not be negative", hint="--default_runtime 5")
 
 
 Nodes = Callable[[SampleOptions], list[dict[str, Any]]]

@@ -122,7 +122,7 @@ def _run(connection: Any, sql: str, hint: str) -> Any:
         raise UsageError(f"{kind.name} is refused: queries only read", where="SQL", hint="begin with SELECT")
     relation = connection.sql(statements[0].query)
     if relation is None:
-        raise UsageError("gives no rows", where="SQL", hint=hint)
+        raise UsageError("returns no rows", where="SQL", hint=hint)
     return relation.to_arrow_table()
 
 

@@ -20,7 +20,7 @@ def read_table(path: Path) -> pa.Table:
     """A CSV file with a header, or a Parquet file."""
     if path.suffix not in SUFFIXES:
         raise UsageError(
-            f"a table is not read from `{path.suffix or path.name}`", where=str(path), hint=".csv, .parquet"
+            f"a table cannot be read from `{path.suffix or path.name}`", where=str(path), hint=".csv, .parquet"
         )
     try:
         if path.suffix == ".parquet":
@@ -38,7 +38,7 @@ def read_table(path: Path) -> pa.Table:
         raise FormatError(str(problem).splitlines()[0], path=path) from None
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise FormatError(f"two columns are called `{twice}`", path=path)
+        raise FormatError(f"two columns have the name `{twice}`", path=path)
     if not len(found):
         raise FormatError("has no rows", path=path)
     return found

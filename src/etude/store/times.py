@@ -55,7 +55,7 @@ def read_timing(job: Job, path: Path) -> Timing:
 
 def _table(path: Path) -> pa.Table:
     if not path.is_file():
-        what = "a folder, not a file of times" if path.is_dir() else "no such file"
+        what = "is a folder, not a file of times" if path.is_dir() else "no such file"
         raise UsageError(f"{path}: {what}", hint="`etude simulate JOB --timing FILE` writes one")
     try:
         if path.suffix == ".parquet":
@@ -68,7 +68,7 @@ def _table(path: Path) -> pa.Table:
             found = csv.read_csv(path)
         list(found.column_names)  # decodes them
     except (pa.ArrowException, UnicodeDecodeError) as problem:
-        raise FormatError(f"not a table of times: {problem}", path=path) from None
+        raise FormatError(f"is not a table of times: {problem}", path=path) from None
     return found
 
 
@@ -115,7 +115,7 @@ def timing_batches(run: Run) -> Iterator[pa.RecordBatch]:
 def write_timing(run: Run, path: Path) -> None:
     """Writes the times of all nodes: `.csv` or `.parquet`."""
     if path.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"a timing is not written as `{path.suffix}`", where=path.name, hint="known: .csv, .parquet")
+        raise UsageError(f"times cannot be written as `{path.suffix}`", where=path.name, hint="known: .csv, .parquet")
     parts = timing_batches(run)
     head = next(parts)
     with open(path, "wb") as file, _writer(file, head.schema, path.suffix) as writer:

@@ -78,7 +78,7 @@ def evaluated(text: str, names: Mapping[str, Any], where: str) -> Any:
     except UsageError as problem:
         raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
     except (ArithmeticError, TypeError, ValueError, LookupError, AttributeError) as problem:
-        raise UsageError(f"`{text}` cannot be worked out: {problem}", where=where) from None
+        raise UsageError(f"`{text}` cannot be evaluated: {problem}", where=where) from None
 
 
 def names_in(text: str, where: str) -> set[str]:
@@ -97,7 +97,7 @@ def _compiled(text: str, where: str) -> tuple[CodeType, frozenset[str]]:
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
             raise UsageError(
-                f"`{text}` uses {type(node).__name__.lower()}, which expressions do not have",
+                f"`{text}` uses {type(node).__name__.lower()}, which expressions do not support",
                 where=where,
                 hint="arithmetic, comparisons, and or not, calls, lists, [x for x in y]",
             )
@@ -121,8 +121,8 @@ def _member(of: Any, key: str) -> Any:
     """A key of a record; of a list of records, that of each."""
     if isinstance(of, Mapping):
         if key not in of:
-            raise UsageError(f"there is no `{key}`", hint=f"there are: {', '.join(map(str, of)) or 'no keys'}")
+            raise UsageError(f"there is no `{key}`", hint=f"known: {', '.join(map(str, of)) or 'no keys'}")
         return of[key]
     if isinstance(of, list):
         return [_member(item, key) for item in of]
-    raise UsageError(f"`{key}` is asked of {type(of).__name__}, not of a record")
+    raise UsageError(f"`{key}` is looked up in {type(of).__name__}, which is not a record")

@@ -22,13 +22,13 @@ PAGE = "page.html"
 def prepare(folder: Path, spec: Spec) -> None:
     """The folder, with the study in it. One that holds something else is left alone."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError("is a file, and a study writes a folder", where=str(folder))
+        raise UsageError("is a file, but a study writes a folder", where=str(folder))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / STUDY).is_file():
-        raise UsageError("holds something that is not a study", where=str(folder), hint="take another --out")
+        raise UsageError("contains files that are not a study", where=str(folder), hint="use another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise UsageError(f"cannot be made: {problem.strerror}", where=str(folder)) from None
+        raise UsageError(f"cannot be created: {problem.strerror}", where=str(folder)) from None
     _put(folder / STUDY, _yaml(dict(spec.text)))
 
 
@@ -75,7 +75,7 @@ def _card(found: "Outcome", points: Sequence[Point]) -> dict[str, Any]:
 
 def _commands(points: Sequence[Point]) -> str:
     """Every command, to be typed in `files/`."""
-    lines = ["#!/bin/sh", "# Each block is one point, to be run in an empty folder with what `files/` holds."]
+    lines = ["#!/bin/sh", "# Each block is one point, to be run in an empty folder with the files of `files/`."]
     for point in points:
         at = "".join(f", {k} {v}" for k, v in {**point.at, **point.tuned}.items())
         seed = "" if point.seed is None else f", seed {point.seed}"

@@ -77,7 +77,7 @@ def _pickled(value: Any, what: str) -> bytes:
         return pickle.dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError) as problem:
         raise UsageError(f"{what} cannot be sent to other processes: {problem}",
-                         hint="a function of a module, or workers=1") from None  # fmt: skip
+                         hint="use a function of a module, or workers=1") from None  # fmt: skip
 
 
 def called(function: Function, at: Mapping[str, Any], shared: Mapping[str, Any]) -> Answer:

@@ -38,7 +38,8 @@ def find(path: str | PathLike[str]) -> Path:
     names = sorted(p.stem for p in GALLERY.glob("*.yaml"))
     near = [n for n in names if n[:3] == file.name[:3]] or names[:6]
     raise UsageError(
-        f"no study is called `{fspath(path)}`", hint=f"`etude study list` has all; perhaps {', '.join(near)}; or a file"
+        f"there is no study `{fspath(path)}`",
+        hint=f"`etude study list` lists all; perhaps {', '.join(near)}; or a file",
     )
 
 

@@ -44,10 +44,10 @@ def page(found: "Outcome") -> str:
 def verdict(found: "Outcome") -> str:
     bad = [check["name"] for check in found.checks if not check["ok"]]
     if bad:
-        return f"{len(bad)} of {len(found.checks)} checks do not hold: {', '.join(bad)}."
+        return f"{len(bad)} of {len(found.checks)} checks fail: {', '.join(bad)}."
     if len(found.checks) == 1:
-        return "The check holds."
-    return f"All {len(found.checks)} checks hold." if found.checks else f"{len(found.points):,} points."
+        return "The check passes."
+    return f"All {len(found.checks)} checks pass." if found.checks else f"{len(found.points):,} points."
 
 
 def _told(check: dict[str, Any]) -> Told:
@@ -63,15 +63,15 @@ def _sections(found: "Outcome") -> list[Section]:
     if len(found.spec.variants) > 1:
         made.append(Section("rows", "Against the baseline", _LEAD, _table("t-rows", found.rows)))
     shown = [{k: v for k, v in row.items() if k != "commands"} for row in found.points]
-    made.append(Section("points", "Points", "Every point and what was read of it.", _table("t-points", shown)))
+    made.append(Section("points", "Points", "Every point and its metrics.", _table("t-points", shown)))
     lines = "\n".join(dict.fromkeys(escape(row["commands"]) for row in found.points))
-    made.append(Section("commands", "Commands", "What every point runs.", f"<pre>{lines}</pre>"))
+    made.append(Section("commands", "Commands", "The commands of every point.", f"<pre>{lines}</pre>"))
     return made
 
 
 _LEAD = (
-    "Ratio is the variant over the baseline. Low and high hold it with 95% confidence where seeds are drawn; a verdict "
-    "stands if Holm's procedure rejects equality."
+    "Ratio is the variant over the baseline. Low and high are the limits of its 95% confidence interval if there are "
+    "several seeds; a verdict is given if Holm's procedure rejects equality."
 )
 
 

@@ -89,9 +89,7 @@ def _table(path: Path) -> dict[str, Answer]:
     try:
         rows = pq.read_table(path, columns=["key", *FIELDS]).to_pylist()
     except (pa.ArrowException, OSError):
-        raise UsageError(
-            "is not what a study writes", where=str(path), hint="remove it, or take another --out"
-        ) from None
+        raise UsageError("is not a file of a study", where=str(path), hint="remove it, or use another --out") from None
     return {row["key"]: _record(row | {"answers": json.loads(row["answers"])}) for row in rows}
 
 

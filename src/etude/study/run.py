@@ -138,7 +138,10 @@ def evaluate(
     if callable(what):
         return _evaluated(space, what, metrics or {}, shared or {}, **options)
     if shared:
-        raise UsageError("a command shares nothing", hint="files of commands lie beside them; `shared` is of functions")
+        raise UsageError(
+            "`shared` does not apply to commands",
+            hint="files of commands are next to them; `shared` applies only to functions",
+        )
     given = {"run": {"command": what}, "metrics": dict(metrics or {})}
     spec = replace(spec_of(given, "sweep", "sweep", Path.cwd()), space=space)
     rows = Study(spec).outcome(**options).points

@@ -21,32 +21,32 @@ RESERVED: Final = ("flags", "machine", "seed", "gain", "margin", "variant", "err
 
 KEYS: Final = {
     "title": "what is compared, in one line",
-    "paper": "the published system that it is about",
+    "paper": "the published system",
     "group": "its capability group, C1 to C13",
     "mechanisms": "mechanisms that it uses, [M2, M3]",
     "status": "`whole`, or `partial: ` and what is missing",
     "about": "what is compared and why, in a few sentences",
-    "published": "what its authors report",
-    "not_shown": "what no trace can show",
+    "published": "figures that its authors report",
+    "not_shown": "what a trace cannot show",
     "workload": "one command without `etude`, without the machine: predict llama3-8b --gpus 64",
     "run": "several commands instead, by name; {name} is a parameter, {flags} all the others",
     "machine": "a system of the catalogue, a file, or a description",
-    "files": "small files that commands take, by name: text, or YAML",
+    "files": "small input files of commands, by name: text, or YAML",
     "set": "parameters of every point",
     "perturb": "parameters of every point that disturb it: jitter, slow_rank, ...",
     "baseline": "parameters of the baseline",
     "variants": "parameters of each variant, by name",
     "sweep": "axes with their values, or a list of points",
     "when": "expression: points for which it is false are left out",
-    "sample": "so many points of the sweep, drawn by seed 0",
-    "seeds": "how many seeds, or a list of them; each is the parameter `seed`",
-    "metrics": "what is read from the answer, by name: an expression, or {value, better, unit}",
+    "sample": "number of points of the sweep to draw, with seed 0",
+    "seeds": "number of seeds, or a list of them; each is the parameter `seed`",
+    "metrics": "values read from the output, by name: an expression, or {value, better, unit}",
     "tune": "axes over which the baseline is tuned first, by the first metric",
-    "tune_all": "tune every variant on the same grid too",
+    "tune_all": "also tune every variant on the same grid",
     "predict": "the registered sign: {variant: lower}, of the first metric",
     "stats": "test of paired differences: sign or wilcoxon",
     "interval": "bootstrap or t",
-    "checks": "what must hold: [{name, kind, that, margin}]",
+    "checks": "conditions that must hold: [{name, kind, that, margin}]",
     "neutral": "parameters that switch the mechanism off",
     "quick": "keys of this file that `--quick` replaces",
 }
@@ -127,7 +127,7 @@ def spec_of(
     mentioned = frozenset(named_in([shared, *variants.values()], where))
     if neutral:
         if not switched:
-            raise UsageError("does not say how its mechanism is switched off", where=where, hint="neutral: {...}")
+            raise UsageError("does not define how its mechanism is switched off", where=where, hint="neutral: {...}")
         first = next(iter(variants))
         variants = {n: dict(p) if n == first else {**p, **switched} for n, p in variants.items()}
     space = _space(used, where)
@@ -203,7 +203,7 @@ def _commands(given: Mapping[str, Any], where: str) -> dict[str, str]:
         if not name.isidentifier():
             raise UsageError(f"`{name}` is not a name", where=f"{where}: run", hint="letters, digits and _")
         if text.split()[0] == "study":
-            raise UsageError("a study does not run studies", where=f"{where}: run: {name}")
+            raise UsageError("a study cannot run studies", where=f"{where}: run: {name}")
     return found
 
 
@@ -215,7 +215,7 @@ def _variants(given: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]
         if not isinstance(parameters, Mapping) or not all(isinstance(k, str) for k in parameters):
             raise UsageError("expected parameters and values", where=f"{where}: variants: {name}")
         if name in found:
-            raise UsageError(f"`{name}` is the baseline's name too", where=f"{where}: variants")
+            raise UsageError(f"`{name}` is also the name of the baseline", where=f"{where}: variants")
         found[name] = {**base, **parameters}  # a variant is the baseline with something changed
     return found
 
@@ -273,7 +273,7 @@ def _metrics(given: Mapping[str, Any], where: str) -> tuple[Metric, ...]:
         if better not in ("", *BETTER):
             raise UsageError(f"unknown `{better}`", where=at, hint="better: lower or higher")
         if not name.isidentifier() or name in RESERVED:
-            raise UsageError(f"`{name}` cannot be the name of a metric", where=f"{where}: metrics")
+            raise UsageError(f"`{name}` is not a valid name for a metric", where=f"{where}: metrics")
         names_in(str(about.get("value", "")), at)
         found.append(Metric(name, str(about["value"]), better, str(about.get("unit", ""))))
     if not found:
@@ -308,11 +308,11 @@ def _checks(given: Mapping[str, Any], where: str) -> tuple[Check, ...]:
             raise UsageError(f"unknown kind `{one['kind']}`", where=at, hint="exact or shape")
         states = "margin" in names_in(one["that"], at)
         if one["kind"] == "shape" and ("margin" not in one or not states):
-            raise UsageError("a shape has a margin, and its expression uses it", where=at, hint="margin: 0.05")
+            raise UsageError("a shape needs a margin, and its expression must use it", where=at, hint="margin: 0.05")
         if one["kind"] == "exact" and ("margin" in one or states):
-            raise UsageError("an exact check has no margin", where=at, hint="kind: shape")
+            raise UsageError("an exact check cannot have a margin", where=at, hint="kind: shape")
         if any(c.name == one["name"] for c in found):
-            raise UsageError(f"two checks are called `{one['name']}`", where=at)
+            raise UsageError(f"two checks have the name `{one['name']}`", where=at)
         found.append(Check(one["name"], one["kind"], one["that"], float(one.get("margin", 0))))
     return tuple(found)
 
@@ -332,5 +332,5 @@ def _consistent(spec: Spec) -> None:
             if name in seen:
                 raise UsageError(f"`{name}` is given by {seen[name]} and by {origin}", where=spec.where)
             if not name.isidentifier() or name in RESERVED:
-                raise UsageError(f"`{name}` cannot be the name of a parameter", where=spec.where)
+                raise UsageError(f"`{name}` is not a valid name for a parameter", where=spec.where)
             seen[name] = origin

@@ -143,11 +143,13 @@ def read(path: Path) -> Learned:
         said = msgspec.json.decode(data, type=_Head)
         if said.format == FORMAT and said.version != VERSION:
             hint = "learn it again with `etude learn`" if said.version < VERSION else "it was written by a newer Etude"
-            raise FormatError(f"a learned model of version {said.version}; {VERSION} is read", path=path, hint=hint)
+            raise FormatError(
+                f"is a learned model of version {said.version}; only {VERSION} is read", path=path, hint=hint
+            )
         found = msgspec.json.decode(data, type=Learned)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         hint = "`etude learn run/ -o model.json` writes one"
-        raise FormatError(f"not a learned model: {problem}", path=path, hint=hint) from None
+        raise FormatError(f"is not a learned model: {problem}", path=path, hint=hint) from None
     check(found, path)
     return found
 
@@ -173,7 +175,7 @@ def check(learned: Learned, path: Path) -> None:
         for knots in (spread.rank, spread.step, spread.both):
             fine &= len(knots) != 1 and all(factor > 0 for _, factor in knots) and _ascending(knots)
     if not fine:
-        raise FormatError("a learned model that is inconsistent", path=path, hint="learn it again")
+        raise FormatError("is an inconsistent learned model", path=path, hint="learn it again")
 
 
 def _ascending(knots: Knots) -> bool:

@@ -43,7 +43,7 @@ def learn(jobs: Sequence[Job], at_least: int = 1) -> Learned:
     if not jobs:
         raise UsageError("no job to learn from")
     if at_least < 1:
-        raise UsageError(f"a number that stands for {at_least} nodes", hint="1 at least")
+        raise UsageError(f"a minimum of {at_least} nodes per value is not valid", hint="use at least 1")
     jobs = [fold(_whole(job)) for job in jobs]
     words: dict[str, int] = {}
     by_job = [programs_of(job, words) for job in jobs]
@@ -82,7 +82,7 @@ def _whole(job: Job) -> Job:
     if not job.nodes:
         raise UsageError("has no nodes, so there is nothing to learn", where=job.name)
     if len(job) != job.world_size:
-        raise UsageError(f"{len(job)} of {job.world_size} ranks are there, and all are needed", where=job.name)
+        raise UsageError(f"{len(job)} of {job.world_size} ranks are present, but all are needed", where=job.name)
     for rank in range(len(job)):
         trace, base = job.traces[int(job.trace_of[rank])], int(job.group_start[rank])
         called = np.unique(trace.group[(trace.kind == Kind.COLL) & (trace.group >= 0)])

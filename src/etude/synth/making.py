@@ -49,11 +49,11 @@ class MakeOptions:
 
     def __post_init__(self) -> None:
         if self.ranks > MAX_WORLD or self.ranks < 0 or self.steps < 0:
-            raise UsageError(f"{self.ranks} ranks and {self.steps} steps", hint="one of each at least")
+            raise UsageError(f"{self.ranks} ranks and {self.steps} steps", hint="use at least one of each")
         if not (0.0 < self.depth <= 1e4 and 0.0 < self.compute <= 1e9 and 0.0 < self.traffic <= 1e9):
-            raise UsageError("depth and factors are more than 0")
+            raise UsageError("depth and factors must be above 0")
         if not 0.0 <= self.spread <= 10.0:
-            raise UsageError(f"a spread of {self.spread}", hint="0: all alike, 1: as learned, 10 at most")
+            raise UsageError(f"a spread of {self.spread} is not valid", hint="0: all equal, 1: as learned, at most 10")
 
 
 def make(learned: Learned, options: MakeOptions | None = None) -> Job:
@@ -66,7 +66,7 @@ def make(learned: Learned, options: MakeOptions | None = None) -> Job:
     steps = max(p.steps for p in programs)
     times = DrawnTimes(learned, template.roles, world.role_of, steps, seed=options.seed, spread=options.spread)
     if times.differ and sum(p.nodes * int((world.role_of == i).sum()) for i, p in enumerate(programs)) > MAX_VALUES:
-        raise UsageError("times of so many ranks of their own are too many", hint="--spread 0, or fewer --ranks")
+        raise UsageError("separate times for so many ranks are too many", hint="--spread 0, or fewer --ranks")
     roles: list[Role] = []
     values: dict[int, dict[str, I64]] = {}
     for number, program in enumerate(programs):

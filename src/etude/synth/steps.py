@@ -35,7 +35,9 @@ def unrolled(learned: Learned, role: LearnedRole, steps: int, depth: float) -> U
     each = [unfolded(one, depth, messages) for _, one in role.order]
     turns = _turns(role, steps)
     if sum(len(each[turn]) for turn in turns) > MAX_NODES:
-        raise UsageError(f"{sum(len(each[turn]) for turn in turns):,} nodes a rank are too many", hint="fewer --steps")
+        raise UsageError(
+            f"{sum(len(each[turn]) for turn in turns):,} nodes per rank are too many", hint="use fewer --steps"
+        )
     writer = _Writer(learned)
     for step, turn in enumerate(turns):
         again = step > 0 and (turn < turns[step - 1] or (turn == turns[step - 1] and turn != role.step))

@@ -100,9 +100,7 @@ class LearnedWorld:
             self.group_of.append(table[stays])
             peer = own[:, None] + far
             if peer.size and not keep[peer[stays]].all():
-                raise UsageError(
-                    f"{ranks} ranks: a message would have no one to go to", hint="learn from a smaller job"
-                )
+                raise UsageError(f"{ranks} ranks: a message would have no receiver", hint="learn from a smaller job")
             self.peer_of.append(new[peer[stays]])
 
     def _bind(self, entries: list[I64]) -> None:

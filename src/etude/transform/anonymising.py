@@ -32,7 +32,7 @@ DROPPED: Final = ("in_values", "out_values", "rf_id", "external_id", "correlatio
 KEPT_ATTRIBUTES: Final = (("involved_dim", ValueKind.BOOL_LIST),)
 """Attributes that no column holds and a simulator reads: which network dimensions a collective uses."""
 
-assert {c.name for c in NODE if c.is_text} <= {*RENAMED, *SHAPES, *DROPPED}, "a text column that nobody hides"
+assert {c.name for c in NODE if c.is_text} <= {*RENAMED, *SHAPES, *DROPPED}, "a text column without a rule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class AnonymiseOptions:
     keep_times: bool = True
     """Recorded start times stay, counted from the first one."""
     per_octave: int = 0
-    """Times, bytes and FLOPs are rounded to so many numbers to an octave, none of them a power of two; recorded start
+    """Times, bytes and FLOPs are rounded to so many values per octave, none of them a power of two; recorded start
     times go, since they would tell. 0: they stay exact."""
     work: bool = False
     """FLOPs and bytes that follow from names and shapes are filled in before these go."""
@@ -56,7 +56,7 @@ class AnonymiseOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.per_octave <= 1024:
-            raise UsageError(f"{self.per_octave} numbers to an octave", hint="1 (coarse) to 1024; 0 rounds nothing")
+            raise UsageError(f"{self.per_octave} values per octave", hint="1 (coarse) to 1024; 0: no rounding")
 
 
 @dataclass(slots=True)
@@ -107,7 +107,9 @@ def kept(options: AnonymiseOptions) -> list[dict[str, Any]]:
     """What the copy has of the original: the rest of the report."""
     found = {
         "kinds, dependencies, call tree, lanes": "kept",
-        "times, bytes, FLOPs": f"kept, {options.per_octave} to an octave" if options.per_octave else "kept exactly",
+        "times, bytes, FLOPs": f"kept, {options.per_octave} values per octave"
+        if options.per_octave
+        else "kept exactly",
         "collectives, members of groups, peers, ranks": "kept",
         "tags, priorities, micro-batches, source ids": "kept",
     }

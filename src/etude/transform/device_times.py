@@ -57,7 +57,7 @@ def with_device_times(job: Job, other: Job, host_factor: float | None = None) ->
     not recordings of one program."""
     if job.ranks.tolist() != other.ranks.tolist():
         raise MismatchError(f"the recordings are of {len(job.ranks):,} and {len(other.ranks):,} ranks",
-                            hint="both must be of the same ranks")  # fmt: skip
+                            hint="both must have the same ranks")  # fmt: skip
     pairs = [_Pair(_of_rank(job, rank), _of_rank(other, rank)) for rank in job.ranks.tolist()]
     pieces, shared, factor = _host_factor(pairs)
     if host_factor is not None:

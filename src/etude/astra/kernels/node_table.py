@@ -49,8 +49,8 @@ REFUSALS = (
     "moves more than 4 TiB",
     "names a group that the group file does not have",
     "sends or receives for another rank",
-    "does not say who the other side is, or with which tag",
-    "uses remote memory, of which there is none",
+    "does not name its peer or its tag",
+    "uses remote memory, but there is none",
     "has no tensor_size",
     "runs on a group that its rank is not in",
 )

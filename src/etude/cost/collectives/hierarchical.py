@@ -77,7 +77,7 @@ def dimensions(layout: Layout, algorithm: str, n: int, usual: str) -> tuple[tupl
     """The sizes of the dimensions, and what goes along each."""
     sizes = tuple(int(d) for d in (layout.dims or (n,)))
     if prod(sizes) != n or min(sizes) < 1:
-        raise ClusterError(f"{algorithm}: dimensions {sizes} do not hold {n} members")
+        raise ClusterError(f"{algorithm}: dimensions {sizes} do not match {n} members")
     inner = tuple(layout.inner or [usual] * len(sizes))
     if len(inner) != len(sizes):
         raise ClusterError(f"{algorithm}: {len(sizes)} dimensions, {len(inner)} algorithms")
@@ -159,7 +159,7 @@ def in_two(algorithm: str, n: int, dims: tuple[int, ...]) -> Schedule:
     rail, then along the rail. `hierarchical`: first across to the own rail's member in the receiver's node, then
     inside."""
     if len(dims) != 2:
-        raise ClusterError(f"{algorithm} all-to-all is over two dimensions (in the node, nodes), not {len(dims)}")
+        raise ClusterError(f"{algorithm} all-to-all needs two dimensions (in the node, nodes), not {len(dims)}")
     local, nodes = dims
     build, member = ScheduleBuilder(), np.arange(n)
     rail, node = member % local, member // local

@@ -32,7 +32,7 @@ def closed_form(system: System, kind: Collective, shape: GroupShape) -> Algorith
 def _need_switch(level: Level) -> None:
     if not level.in_switch_efficiency:
         raise UsageError(
-            f"level `{level.name}` cannot reduce in its switch", hint="`in_switch_efficiency` of the level says it can"
+            f"level `{level.name}` cannot reduce in its switch", hint="set `in_switch_efficiency` of the level"
         )
 
 

@@ -20,7 +20,7 @@ def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:
     a, b = system.device_of(src), system.device_of(dst)
     sizes = np.asarray(size_bytes, np.float64)
     if sizes.size and not sizes.min() >= 0:
-        raise UsageError("a message of a negative or unknown number of bytes has no cost")
+        raise UsageError("the size of a message is negative or unknown")
     a, b, sizes = np.broadcast_arrays(a, b, sizes)
     time, rate = np.zeros(a.shape), np.full(a.shape, np.inf)
     crossed, on_links = np.zeros(a.shape, bool), np.zeros(a.shape, bool)

@@ -180,7 +180,7 @@ def rings_of(layout: Layout, algorithm: str, n: int) -> list[list[int]]:
     if layout.orders is None:
         return [list(range(n))]
     if any(sorted(order) != list(range(n)) for order in layout.orders) or not layout.orders:
-        raise ClusterError(f"{algorithm}: an order that does not have each of {n} members once")
+        raise ClusterError(f"{algorithm}: an order must have each of {n} members once")
     return [[int(m) for m in order] for order in layout.orders]
 
 

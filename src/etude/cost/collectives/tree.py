@@ -133,7 +133,7 @@ def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
     local, root = 1, layout.root
     if layout.dims is not None and len(layout.dims) > 1:
         if prod(layout.dims) != n or min(layout.dims) < 1:
-            raise ClusterError(f"tree: dimensions {tuple(layout.dims)} do not hold {n} members")
+            raise ClusterError(f"tree: dimensions {tuple(layout.dims)} do not match {n} members")
         local = int(layout.dims[0])
     if collective in (GATHER, SCATTER):
         return trees.parts(collective, "tree", n, root, trees.binomial(n, root), _below(n))

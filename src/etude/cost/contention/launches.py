@@ -166,7 +166,7 @@ def cores_of(device_cores: int, clusters: int) -> np.ndarray:
 def room_on(device: Device, held: int = 0, drawn_bytes_per_ns: float = 0.0) -> Cores:
     """The device, with so many cores held one by one across its clusters by a kernel that draws bytes."""
     if not 0 <= held < device.cores:
-        raise UsageError(f"{held} cores held of {device.cores}", hint="from none to all but one")
+        raise UsageError(f"{held} of {device.cores} cores occupied", hint="use 0 to all but one")
     cluster = cores_of(device.cores, max(device.sharing.clusters, 1))
     threads, shared = np.ones(device.cores), np.ones(device.cores)
     order = np.argsort(np.arange(device.cores) - np.searchsorted(cluster, cluster), kind="stable")

@@ -82,7 +82,7 @@ def held(device: Device, op: Launch, cores: int, drawn_bytes_per_s: float = 0.0)
     if op.copies:
         return op.alone_ns
     if drawn_bytes_per_s < 0:
-        raise UsageError(f"a holder that draws {drawn_bytes_per_s:g} B/s")
+        raise UsageError(f"a holder cannot draw {drawn_bytes_per_s:g} B/s")
     on = room_on(device, cores, drawn_bytes_per_s / 1e9)
     return float(ends_ns(grids_of(op, op), on, ONCE)[0]) + op.gap_ns
 

@@ -37,7 +37,7 @@ def predicted_rows(device: Device, path: str | PathLike[str]) -> list[dict[str, 
             break
     else:
         raise UsageError(
-            "has the columns of neither kind", where=where, hint=f"{', '.join(PAIR)}; or {', '.join(HELD)}"
+            "does not have the columns of either kind", where=where, hint=f"{', '.join(PAIR)}; or {', '.join(HELD)}"
         )
     launches: dict[tuple[str, ...], Launch] = {}
     found = []

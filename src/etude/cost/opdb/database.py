@@ -94,7 +94,7 @@ class OpDatabase:
         if not mine:
             there = ", ".join(self.devices) or "nothing"
             raise MismatchError(
-                f"the operators were measured on {there}, and the system has `{device.name}`",
+                f"the operators were measured on {there}, but the system has `{device.name}`",
                 where=self.path,
                 hint="--system with that device, or a database of this one",
             )
@@ -102,7 +102,7 @@ class OpDatabase:
         known = rows.backends
         if not backend and len(known) > 1:
             raise UsageError(
-                f"it holds the backends {', '.join(known)}, and none is named",
+                f"it has the backends {', '.join(known)}, and none is named",
                 where=self.path,
                 hint="--ops-backend NAME",
             )
@@ -144,13 +144,13 @@ def read_ops(path: str | PathLike[str]) -> OpDatabase:
         table = pq.read_table(where)
     except FileNotFoundError:
         raise UsageError(
-            "there is no such database", where=where, hint="etude ops measure MODEL --db FILE makes one"
+            "there is no such database", where=where, hint="etude ops measure MODEL --db FILE creates one"
         ) from None
     except (OSError, pa.ArrowInvalid) as problem:
         raise FormatError(f"is not an operator database: {str(problem).splitlines()[0]}", path=where) from None
     marked = (table.schema.metadata or {}).get(_MARK)
     if marked != VERSION:
-        what = "is Parquet, but no operator database" if marked is None else f"is of version {marked.decode()}"
+        what = "is Parquet, but not an operator database" if marked is None else f"has version {marked.decode()}"
         raise FormatError(what, path=where, hint=f"columns: {', '.join(COLUMNS)}")
     return OpDatabase(checked(table, where), where)
 
@@ -207,7 +207,7 @@ def checked(table: pa.Table, where: str) -> pa.Table:
         if table[name].null_count:
             raise FormatError(f"column `{name}` has empty values", path=where)
     time = table["time_us"].to_numpy()
-    _refuse(~np.isfinite(time) | (time <= 0) | (time > LONGEST_US), table, where, "a time of {time_us} us cannot be")
+    _refuse(~np.isfinite(time) | (time <= 0) | (time > LONGEST_US), table, where, "a time of {time_us} us is not valid")
     for name in (*DIMS, "repeat"):
         _refuse(table[name].to_numpy() < 0, table, where, f"`{name}` is {{{name}}}, which is negative")
     ops = np.array(table["op"].to_pylist(), np.str_)
@@ -219,7 +219,7 @@ def checked(table: pa.Table, where: str) -> pa.Table:
         for name in DIMS:
             if name not in OPS[op].fixed + OPS[op].free:
                 wrong = (ops == op) & (table[name].to_numpy() != 0)
-                _refuse(wrong, table, where, f"op `{op}` has no `{name}`, and this one is {{{name}}}")
+                _refuse(wrong, table, where, f"op `{op}` has no `{name}`, but this one is {{{name}}}")
     _refuse_twice(table, where)
     return table.replace_schema_metadata(SCHEMA.metadata)
 
@@ -244,7 +244,7 @@ def _refuse_twice(table: pa.Table, where: str) -> None:
             f"`{row['op']}` appears twice, with {row['time_us_min']} us and with {row['time_us_max']} us: from "
             f"`{row['source']}`, repeat {row['repeat']}",
             path=where,
-            hint="repeats have numbers of their own in column `repeat`, other measurements another `source`",
+            hint="give repeats different numbers in column `repeat`, and other measurements another `source`",
         )
 
 

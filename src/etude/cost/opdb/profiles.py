@@ -217,7 +217,7 @@ def read_vidur(path: str | PathLike[str]) -> pa.Table:
             named = {"device": about["device"], "backend": "vidur", "dtype": "fp16"}
             tables.append(_rows(about["model"], *found, columns["median_us"][rows], named))
     if not tables:
-        raise FormatError("no row of it is an op of the database", path=path)
+        raise FormatError("none of its rows is an op of the database", path=path)
     return checked(numbered(pa.concat_tables(tables)), fspath(path))
 
 

@@ -22,7 +22,7 @@ class Efficiency:
     products: float = figure("number", "matrix products in 16 or 32 bits", 1.0)
     fp8: float = figure("number", "matrix products in 8 bits", 1.0)
     attention: float = figure("number", "fused attention", 1.0)
-    rest: float = figure("number", "everything else that a device computes or copies, but for the optimizer", 1.0)
+    rest: float = figure("number", "everything else that a device computes or copies, except the optimizer", 1.0)
     network: float = figure("number", "collectives and messages", 1.0)
     overlap: float = figure("number", "compute, while the rank communicates; at least 1", 1.0)
     host: float = figure("number", "the host's time for an op", 1.0)
@@ -47,7 +47,7 @@ class Band:
     p90: float = figure("number", "its 90th percentile", zero=True)
     rows: int = figure("count", "rows behind it")
     source: str = figure("text", "which rows", "")
-    devices: tuple[str, ...] = figure("list", "devices that they were measured on; empty: not said", (), of=str)
+    devices: tuple[str, ...] = figure("list", "devices that they were measured on; empty: unknown", (), of=str)
 
     def summary(self, more: str = "") -> dict[str, Any]:
         return {"p50": self.p50, "p90": self.p90, "from": f"{self.rows} {self.source}{more}"}
@@ -68,18 +68,18 @@ class Stack:
 
     name: str = figure("text", "name")
     doc: str = figure("text", "description", "")
-    names: Mapping[str, str] = figure("texts", "what tables call it: name -> years, as `..2023` or `2024..`", {})
+    names: Mapping[str, str] = figure("texts", "names in tables: name -> years, as `..2023` or `2024..`", {})
     family: str = figure("text", "stacks that share kernels: megatron, xla, pytorch, eager; empty: none", "")
     user_buffers: bool = figure("flag", "pieces of tensor-parallel collectives are copies into open buffers", False)
     efficiency: Mapping[str, Efficiency] = figure("map of one", "by generation of GPUs, or `any`", {}, of=Efficiency)
-    experts: Efficiency = figure("one", "over those, for mixtures of experts", NEUTRAL, of=Efficiency)
+    experts: Efficiency = figure("one", "factors over those, for mixtures of experts", NEUTRAL, of=Efficiency)
     years: Mapping[str, Efficiency] = figure(
         "map of one", "over those, for runs up to a year on a generation: `hopper 2024`", {}, of=Efficiency
     )
-    attention: str = figure("text", "kernel of attention, where it is not the vendor's: `flash-2`", "")
+    attention: str = figure("text", "kernel of attention, if not the vendor's: `flash-2`", "")
     recipe: tuple[Rule, ...] = figure("list", "defaults for what is not given; later rules win", (), of=Rule)
     bands: Mapping[str, Band] = figure("map of one", "errors of its own rows, by kind", {}, of=Band)
-    source: str = figure("text", "source of the figures", "")
+    source: str = figure("text", "source of the values", "")
 
     def __post_init__(self) -> None:
         for key, found in self.efficiency.items():

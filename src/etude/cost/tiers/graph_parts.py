@@ -55,7 +55,7 @@ def parted(edges: Edges, nodes: int, partitions: int, how: str) -> Parted:
     that part is full, and again as all of them lie then (linear deterministic greedy, re-streamed); parts that have
     edges in common come near one another."""
     if how not in PARTITIONERS:
-        raise UsageError(f"no such partitioner `{how}`", hint=f"known: {', '.join(PARTITIONERS)}")
+        raise UsageError(f"unknown partitioner `{how}`", hint=f"known: {', '.join(PARTITIONERS)}")
     if how == "order":
         return Parted(edges, 0)
     ends = np.concatenate([edges.source, edges.target])

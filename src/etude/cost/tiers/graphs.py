@@ -55,12 +55,16 @@ class Graph:
 
     def __post_init__(self) -> None:
         if not 0 < self.partitions <= self.nodes or self.nodes % self.partitions:
-            raise UsageError(f"{self.nodes:,} nodes in {self.partitions:,} equal parts", hint="a divisor of the nodes")
+            raise UsageError(
+                f"{self.nodes:,} nodes in {self.partitions:,} equal parts", hint="use a divisor of the number of nodes"
+            )
         if not 0 < self.edges <= MOST_EDGES or self.feature_bytes < 1 or not 0 <= self.locality <= 1:
             raise UsageError(f"{self.edges:,} edges, features of {self.feature_bytes:,} B, locality {self.locality:g}",
                              hint=f"1 to {MOST_EDGES:,} edges; a larger graph by its ratios")  # fmt: skip
         if self.exponent and not self.exponent > 2:
-            raise UsageError(f"an exponent of degrees of {self.exponent:g}", hint="above 2, or 0: all nodes alike")
+            raise UsageError(
+                f"an exponent of degrees of {self.exponent:g}", hint="above 2, or 0: all nodes have the same degree"
+            )
 
     @classmethod
     def read(cls, path: Path, *, partitions: int, **more: Any) -> Graph:
@@ -188,9 +192,9 @@ def out_of_core(
     """`room_bytes` of the host hold features, or sums that wait. Results of a layer are written once, and are the
     features of the next."""
     if read not in READS:
-        raise UsageError(f"unknown way to read `{read}`", hint=f"known: {', '.join(READS)}")
+        raise UsageError(f"unknown method of reading `{read}`", hint=f"known: {', '.join(READS)}")
     if train and read == "stream":
-        raise UsageError("a stream of features is of inference", hint="--read partitions with --train")
+        raise UsageError("a stream of features applies only to inference", hint="--read partitions with --train")
     (source, target), partitioner_bytes = graph.parted
     pairs = np.unique(target // graph.size * graph.nodes + source)  # part that needs it, node
     gathered = np.bincount(pairs // graph.nodes, minlength=graph.partitions)
@@ -211,7 +215,7 @@ def out_of_core(
     item_bytes, count = nodes_each * graph.feature_bytes, -(-graph.nodes // nodes_each)
     if item_bytes > room_bytes:
         raise UsageError(f"{'a part' if read == 'partitions' else 'a page'} of {format_bytes(item_bytes)} does not fit "
-                         f"{format_bytes(room_bytes)}", hint="more room, or smaller parts")  # fmt: skip
+                         f"{format_bytes(room_bytes)}", hint="use more memory, or smaller parts")  # fmt: skip
     walk = _walk(graph, need, count, layers, item_bytes, gathered * graph.feature_bytes, train, regather)
     fits = walk.size <= room_bytes
     some = _Walk(walk.item[fits], walk.size[fits], walk.makes[fits], walk.turn[fits])

@@ -34,7 +34,7 @@ def offload_rows(system: System, path: str | PathLike[str]) -> list[dict[str, An
     predict = next((found for needed, found in KINDS if needed <= set(columns)), None)
     if predict is None:
         hint = "; or ".join(", ".join(sorted(needed)) for needed, _ in KINDS)
-        raise UsageError("has the columns of no kind that is known", where=where, hint=hint)
+        raise UsageError("does not have the columns of a known kind", where=where, hint=hint)
     found = []
     for number, row in enumerate(rows):
         try:

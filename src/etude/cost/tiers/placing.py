@@ -37,7 +37,7 @@ class Placed:
         there are (the host's own cores, the link to the device) so that all end together."""
         far = sum(far_bytes_per_s)
         if not near_bytes_per_s > 0 or (self.far_read_bytes and not far > 0):
-            raise UsageError("a memory without a rate")
+            raise UsageError("a memory has no rate")
         return self.near_read_bytes * 1e9 / near_bytes_per_s + (self.far_read_bytes * 1e9 / far if far else 0.0)
 
 
@@ -45,8 +45,8 @@ def place(parts: Sequence[Part], room_bytes: float, needed_bytes: float = 0.0) -
     """`needed_bytes` of the room are taken in any case: buffers, the layer that streams."""
     if needed_bytes > room_bytes:
         raise UsageError(
-            f"{needed_bytes:,.0f} bytes have to lie in the device, which has room for {room_bytes:,.0f}",
-            hint="more memory, or smaller buffers",
+            f"{needed_bytes:,.0f} bytes must be on the device, which has room for {room_bytes:,.0f}",
+            hint="use more memory, or smaller buffers",
         )
     left = room_bytes - needed_bytes
     resident: dict[str, float] = {}

@@ -73,7 +73,7 @@ def held(accesses: I64, sizes: I64, room: int, policy: str = "lru", writes: Bool
         raise UsageError("an item has a negative number")
     written = np.zeros(len(items), bool) if writes is None else np.asarray(writes, bool)
     if len(written) != len(items) or len(of) != len(items):
-        raise UsageError(f"{len(items)} accesses, {len(of)} sizes and {len(written)} marks of writing")
+        raise UsageError(f"{len(items)} accesses, {len(of)} sizes and {len(written)} write flags")
     if policy != "pinned" and len(of) and of.max() > room:
         raise UsageError(f"an item of {format_bytes(int(of.max()))} does not fit a room of {format_bytes(room)}",
                          hint="more room")  # fmt: skip

@@ -63,7 +63,7 @@ def file_ns(
     request = request_bytes or size_bytes
     if place.capacity_bytes and write and size_bytes > place.capacity_bytes:
         raise ClusterError(
-            f"tier `{tier}` has room for {place.capacity_bytes:,} bytes, and {size_bytes:,.0f} are to be written"
+            f"tier `{tier}` has room for {place.capacity_bytes:,} bytes, but {size_bytes:,.0f} are to be written"
         )
     calls_ns = -(-size_bytes // request) * (place.call_ns if threads == 1 else place.turn_ns)
     if place.below and not write:

@@ -31,13 +31,18 @@ def spread(experts: int, redundant: int, ranks: int, node: int) -> I64:
     first, each to the rank that has least, copies of one expert on different nodes where that is no worse, and then on
     ranks that have little else in common: what one of them leaves is then not for one other alone."""
     if ranks < 2 or experts < ranks:
-        raise UsageError(f"{experts} experts over {ranks} ranks", hint="--ep from 2 to the number of experts")
+        raise UsageError(
+            f"{experts} experts cannot be spread over {ranks} ranks", hint="--ep from 2 to the number of experts"
+        )
     if (experts + redundant) % ranks:
         below = redundant - (experts + redundant) % ranks
         hint = f"--redundant {below if below >= 0 else below + ranks}"
-        raise UsageError(f"{experts} experts and {redundant} copies over {ranks} ranks are not whole", hint=hint)
+        raise UsageError(f"{experts} experts and {redundant} copies are not a multiple of {ranks} ranks", hint=hint)
     if redundant > experts * (ranks - 1):
-        raise UsageError(f"{redundant} copies of {experts} experts on {ranks} ranks", hint="one on a rank at most")
+        raise UsageError(
+            f"{redundant} copies of {experts} experts on {ranks} ranks",
+            hint="use at most one copy of an expert per rank",
+        )
     more, rest = divmod(redundant, experts)
     e = np.arange(experts)
     copies = 1 + more + ((e + 1) * rest // experts - e * rest // experts)
@@ -50,7 +55,7 @@ def spread(experts: int, redundant: int, ranks: int, node: int) -> I64:
         near = np.isin(nodes, nodes[holders])
         open_ = np.flatnonzero((used < slots) & ~holders)
         if not len(open_):
-            raise UsageError(f"{redundant} copies leave an expert twice on a rank", hint="fewer --redundant")
+            raise UsageError(f"{redundant} copies put an expert twice on a rank", hint="use fewer --redundant")
         shared = np.isin(place, place[holders][place[holders] != EMPTY]).sum(axis=1)
         rank = min(open_, key=lambda r: (round(float(load[r]), 9), near[r], shared[r], r))
         place[rank, used[rank]] = expert
@@ -64,7 +69,7 @@ def without(place: I64, alive: NDArray[np.bool_], experts: int) -> I64:
     experts that others hold too, so that the fullest rank has as little as can be; nothing else moves."""
     left = int(alive.sum())
     if not left:
-        raise UsageError("no rank is left", hint="fewer of --fail")
+        raise UsageError("no rank is left", hint="use fewer failures in --fail")
     slots = max(place.shape[1], -(-experts // left))
     found = np.full((len(place), slots), EMPTY)
     found[alive, : place.shape[1]] = place[alive]

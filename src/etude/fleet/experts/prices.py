@@ -60,7 +60,7 @@ class Prices:
                 f"{slots} experts and {self.sequences} sequences of {self.context:,} tokens take "
                 f"{format_bytes(wanted)} of {format_bytes(self.system.memory_bytes)} on each of {ranks} ranks",
                 where=model.name,
-                hint="fewer --sequences or --redundant, --precision fp8, or --recover restart",
+                hint="use fewer --sequences or --redundant, --precision fp8, or --recover restart",
             )
         shapes = [
             PassShape(decode=self.sequences, keys=self.context),

@@ -67,7 +67,7 @@ class GroupRun:
 
     def __init__(self, prices: Prices, group: Group, recovery: Recovery, recover: str, ranks: int) -> None:
         if recover not in POLICIES:
-            raise UsageError(f"--recover: no policy `{recover}` for a group", hint=f"known: {', '.join(POLICIES)}")
+            raise UsageError(f"--recover: unknown policy `{recover}` for a group", hint=f"known: {', '.join(POLICIES)}")
         self.prices, self.group, self.recovery, self.recover = prices, group, recovery, recover
         self.node = min(prices.system.levels[0].size, ranks)
         self.experts = prices.model.experts
@@ -324,7 +324,7 @@ def serve_group(prices: Prices, group: Group, *, ranks: int, recover: str = SHRI
     run = GroupRun(prices, group, recovery or Recovery(), recover, ranks)
     failures = parse_failures(group.fail, ranks=ranks, node=run.node)
     if late := [f for f in failures if f.at_ns >= run.horizon_ns]:
-        raise UsageError(f"--fail: {late[0].at_ns / 1e9:g} s is after the end", hint="a longer --horizon")
+        raise UsageError(f"--fail: {late[0].at_ns / 1e9:g} s is after the end", hint="use a longer --horizon")
     run.price(run.place, run.alive)
     run.run(failures)
     return run.record()

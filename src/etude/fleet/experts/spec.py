@@ -26,14 +26,17 @@ class HostCopies(StrEnum):
 class Group:
     """Attention is data-parallel: every rank has its own sequences, and experts are spread over all ranks."""
 
-    redundant: int = figure("count", "copies of experts beyond the first of each, all ranks together", 0, zero=True)
-    sequences: int = figure("count", "sequences that a rank decodes at a time; there are always more", 128)
-    context: int = figure("count", "tokens that a sequence has, in the mean", 2048)
+    redundant: int = figure("count", "redundant copies of experts, on all ranks together", 0, zero=True)
+    sequences: int = figure("count", "sequences that a rank decodes at a time; more are always waiting", 128)
+    context: int = figure("count", "mean tokens per sequence", 2048)
     fail: str = figure("text", "failures and their times: `rank7@60s`, `node1@90s`, several with `;`", "")
     host_copies: HostCopies = figure("choice", "experts in the memory of hosts", HostCopies.OWN, of=HostCopies)
-    storage_bytes_per_s: float = figure("bandwidth", "read by a node from storage", 1e9)
+    storage_bytes_per_s: float = figure("bandwidth", "read rate of a node from storage", 1e9)
     replace_ns: float = figure(
-        "time", "time until a new process replaces a lost rank, while others serve; 0: as --restart", 0.0, zero=True
+        "time",
+        "time until a new process replaces a lost rank, while others serve; 0: the same as --restart",
+        0.0,
+        zero=True,
     )
     horizon_ns: float = figure("time", "time that the group serves", 600e9)
 

@@ -44,7 +44,7 @@ class Clients:
     share: F64
     """Part of the weights that it trains and sends."""
     away: F64
-    """Rounds that an absence takes in the mean; 0: every round is drawn on its own."""
+    """Rounds that an absence takes on average; 0: every round is drawn on its own."""
     group: I64
     """Which clients go away together; -1: none."""
     label: I64
@@ -136,9 +136,9 @@ def read_clients(path: str | PathLike[str], step_of: Callable[[str], float] | No
         raise UsageError(f"unknown column `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(COLUMNS)}")
     for wanted in ("down", "up"):
         if wanted not in columns:
-            raise UsageError(f"has no column `{wanted}`", where=str(path), hint="100Mb/s, of bits, or 12MB/s")
+            raise UsageError(f"has no column `{wanted}`", where=str(path), hint="100Mb/s (bits) or 12MB/s (bytes)")
     if "step_s" not in columns and ("system" not in columns or step_of is None):
-        raise UsageError("has neither `step_s` nor `system`", where=str(path), hint="what a local step takes")
+        raise UsageError("has neither `step_s` nor `system`", where=str(path), hint="give the time of a local step")
     if not rows:
         raise UsageError("has no clients", where=str(path))
     share = _figures(rows, "share", path, 1.0)
@@ -159,7 +159,7 @@ def read_clients(path: str | PathLike[str], step_of: Callable[[str], float] | No
         if (values > 1).any():
             raise UsageError(f"{name}: more than 1", where=f"{path}: row {int(np.flatnonzero(values > 1)[0])}")
     if (share <= 0).any():
-        raise UsageError("share: nothing to train", where=f"{path}: row {int(np.flatnonzero(share <= 0)[0])}")
+        raise UsageError("share: must be above 0", where=f"{path}: row {int(np.flatnonzero(share <= 0)[0])}")
     down, up = (
         np.array([_link(row, name, f"{path}: row {k}") for k, row in enumerate(rows)]) for name in ("down", "up")
     )

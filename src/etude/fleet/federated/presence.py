@@ -23,8 +23,8 @@ BOOLS = NDArray[np.bool_]
 class Together:
     """What all groups of clients are like."""
 
-    available: float = figure("number", "part of the rounds in which a group is there", 1.0)
-    away: float = figure("number", "rounds that an absence takes in the mean; 0: each is drawn anew", 0.0, zero=True)
+    available: float = figure("number", "fraction of the rounds in which a group is available", 1.0)
+    away: float = figure("number", "mean rounds per absence; 0: drawn anew each round", 0.0, zero=True)
 
     def __post_init__(self) -> None:
         if not 0 < self.available <= 1:
@@ -52,7 +52,8 @@ def two_states(available: F64, away: F64, rounds: int, rng: np.random.Generator)
         worst = int(np.flatnonzero((back > 1) | (leave > 1))[0])
         raise UsageError(
             f"available {available[worst]:g} with absences of {away[worst]:g} rounds is not possible: it would be "
-            "there for less than a round at a time", hint="longer absences, or 0 for rounds that are drawn anew",
+            "available for less than one round at a time", hint="use longer absences, or 0 for rounds that are drawn "
+                                                                "anew",
         )  # fmt: skip
     out = np.empty((rounds, len(available)), np.bool_)
     now = rng.random(len(available)) < available

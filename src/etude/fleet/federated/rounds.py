@@ -110,26 +110,26 @@ def _check(clients: Clients, rules: Rules) -> None:
     if rules.sample not in SAMPLES:
         raise UsageError(f"--sample: unknown method `{rules.sample}`", hint=f"known: {', '.join(SAMPLES)}")
     if not 1 <= rules.count <= len(clients):
-        raise UsageError(
-            f"{rules.count} clients a round of {len(clients)}", hint="--count, at most as many as there are"
-        )
+        raise UsageError(f"{rules.count} clients per round, but there are {len(clients)}", hint="use a smaller --count")
     if rules.quorum > rules.count:
         raise UsageError(
-            f"a quorum of {rules.quorum} of {rules.count} clients is never reached", hint="a smaller --quorum"
+            f"a quorum of {rules.quorum} of {rules.count} clients is never reached", hint="use a smaller --quorum"
         )
     if rules.swarm is not None and (rules.quorum or rules.server_bytes_per_s):
-        raise UsageError(
-            "--quorum and --server are of rounds with a server", hint="--deadline 10min, or --share server"
-        )
+        raise UsageError("--quorum and --server need rounds with a server", hint="--deadline 10min, or --share server")
     if rules.split is not None and (rules.swarm is not None or (clients.share < 1).any()):
-        raise UsageError("clients that are cut train all adapters, with a server", hint="--share server, no --train")
+        raise UsageError(
+            "with --split, clients train all adapters, with a server", hint="--share server, without --train"
+        )
     if rules.swarm is not None and (clients.share < 1).any():
-        raise UsageError("in a swarm all clients train all weights", hint="--train full, or --share server")
+        raise UsageError("in a swarm all clients must train all weights", hint="--train full, or --share server")
 
 
 def _patient(rules: Rules, chosen: I64, silent: BOOLS) -> None:
     if silent.any() and not rules.deadline_s and len(chosen) - int(silent.sum()) < (rules.quorum or len(chosen)):
-        raise UsageError("clients that never answer are waited for forever", hint="--deadline 10min, or --quorum")
+        raise UsageError(
+            "the round never ends, because some clients never answer", hint="--deadline 10min, or --quorum"
+        )
 
 
 def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
@@ -148,7 +148,7 @@ def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.
     if rules.deadline_s and rules.deadline_s < end:
         end, last = rules.deadline_s, NOBODY
     if not np.isfinite(end):
-        raise UsageError("a round has too few clients to end", hint="--deadline 10min, or a smaller --quorum")
+        raise UsageError("a round has too few clients to end", hint="--deadline 10min, or use a smaller --quorum")
     on_time = back <= end
     return Round(end, chosen[on_time], last, len(chosen) * rules.model_bytes, float(size[on_time].sum()))
 
@@ -160,7 +160,7 @@ def _cut(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.ran
     assert split is not None
     wanted = rules.quorum or len(chosen)
     if len(who) < wanted and not rules.deadline_s:
-        raise UsageError("a round has too few clients to end", hint="--deadline 10min, or a smaller --quorum")
+        raise UsageError("a round has too few clients to end", hint="--deadline 10min, or use a smaller --quorum")
     lengths = split.lengths(who, rules.steps, rng)
     work = work_of(split, who, lengths, clients.up_bytes_per_s, clients.down_bytes_per_s)
     one = run_split(work, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
@@ -177,7 +177,7 @@ def _spread(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.
     assert rules.swarm is not None
     who = chosen[~silent]
     if len(who) < 2:
-        raise UsageError("a round has too few clients to pass anything on", hint="--share server, or more clients")
+        raise UsageError("a round has too few clients to exchange anything", hint="--share server, or more clients")
     ready = rules.steps * clients.step_s[who]
     one = spread(
         rules.swarm, rules.model_bytes, clients.up_bytes_per_s[who], clients.down_bytes_per_s[who], ready, rng,

@@ -83,7 +83,7 @@ def sampled(
     else:
         weight = clients.samples[there]
         if np.count_nonzero(weight) < count:
-            raise UsageError(f"fewer than {count} clients that are there have samples", hint="--sample uniform")
+            raise UsageError(f"fewer than {count} available clients have samples", hint="--sample uniform")
     # smallest of exponential times: one after the other in proportion to the weights that are left
     with np.errstate(divide="ignore"):
         times = rng.exponential(size=len(there)) / weight

@@ -42,10 +42,10 @@ def trained(clients: Clients, how: str, *, model_bytes: float, steps: int, deadl
         except ValueError:
             share = -1.0
         if not 0 < share <= 1:
-            raise UsageError(f"--train: a share of `{value}`", hint=hint)
+            raise UsageError(f"--train: `{value}` is not a valid share", hint=hint)
         return clients.with_share(np.full(len(clients), share))
     if not deadline_s:
-        raise UsageError("--train share:auto: by when should a client answer?", hint="--deadline 60s")
+        raise UsageError("--train share:auto: a deadline is needed", hint="--deadline 60s")
     busy, down, up = (
         steps * clients.step_s,
         model_bytes / clients.down_bytes_per_s,

@@ -128,7 +128,7 @@ def _predicted(asked: Asked, on: _On, length: int, rank: int) -> tuple[F64, F64,
         block, phase = _block(trace.text("module", i), model.layers), trace.text("phase", i)
         found[0 if phase == "forward" else 1 if phase.startswith("backward") else 2, block] += took[i]
     if (np.diff(start) < 0).any() or not found[0, 1:-1].all():
-        raise UsageError("its step does not go layer by layer", where=model.name, hint="a decoder: llama3.2-1b")
+        raise UsageError("its step does not run layer by layer", where=model.name, hint="use a decoder: llama3.2-1b")
     return found[0], found[1], found[2]
 
 

@@ -68,7 +68,7 @@ def planned(
     fits[:, :fewest] = False
     if not fits.any(axis=1).all():
         who = clients.name[int(np.flatnonzero(~fits.any(axis=1))[0])]
-        raise UsageError(f"`{who}` has no memory for {fewest} layers", hint="--split auto:0, or a smaller --seq")
+        raise UsageError(f"`{who}` does not have memory for {fewest} layers", hint="--split auto:0, or a smaller --seq")
     alone, load = tables.alone(steps)
     draws = _draws(len(clients), count, seed)
 
@@ -98,7 +98,7 @@ def _check(asked: Asked, system: System, seq: int) -> None:
 
     model = asked.model
     if model.family is not Family.DECODER:
-        raise UsageError(f"`{model.name}` is not a decoder", hint="--split goes with decoders: llama3.2-1b")
+        raise UsageError(f"`{model.name}` is not a decoder", hint="--split needs a decoder: llama3.2-1b")
     memory = system.device.memory_bytes
     if memory and held_by_cut(asked, seq).whole > memory:
         raise UsageError(f"`{model.name}` with adapters does not fit a device of the server", where=system.name,
@@ -160,7 +160,7 @@ class _Tables:
         self.adapter_bytes = held.adapters * width
 
     def alone(self, steps: int) -> tuple[F64, F64]:
-        """Seconds of a round of each client by cut, in the mean over lengths: by itself, and of a server's device."""
+        """Seconds of a round of each client by cut, on average over lengths: by itself, and of a server's device."""
         up, down = self.clients.up_bytes_per_s[:, None], self.clients.down_bytes_per_s[:, None]
         compute = (self.forward_s + self.backward_s + self.server_s) * self.mix[:, None, :]
         sent = np.einsum("cl,nl->nc", self.step_bytes, self.mix)

@@ -31,10 +31,12 @@ WORD: Final = 64
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
     chunk_bytes: float = figure("bytes", "size of a chunk", 16e6)
-    warmup: float = figure("number", "part of all chunks that everybody holds when the warm-up ends; 0: none", 0.0,
+    warmup: float = figure("number", "fraction of all chunks that every client has when the warm-up ends; 0: none", 0.0,
                            zero=True)  # fmt: skip
-    lag_ns: float = figure("time", "longest lag before a client joins in", 0.0, zero=True)
-    peers: int = figure("count", "others that a client exchanges chunks with, at least; 0: all", 0, zero=True)
+    lag_ns: float = figure("time", "longest lag before a client joins", 0.0, zero=True)
+    peers: int = figure(
+        "count", "least number of other clients that a client exchanges chunks with; 0: all", 0, zero=True
+    )
 
     def __post_init__(self) -> None:
         if self.warmup >= 1:
@@ -71,7 +73,7 @@ def spread(
     n, chunks = len(up), max(math.ceil(size / rules.chunk_bytes), 1)
     if n * (n - 1) * chunks > MOST:
         raise UsageError(
-            f"{chunks:,} chunks of each of {n:,} clients to all others are too many to follow",
+            f"{chunks:,} chunks of each of {n:,} clients to all others are too many to simulate",
             hint=f"--chunk {math.ceil(size * n * (n - 1) / MOST / 1e6):,}MB, or fewer clients in a round",
         )
     each = size / chunks

@@ -123,7 +123,7 @@ def cut(modules: Sequence[str], begin: I64, end: I64, passes: int, where: str) -
     first, last = np.flatnonzero(inside & ~before), np.flatnonzero(inside & ~after)
     opened = np.flatnonzero(starts)
     if len(opened) != passes or len(first) % passes or not len(first):
-        raise UsageError(f"{len(opened)} passes where {passes} were asked for", where=where)
+        raise UsageError(f"{len(opened)} passes, but {passes} were expected", where=where)
     closed = np.append(opened[1:] - 1, len(modules) - 1)
     ins = np.column_stack([begin[opened], end[last].reshape(passes, -1)])
     outs = np.column_stack([begin[first].reshape(passes, -1), end[closed]])

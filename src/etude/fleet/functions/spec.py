@@ -4,7 +4,7 @@ model: qwen1.5-moe.yaml   # a name of the catalogue, or a file, also one beside 
 system: dgx-a100
 experts_per_function: 6   # of one layer
 tenants: 8
-every: 1h                 # between two requests of a tenant, in the mean (Poisson)
+every: 1h                 # between two requests of a tenant, on average (Poisson)
 duration: 6h
 prompt: 16                # tokens of a request, read in one pass; then a pass for each further token out
 output: 16
@@ -34,14 +34,14 @@ MOST: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Functions:
-    model: str = figure("text", "with experts: a name of the catalogue, or a file")
-    system: str = figure("text", "system whose device computes them")
+    model: str = figure("text", "model with experts: a name of the catalogue, or a file")
+    system: str = figure("text", "system whose device runs them")
     experts_per_function: int = figure("count", "experts of one layer in a function")
     every_ns: int = figure("time", "mean time between two requests of a tenant")
     duration_ns: int = figure("time", "time in which requests arrive")
     tenants: int = figure("count", "tenants that send requests", 1)
     prompt: int = figure("count", "tokens of a request, in one pass", 16)
-    output: int = figure("count", "tokens out, a pass each; the first is of the prompt's pass", 16)
+    output: int = figure("count", "output tokens, one pass each; the first comes from the prompt's pass", 16)
     cold_ns: int = figure("time", "time until a new instance answers", 500_000_000, zero=True)
     load_bytes_per_s: float = figure(
         "bandwidth", "load rate of the weights of a new instance; 0: instant", 0.0, zero=True
@@ -70,6 +70,6 @@ def read_functions(path: str | PathLike[str]) -> Functions:
     if keep < 0:
         raise UsageError(f"keep: `{spec.keep}` is not a time", where=where, hint="keep: 60s, or endless")
     if spec.tenants * spec.duration_ns > MOST * spec.every_ns:
-        raise UsageError(f"more than {MOST:,} requests", where=where, hint="a shorter duration")
+        raise UsageError(f"more than {MOST:,} requests", where=where, hint="use a shorter duration")
     beside = Path(path).parent / spec.model
     return replace(spec, model=str(beside)) if beside.is_file() else spec

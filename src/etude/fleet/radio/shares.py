@@ -3,7 +3,7 @@
 A radio function needs g/x + c/y <= d for the longest of its slots, with shares x of the GPU and y of the CPU. The least
 x + y with that is x = (g + sqrt(g c))/d, y = (c + sqrt(g c))/d. What is left of a node is divided among its AI services
 as fractions f of both. A service with rate l, time s on all that is left and deadline d waits and runs for 1/(f/s - l)
-in the mean (M/M/1). The sum over services of l/d times that is convex, and least where f = l s + (1 - sum l s) r / sum
+on average (M/M/1). The sum over services of l/d times that is convex, and least where f = l s + (1 - sum l s) r / sum
 r with r = sqrt(l s / d). Where more is asked than there is, f goes with l s.
 """
 
@@ -32,7 +32,7 @@ class Members(NamedTuple):
     deadline_s: F64
     vary: F64
     rate: F64
-    """Slots or requests a second, in the mean."""
+    """Slots or requests per second, on average."""
     node_gpu: F64
     node_cpu: F64
 

@@ -31,8 +31,8 @@ ENDLESS: Final = "endless"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     name: str = figure("text", "name of the node")
-    gpu: float = figure("number", "speed of its GPU over the reference one", 1.0)
-    cpu: float = figure("number", "speed of its CPU over the reference one", 1.0)
+    gpu: float = figure("number", "speed of its GPU relative to the reference", 1.0)
+    cpu: float = figure("number", "speed of its CPU relative to the reference", 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Cell:
 class Asked:
     name: str = figure("text", "name of the AI service")
     node: str = figure("text", "node where it starts")
-    rate: float = figure("number", "requests a second, Poisson")
+    rate: float = figure("number", "requests per second, Poisson")
     gpu_ns: int = figure("time", "mean time of a request on a whole GPU (exponential)", 20_000_000, zero=True)
     cpu_ns: int = figure("time", "mean time of a request on a whole CPU, after the GPU", 2_000_000, zero=True)
     deadline_ns: int = figure("time", "time from arrival to completion", 200_000_000)
@@ -71,7 +71,7 @@ class Radio:
     duration_ns: int = figure("time", "time in which requests arrive", 600_000_000_000)
     epoch_ns: int = figure("time", "time between two settings of the shares", 1_000_000_000)
     every_ns: int = figure("time", "time between two decisions on placement", 30_000_000_000)
-    migrate: str = figure("text", "interruption of what moves: a time, or endless", "2s")
+    migrate: str = figure("text", "interruption by a move: a time, or endless", "2s")
     policy: str = figure("text", "static, greedy, strict, haf", "haf")
 
     @property
@@ -137,10 +137,10 @@ def _check(spec: Radio, cells: tuple[Cell, ...], services: tuple[Asked, ...], wh
         if not 0 <= one.swing <= 1:
             raise UsageError(f"{one.name}: a swing of {one.swing:g}", where=where, hint="from 0 to 1")
         if not one.gpu_ns + one.cpu_ns:
-            raise UsageError(f"{one.name}: nothing to compute", where=where, hint="gpu: 100us")
+            raise UsageError(f"{one.name}: no work is given", where=where, hint="gpu: 100us")
     for cell in cells:
         if cell.vary >= 1:
-            raise UsageError(f"{cell.name}: vary {cell.vary:g} has slots without work", where=where, hint="vary: 0.2")
+            raise UsageError(f"{cell.name}: vary {cell.vary:g} gives slots without work", where=where, hint="vary: 0.2")
         if cell.deadline_ns > cell.slot_ns:
             raise UsageError(f"{cell.name}: the deadline is after the next slot", where=where, hint="deadline: 0.5ms")
 

@@ -71,7 +71,7 @@ def held_until(
         found = dict.fromkeys(names - {BORROWED}, round(end_s * 1e9))
     for stream in streams:
         if stream.nodes in found and borrow is not None and borrow.how is How.NONE:
-            raise UsageError(f"rl and the stream `{stream.name}` have the same nodes", hint="nodes of their own")
+            raise UsageError(f"rl and the stream `{stream.name}` have the same nodes", hint="use separate nodes")
         until = round(served[stream.name]["duration_s"] * 1e9)
         lends = borrow is not None and borrow.how is not How.NONE and borrow.stream == stream.name
         found[stream.nodes] = max(found.get(stream.nodes, 0), until, round(end_s * 1e9) if lends else 0)
@@ -84,7 +84,7 @@ def left_to_jobs(cluster: Cluster, until: dict[str, int], where: str) -> Cluster
     free = np.array([until.get(names[k], 0) for k in cluster.group.tolist()], np.int64)
     never = np.array([names[k] in until and cluster.groups[k].spot for k in cluster.group.tolist()])
     if never.all():
-        raise UsageError("no nodes are left for jobs", where=where, hint="nodes that neither rl nor a stream names")
+        raise UsageError("no nodes are left for jobs", where=where, hint="add nodes that neither rl nor a stream uses")
     groups = tuple(
         replace(group, capacity="", mtbf_ns=0) if group.spot and group.name in until else group
         for group in cluster.groups

@@ -50,9 +50,9 @@ def read_borrow(given: dict[str, Any] | None, streams: list[Stream], where: str)
     names = [stream.name for stream in streams]
     if found.how is not How.NONE and found.stream not in names:
         known = ", ".join(names) or "none"
-        raise UsageError(f"borrow: no stream is called `{found.stream}`", where=where, hint=f"known: {known}")
+        raise UsageError(f"borrow: there is no stream `{found.stream}`", where=where, hint=f"known: {known}")
     if found.share >= 1:
-        raise UsageError("borrow: share: a device that serves keeps a part of itself", where=where, hint="share: 0.5")
+        raise UsageError("borrow: share: a serving device must keep a share of itself", where=where, hint="share: 0.5")
     return found
 
 
@@ -118,7 +118,7 @@ def beside(
     if borrow.how is How.NONE:
         nodes = tuple(name for name in spec.rollout.nodes if name != BORROWED)
         if not nodes:
-            raise UsageError("nothing is lent, and rollouts have no nodes of their own", where=where)
+            raise UsageError("no device is lent, and rollouts have no nodes", where=where)
         alone = replace(spec, rollout=replace(spec.rollout, nodes=nodes))
         ran = run_rl(cluster, alone, where, seed=seed, horizon_ns=horizon_ns)
         served = [(stream, placed(stream, seed=seed).serve()) for stream in streams]
@@ -127,11 +127,13 @@ def beside(
     if BORROWED not in spec.rollout.nodes:
         raise UsageError(f"rollout: nodes: `{BORROWED}` is not among them", where=where, hint="nodes: [own, borrowed]")
     if any(group.spot for group in cluster.groups):
-        raise UsageError("borrow, and nodes that may be taken away", where=where, hint="one of them")
+        raise UsageError(
+            "`borrow` cannot be combined with nodes that may be reclaimed", where=where, hint="use one of them"
+        )
     stream = next(one for one in streams if one.name == borrow.stream)
     if stream.tp % spec.rollout.tp:
-        raise UsageError(f"rollouts on {spec.rollout.tp} of {stream.tp} devices of a replica", where=where,
-                         hint="a tp that divides that of the stream")  # fmt: skip
+        raise UsageError(f"rollouts need {spec.rollout.tp} of the {stream.tp} devices of a replica", where=where,
+                         hint="use a tp that divides that of the stream")  # fmt: skip
     loop = loop_of(cluster, spec, where, seed=seed, borrowed=stream.replicas * (stream.tp // spec.rollout.tp))
     own, table = _served(loop, spec, borrow, stream, where, seed)
     nodes_of = Nodes(cluster, loop, seed)
@@ -171,7 +173,7 @@ def _most(ready: Placed, slow: Any, borrow: Borrow) -> int:
     if borrow.how is How.FIXED:
         return 0
     if limit is None:
-        raise UsageError("a guard needs a limit for each token", where=ready.stream.name, hint="slo: {tpot: 50ms}")
+        raise UsageError("`guarded` needs a limit per token", where=ready.stream.name, hint="slo: {tpot: 50ms}")
     keys = int((ready.drawn.prompt + ready.drawn.output).mean())
     curve = decode_curve(slow, ready.engine.max_num_seqs, keys)
     return int((curve[1:] <= limit * 1e9 * borrow.margin).sum())
@@ -192,7 +194,7 @@ def _room(ready: Placed, spec: Spec, where: str) -> int:
     left = blocks - int(np.ceil(taken / (ready.token_bytes * ready.engine.block_size)))
     if left < 1:
         raise UsageError(
-            f"{taken / 1e9:,.1f} GB of rollouts on each device leave no room for the stream", where=where,
-            hint="a larger rollout: tp, fewer at_once, or a shorter context",
+            f"{taken / 1e9:,.1f} GB of rollouts on each device leave no memory for the stream", where=where,
+            hint="use a larger tp of the rollout, fewer at_once, or a shorter context",
         )  # fmt: skip
     return left

@@ -342,5 +342,5 @@ def replicas_of(group: str, devices: int, making: Making, step_ns: dict[str, F64
     """As many as fit the devices of a group."""
     count = devices // making.tp
     if not count and group != BORROWED:
-        raise UsageError(f"{devices} devices of `{group}` are fewer than a replica has", hint=f"tp: {making.tp}")
+        raise UsageError(f"{devices} devices of `{group}` are fewer than a replica needs", hint=f"tp: {making.tp}")
     return [Replica(group, making.tp, step_ns, making.at_once) for _ in range(count)]

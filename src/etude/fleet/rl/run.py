@@ -56,7 +56,9 @@ def loop_of(cluster: Cluster, spec: Spec, where: str, *, seed: int = 0, borrowed
         replicas += mine
     trains = cluster.nodes_of(spec.train.nodes)
     if any(cluster.groups[int(cluster.group[node])].spot for node in trains):
-        raise UsageError(f"updates on `{spec.train.nodes}`, which may be taken away", where=where, hint="other nodes")
+        raise UsageError(
+            f"updates on `{spec.train.nodes}`, which may be reclaimed", where=where, hint="use other nodes"
+        )
     return Loop(costs, replicas, spec.train.nodes, int(cluster.gpus[trains].sum()), seed)
 
 
@@ -150,10 +152,12 @@ def run_rl(
     while not loop.done:
         turn, own = nodes.supply.next_ns, loop.next_ns
         if turn is None and own is None:
-            raise UsageError("no devices are left that could make its samples", where=where, hint="nodes that stay")
+            raise UsageError(
+                "no devices are left for its samples", where=where, hint="use nodes that are not reclaimed"
+            )
         end = Times(horizon_ns=horizon_ns).end_ns(0, nodes.supply)
         if min(one for one in (turn, own) if one is not None) > end:
-            raise UsageError(f"is not done after {end / 1e9:,.0f} s", where=where, hint="a longer horizon")
+            raise UsageError(f"is not done after {end / 1e9:,.0f} s", where=where, hint="use a longer horizon")
         if turn is None:
             loop.finish()
         else:

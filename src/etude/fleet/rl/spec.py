@@ -13,7 +13,7 @@ rl:
   train: {nodes: own, time: 8s}          # or plan: {...}, predicted
   explore: {nodes: [spot], samples: 128, tokens: 10, when: stale}
   sync: {link: 50GB/s, fraction: 0.1, index_bytes: 4}
-  regroup: 500ms                         # replicas of nodes that come or go stand still for so long
+  regroup: 500ms                         # pause of replicas whose nodes join or leave
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class When(Enum):
 class Making:
     """Samples that are made on replicas: rollouts, or what is explored before them."""
 
-    nodes: tuple[str, ...] = figure("list", "groups of nodes that they are made on", of=str)
+    nodes: tuple[str, ...] = figure("list", "groups of nodes for rollouts", of=str)
     samples: int = figure("count", "samples of a step", 64)
     turns: int = figure("count", "turns of a sample", 1)
     tokens: int = figure("count", "mean tokens of a turn; denoising steps, for images", 256)
     spread: float = figure("number", "spread of tokens: sigma of their logarithm", 0.0, zero=True)
     tp: int = figure("count", "devices of a replica", 1)
     at_once: int = figure("count", "samples that a replica has at a time", 64)
-    context: int = figure("count", "tokens that a sample attends to, in the mean, for predicted times", 1024)
-    step_ns: Any = figure("one", "{1: 10ms, 64: 14ms}: time of a step with so many samples; else predicted", None)
+    context: int = figure("count", "mean context of a sample, for predicted times", 1024)
+    step_ns: Any = figure("one", "{1: 10ms, 64: 14ms}: time of a step by number of samples; else predicted", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +82,10 @@ class Train:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
     link_bytes_per_s: int = figure("bandwidth", "link that all receivers share; 0: instant", 0, zero=True)
-    fraction: float = figure("fraction", "part of the weights that changed enough to be sent", 1.0)
-    index_bytes: int = figure("count", "bytes of the index of a value, where not all are sent", 4, zero=True)
+    fraction: float = figure("fraction", "fraction of the weights that is sent", 1.0)
+    index_bytes: int = figure("count", "bytes per index of a value, if not all are sent", 4, zero=True)
     value_bytes: int = figure("count", "bytes of a value", 2)
-    weights_bytes: int = figure("bytes", "bytes of the model, or of an adapter; 0: as the model says", 0, zero=True)
+    weights_bytes: int = figure("bytes", "bytes of the model, or of an adapter; 0: as given by the model", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +98,11 @@ class Spec:
     system: str = figure("text", "system on which times are predicted", "")
     lora: int = figure("count", "rank of an adapter; 0: all weights are trained", 0, zero=True)
     stages: Stages = figure("choice", "together or apart", Stages.APART, of=Stages)
-    staleness: int = figure("count", "updates that weights of a rollout may lack", 0, zero=True)
+    staleness: int = figure("count", "largest staleness of the weights of a rollout, in updates", 0, zero=True)
     environment: Environment = figure("one", "between turns", Environment(), of=Environment)
-    explore: Explore | None = figure("one", "samples made before a rollout", None, of=Explore)
+    explore: Explore | None = figure("one", "samples generated before a rollout", None, of=Explore)
     sync: Sync = figure("one", "synchronisation of weights after an update", Sync(), of=Sync)
-    regroup_ns: int = figure("time", "replicas of nodes that come or go stand still", 0, zero=True)
+    regroup_ns: int = figure("time", "pause of replicas whose nodes join or leave", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +135,6 @@ def read_rl(given: dict[str, Any], where: str) -> Spec:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     if spec.stages is Stages.TOGETHER and (spec.staleness or (spec.explore and spec.explore.when is When.STALE)):
         raise UsageError(
-            "stages that are held together are on policy", where=f"{where}: rl", hint="stages: apart, or staleness: 0"
+            "stages on the same devices must be on-policy", where=f"{where}: rl", hint="stages: apart, or staleness: 0"
         )
     return spec

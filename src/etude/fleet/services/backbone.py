@@ -7,7 +7,7 @@ extension: 8MB         # memory of a task beyond the backbone
 extension_time: 0.1ms  # of the whole device, for each task that has requests in a batch
 load: 0.8              # of the backbone in the largest batch, as many requests for each; or a rate for each task
 batch: 8               # largest batch: 1, 2, 4, ... up to it are predicted
-count: 5000            # requests in all
+count: 5000            # total number of requests
 memory: 16GB           # for weights; else that of the device
 policy: shared         # partition, colocate, shared
 """
@@ -35,20 +35,20 @@ POLICIES: Final = ("partition", "colocate", "shared")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     name: str = figure("text", "name of the task; else its number", "")
-    weight: float = figure("number", "its part of a shared backbone while all wait, and of a partition", 1.0)
-    rate: float = figure("number", "requests a second, Poisson", 0.0, zero=True)
+    weight: float = figure("number", "its share of the backbone while all wait, or of a partition", 1.0)
+    rate: float = figure("number", "requests per second, Poisson", 0.0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backbone:
     system: str = figure("text", "system whose device they share")
-    backbone: str = figure("text", "model that all tasks stand on")
+    backbone: str = figure("text", "model that all tasks share")
     tasks: Any = figure("one", "number of tasks, or a list of them", None)
     extension_bytes: int = figure("bytes", "memory of a task beyond the backbone", 8_000_000)
     extension_time_ns: int = figure("time", "time for each task in a batch, on the whole device", 100_000, zero=True)
     load: float = figure("number", "load of the backbone in the largest batch, with equal rates", 0.0, zero=True)
     batch: int = figure("count", "largest batch", 8)
-    count: int = figure("count", "requests in all", 5000)
+    count: int = figure("count", "total number of requests", 5000)
     memory_bytes: int = figure("bytes", "memory for weights; 0: that of the device", 0, zero=True)
     policy: str = figure("text", "partition, colocate, shared", "shared")
 
@@ -90,7 +90,7 @@ def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone
         if isinstance(given, int) and not isinstance(given, bool) and given > 0:
             given = [{} for _ in range(given)]
         if not isinstance(given, list) or not given:
-            raise UsageError("tasks: how many, or a list", where=where, hint="tasks: 13")
+            raise UsageError("tasks: give a number or a list", where=where, hint="tasks: 13")
         found = [read(Task, one, f"{where}: tasks[{k}]") for k, one in enumerate(given)]
     except ClusterError as problem:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None

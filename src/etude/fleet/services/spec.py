@@ -4,8 +4,8 @@ system: dgx-a100
 services: [{model: resnet-50, deadline: 50ms, exits: 3}, {model: vit-b16, rate: 200, deadline: 50ms}]
 load: 0.8          # of what the device can do with whole networks and the largest batch; or a rate for each service
 batch: 8           # largest batch: 1, 2, 4, ... up to it are predicted
-count: 5000        # requests in all
-headroom: 0.2      # part of a deadline that edf and stability keep free for what is to come
+count: 5000        # total number of requests
+headroom: 0.2      # fraction of a deadline that edf and stability keep free for what is to come
 policy: stability  # fifo, edf, stability
 """
 
@@ -25,9 +25,9 @@ POLICIES: Final = ("fifo", "edf", "stability")
 class Service:
     model: str = figure("text", "model that is served")
     name: str = figure("text", "name of the service; else that of the model", "")
-    rate: float = figure("number", "requests a second, Poisson", 0.0, zero=True)
+    rate: float = figure("number", "requests per second, Poisson", 0.0, zero=True)
     deadline_ns: int = figure("time", "time from arrival to completion", 50_000_000)
-    exits: int = figure("count", "places to stop, in equal parts of the blocks; the last is the whole network", 1)
+    exits: int = figure("count", "number of exits, in equal parts of the blocks; the last is the whole network", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class Services:
     services: Any = figure("one", "list of services", None)
     load: float = figure("number", "load of whole networks in the largest batch, with equal rates", 0.0, zero=True)
     batch: int = figure("count", "largest batch", 8)
-    count: int = figure("count", "requests in all", 5000)
-    headroom: float = figure("number", "part of a deadline that edf and stability keep free", 0.0, zero=True)
+    count: int = figure("count", "total number of requests", 5000)
+    headroom: float = figure("number", "fraction of a deadline that edf and stability keep free", 0.0, zero=True)
     policy: str = figure("text", "fifo, edf, stability", "fifo")
 
     @property

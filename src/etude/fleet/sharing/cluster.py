@@ -36,15 +36,15 @@ class NodeKind:
     """Nodes that are alike."""
 
     count: int = figure("count", "number of these nodes", 1)
-    gpus: int = figure("count", "devices of one", 8, zero=True)
+    gpus: int = figure("count", "devices per node", 8, zero=True)
     kind: str = figure("text", "kind of the devices", "")
-    cpus: float = figure("number", "processors of one; 0: no limit", 0.0, zero=True)
-    memory_bytes: int = figure("bytes", "memory of one; 0: no limit", 0, zero=True)
-    price: float = figure("number", "dollars of a device for an hour", 0.0, zero=True)
+    cpus: float = figure("number", "processors per node; 0: no limit", 0.0, zero=True)
+    memory_bytes: int = figure("bytes", "memory per node; 0: no limit", 0, zero=True)
+    price: float = figure("number", "price of a device in dollars per hour", 0.0, zero=True)
     name: str = figure("text", "name that others refer to", "")
-    capacity: str = figure("text", "CSV of time_s, devices and maybe price: how many are there when", "")
-    mtbf_ns: int = figure("time", "mean time after which a node is taken away; 0: never", 0, zero=True)
-    back_ns: int = figure("time", "mean time after which it is back", 1_800_000_000_000)
+    capacity: str = figure("text", "CSV file of time_s, devices and optionally price: availability over time", "")
+    mtbf_ns: int = figure("time", "mean time until a node is reclaimed; 0: never", 0, zero=True)
+    back_ns: int = figure("time", "mean time until it is back", 1_800_000_000_000)
 
     @property
     def spot(self) -> bool:
@@ -87,7 +87,7 @@ class Cluster:
         known = [one.name for one in self.groups if one.name]
         if name not in known:
             raise UsageError(
-                f"no nodes are called `{name}`", where=self.name, hint=f"known: {', '.join(known) or 'none'}"
+                f"there are no nodes `{name}`", where=self.name, hint=f"known: {', '.join(known) or 'none'}"
             )
         return np.flatnonzero(self.group == [one.name for one in self.groups].index(name))
 
@@ -147,7 +147,7 @@ def cluster_of(given: dict[str, Any], path: str | PathLike[str]) -> Cluster:
 def _alike(given: dict[str, Any], where: str) -> list[dict[str, Any]]:
     gpus, each = given.get("gpus"), given.get("node_gpus", 8)
     if not isinstance(gpus, int) or not isinstance(each, int) or gpus < 1 or each < 1:
-        raise UsageError("says no nodes", where=where, hint="gpus: 64, or nodes: [{count: 8, gpus: 8}]")
+        raise UsageError("does not define nodes", where=where, hint="gpus: 64, or nodes: [{count: 8, gpus: 8}]")
     more: dict[str, Any] = {key: given[key] for key in ("kind", "price") if key in given}
     parts = [(gpus // each, each), (1, gpus % each)]
     return [more | {"count": count, "gpus": of} for count, of in parts if count and of]

@@ -64,7 +64,7 @@ def sizes_of(jobs: Jobs, job: int) -> Sizes:
     devices = np.array(sorted(map(int, pairs)), np.int64)
     speed = np.array([pairs[str(n)] for n in devices.tolist()])
     if int(jobs.gpus[job]) not in devices.tolist():
-        raise UsageError(f"has no speed for {jobs.gpus[job]} devices, which the job asks for", where=where)
+        raise UsageError(f"has no speed for {jobs.gpus[job]} devices, which the job requests", where=where)
     inside = (devices >= jobs.least[job]) & (devices <= jobs.most[job])
     own = float(speed[devices == jobs.gpus[job]][0])
     return Sizes(devices[inside], speed[inside] / own)
@@ -201,10 +201,10 @@ class Loop:
         jobs, groups = self.jobs, len(self.cluster.groups)
         if (jobs.gpu_milli < WHOLE).any() or (jobs.gpus == 0).any():
             job = int(np.flatnonzero((jobs.gpu_milli < WHOLE) | (jobs.gpus == 0))[0])
-            raise UsageError("asks for a part of a device, or for none", where=f"job `{jobs.name[job]}`",
+            raise UsageError("requests a part of a device, or no device", where=f"job `{jobs.name[job]}`",
                              hint="--policy fifo, backfill, las, ...")  # fmt: skip
         if not self.whole and any(jobs.speed):
-            raise UsageError("speeds by size are of whole devices", hint="--policy elastic or harvest")
+            raise UsageError("speeds by size need whole devices", hint="--policy elastic or harvest")
         self.capacity = np.array([float(self.cluster.gpus[self.cluster.group == k].sum()) for k in range(groups)])
         for node in self.supply.away:
             self.capacity[self.cluster.group[node]] -= self.cluster.gpus[node]

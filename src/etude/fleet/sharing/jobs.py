@@ -103,7 +103,7 @@ def _of_pods(rows: list[dict[str, str]], path: str) -> Jobs:
     scheduled = np.where(never, created, _figures(rows, "scheduled_time", path, 0.0))
     notes = []
     if never.any():
-        notes.append(f"{never.sum():,} pods were never scheduled: taken to run as long as they were there")
+        notes.append(f"{never.sum():,} pods were never scheduled; their run time is the time until they were deleted")
     if (deleted < scheduled).any() or (scheduled < created).any():
         row = int(np.flatnonzero((deleted < scheduled) | (scheduled < created))[0])
         raise UsageError("ends before it begins", where=f"{path}: row {row}")
@@ -145,7 +145,9 @@ def _jobs(
         )
     if ((least != most) & (milli != WHOLE)).any():
         row = int(np.flatnonzero((least != most) & (milli != WHOLE))[0])
-        raise UsageError("parts of devices, and more than one size", where=f"{path}: row {row}", hint="one of them")
+        raise UsageError(
+            "parts of devices cannot be combined with several sizes", where=f"{path}: row {row}", hint="use one of them"
+        )
     order = np.argsort(arrival, kind="stable")
     ns = [np.round(column * 1e9).astype(np.int64)[order] for column in (arrival, duration, recorded)]
     cpu, memory = (_figures(rows, name, path, 0.0).astype(np.int64)[order] for name in ("cpu_milli", "memory_mib"))

@@ -92,5 +92,5 @@ def sharing_policy(text: str) -> Policy:
         return Policy(text, found, preempts=bool(getattr(found, "preempts", False)), steady=False)
     if text not in POLICIES:
         known = ", ".join([*POLICIES, FAIR])
-        raise UsageError(f"--policy: no policy `{text}`", hint=f"known: {known}, FILE.py:name")
+        raise UsageError(f"--policy: unknown policy `{text}`", hint=f"known: {known}, FILE.py:name")
     return POLICIES[text]

@@ -58,7 +58,9 @@ def read_pool(path: str | PathLike[str]) -> Pool:
     given = read_mapping(path)
     cluster, where = cluster_of(given, path), str(path)
     if not any(given.get(key) for key in RUNS):
-        raise UsageError("nothing runs there", where=where, hint="jobs: jobs.csv, streams: [...], rl: {...}")
+        raise UsageError(
+            "the file has no jobs, streams or rl", where=where, hint="jobs: jobs.csv, streams: [...], rl: {...}"
+        )
     streams, rl, borrow = given.get("streams") or [], given.get("rl"), given.get("borrow")
     if not isinstance(streams, list) or not all(isinstance(one, dict) for one in streams):
         raise UsageError(

@@ -27,7 +27,7 @@ def shared_record(shared: Shared, *, policy: str = "") -> dict[str, Any]:
     jobs, ended = shared.jobs, shared.end_ns != UNKNOWN
     first = int(jobs.arrival_ns.min())
     if not ended.any():
-        raise UsageError("no job ended", where=shared.cluster.name, hint="a longer horizon, or more devices")
+        raise UsageError("no job ended", where=shared.cluster.name, hint="use a longer horizon, or more devices")
     last = int(shared.end_ns[ended].max())
     if shared.stuck:
         last = max(last, shared.series[-1][0])

@@ -26,19 +26,19 @@ LIMITS: Final = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 class Stream:
     model: str = figure("text", "model that is served")
     system: str = figure("text", "system of its nodes")
-    nodes: str = figure("text", "group of nodes that its replicas have")
+    nodes: str = figure("text", "group of nodes of its replicas")
     name: str = figure("text", "name that others refer to", "stream")
     tp: int = figure("count", "devices of a replica", 1)
     replicas: int = figure("count", "0: as many as fit the nodes", 0, zero=True)
     requests: str = figure("text", "file of requests; else they are drawn", "")
-    first: int = figure("count", "only the first so many; 0: all", 0, zero=True)
-    rate: float = figure("number", "requests a second", 0.0, zero=True)
-    count: int = figure("count", "requests that are drawn", 500)
-    prompt: int = figure("count", "tokens in of these", 1024)
+    first: int = figure("count", "only the first requests, this many; 0: all", 0, zero=True)
+    rate: float = figure("number", "requests per second", 0.0, zero=True)
+    count: int = figure("count", "number of generated requests", 500)
+    prompt: int = figure("count", "prompt tokens of generated requests", 1024)
     output: int = figure("count", "tokens out", 128)
-    burst: float = figure("number", "variation of their gaps: 1 is Poisson", 1.0, zero=True)
-    diurnal: str = figure("text", "swing of their rate: 0.8@24h", "")
-    router: str = figure("text", "as --router of serve", "least")
+    burst: float = figure("number", "variation of the gaps between them: 1 is Poisson", 1.0, zero=True)
+    diurnal: str = figure("text", "swing of the rate: 0.8@24h", "")
+    router: str = figure("text", "as --router of `etude serve`", "least")
     slo: Any = figure("one", "{ttft: 1s, tpot: 50ms, latency: 60s}", None)
 
     @property
@@ -63,7 +63,9 @@ def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> l
         devices = int(cluster.gpus[cluster.nodes_of(stream.nodes)].sum())
         fit = devices // stream.tp
         if not fit or stream.replicas > fit:
-            raise UsageError(f"{devices} devices of `{stream.nodes}` hold {fit} replicas of {stream.tp}", where=at)
+            raise UsageError(
+                f"{devices} devices of `{stream.nodes}` have room for {fit} replicas of {stream.tp}", where=at
+            )
         if not stream.requests and not stream.rate:
             raise UsageError("no requests are given", where=at, hint="requests: FILE, or rate: 4")
         stream = replace(stream, replicas=stream.replicas or fit)
@@ -73,7 +75,7 @@ def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> l
     if len({stream.name for stream in found}) < len(found):
         raise UsageError("two streams have the same name", where=where)
     if len({stream.nodes for stream in found}) < len(found):
-        raise UsageError("two streams have the same nodes", where=where, hint="nodes of their own")
+        raise UsageError("two streams have the same nodes", where=where, hint="use separate nodes")
     return found
 
 

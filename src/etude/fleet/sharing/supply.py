@@ -51,7 +51,7 @@ class Supply:
         for k, group in enumerate(cluster.groups):
             nodes = np.flatnonzero(cluster.group == k).tolist()
             if group.capacity and group.mtbf_ns:
-                raise UsageError("capacity and mtbf: one of them", where=f"{cluster.name}: nodes[{k}]")
+                raise UsageError("capacity and mtbf cannot be combined", where=f"{cluster.name}: nodes[{k}]")
             flat = Prices(np.zeros(1, np.int64), np.array([group.price]))
             self.prices.append(self._from_file(group.capacity, nodes, group.gpus, flat) if group.capacity else flat)
             for node in nodes if group.mtbf_ns else ():
@@ -119,5 +119,5 @@ def read_capacity(path: str, most: int) -> tuple[NDArray[np.int64], NDArray[np.i
     if not len(time) or time[0] != 0 or (np.diff(time) <= 0).any():
         raise UsageError("times must start at 0 and increase", where=path, hint="time_s,devices / 0,32 / 600,16")
     if devices.max() > most:
-        raise UsageError(f"{devices.max():g} devices, and the nodes have {most}", where=path, hint="a larger count")
+        raise UsageError(f"{devices.max():g} devices, but the nodes have {most}", where=path, hint="use a larger count")
     return np.round(time * 1e9).astype(np.int64), devices.astype(np.int64), of.get("price")

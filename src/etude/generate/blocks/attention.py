@@ -65,7 +65,7 @@ class Heads:
 def core(local: Shard, heads: Heads, part: str) -> list[Op]:
     """The ops from queries, keys and values to the context, communication between context-parallel ranks included."""
     if local.cp > 1 and heads.past:
-        raise UsageError("context parallelism is for training and prefill")
+        raise UsageError("context parallelism applies only to training and prefill")
     if not local.flash:
         if local.cp > 1:
             raise UsageError("context parallelism needs fused attention", hint="leave out --attention unfused")
@@ -184,7 +184,7 @@ def _mapped(local: Shard, h: Heads, part: str) -> list[Op]:
     """Each rank attends to its own keys while others come from their owners, then to these, rank by rank; backward
     brings them again and returns their gradients. Figures are those of equal parts; see maps/."""
     if not h.causal or h.queries != h.keys:
-        raise UsageError("a map is of causal attention", hint="no --cp-map")
+        raise UsageError("a map needs causal attention", hint="leave out --cp-map")
     size = bytes_of(h.samples * h.keys // local.cp * h.kv_heads * (h.key_size + h.value_size), local.dtype)
     mine, pairs = h.queries // local.cp, max(h.pairs // local.cp // local.cp, 1)
     others = range(1, local.cp)

@@ -110,7 +110,7 @@ def ops_of(walker: Walker, part: Part) -> list[Op]:
         return PARTS[part.part](walker, walker.flow(part), part)
     flows = [walker.named(name) for name in part.stream.split("+")]
     if len({f.width for f in flows}) > 1:
-        raise UsageError(f"part `{_path(part)}`: streams `{part.stream}` are not of one width")
+        raise UsageError(f"part `{_path(part)}`: streams `{part.stream}` differ in width")
     both = Flow(sum(f.tokens for f in flows), flows[0].width)
     ops = PARTS[part.part](walker, both, part)
     for flow in flows:
@@ -266,9 +266,9 @@ def _weights(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 def _conv(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     if not flow.side:
-        raise UsageError(f"part `{_path(part)}`: a convolution of a stream that is not an image", hint="side: 224")
+        raise UsageError(f"part `{_path(part)}`: a convolution needs a stream of images", hint="side: 224")
     if walker.local.tp > 1:
-        raise UsageError("convolutions are not split over tensor-parallel ranks", hint="--tp 1")
+        raise UsageError("convolutions cannot be split over tensor-parallel ranks", hint="--tp 1")
     groups = part.groups or flow.width
     around = part.padding if part.valid or part.padding else part.kernel // 2
     side = (flow.side + 2 * around - part.kernel) // part.stride + 1
@@ -318,7 +318,7 @@ def _keep(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 def _join(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     if not walker.kept.get(part.name):
-        raise UsageError(f"nothing was kept as `{part.name}`", hint=f"kept: {', '.join(walker.kept)}")
+        raise UsageError(f"no result was kept as `{part.name}`", hint=f"kept: {', '.join(walker.kept)}")
     flow.width += walker.kept[part.name].pop().width
     return [pooled(0, walker.shard(flow).tokens * flow.width, "join", walker.local.dtype)]
 

@@ -29,7 +29,7 @@ def tile(local: Shard, side: int) -> tuple[int, int]:
     if side % rows or side % columns:
         raise UsageError(
             f"a picture of {side} x {side} cannot be cut into equal tiles on {rows} x {columns} ranks",
-            hint="a --domain that divides the picture, and what is left of it after each stride",
+            hint="use a --domain that divides the picture, also after each stride",
         )
     return side // rows, side // columns
 
@@ -54,7 +54,7 @@ def with_halo(local: Shard, ops: list[Op], channels: int, size: tuple[int, int],
     if prod(local.domain) == 1 or not radius:
         return ops
     if radius > min(size):
-        raise UsageError(f"tiles of {size[0]} x {size[1]} are smaller than a halo of {radius}", hint="fewer ranks")
+        raise UsageError(f"tiles of {size[0]} x {size[1]} are smaller than a halo of {radius}", hint="use fewer ranks")
     one, part, dtype = ops[0], ops[0].part, local.dtype
     into: list[Op] = []
     back: list[Op] = []

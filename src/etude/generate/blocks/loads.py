@@ -45,11 +45,11 @@ def loads_of(text: str, experts: int, layers: int, seed: int) -> F64:
     else:
         values = [float(part) for part in text.split(",")]
         if len(values) != experts:
-            raise UsageError(f"{len(values)} loads for {experts} experts", hint="one for each")
+            raise UsageError(f"{len(values)} loads for {experts} experts", hint="give one load per expert")
         shares = np.tile(values, (layers, 1))
     total = shares.sum(axis=1, keepdims=True)
     if (total <= 0).any():
-        raise UsageError("loads of experts: no expert of a layer has tokens", where=text)
+        raise UsageError("loads of experts: all loads of a layer are 0", where=text)
     return np.asarray(shares / total * experts, np.float64)
 
 
@@ -67,15 +67,17 @@ def _table(path: Path, experts: int, layers: int) -> F64:
         found = [(int(row.get("layer") or 0), float(row["load"])) for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError) as problem:
         why = "no column `load`" if isinstance(problem, KeyError) else getattr(problem, "strerror", None) or problem
-        raise UsageError(f"cannot be read: {why}", where=str(path), hint="columns: load, and layer if wanted") from None
+        raise UsageError(
+            f"cannot be read: {why}", where=str(path), hint="columns: load, and optionally layer"
+        ) from None
     by_layer: dict[int, list[float]] = {}
     for layer, load in found:
         if not 0 <= load < np.inf:
-            raise UsageError(f"a load of {load}", where=str(path))
+            raise UsageError(f"a load of {load} is not valid", where=str(path))
         by_layer.setdefault(layer, []).append(load)
     wanted = range(layers) if any("layer" in row for row in rows[:1]) else [0]
     for layer in wanted:
         if len(by_layer.get(layer, ())) != experts:
-            given = f"{len(by_layer.get(layer, ()))} loads in layer {layer}, and the model has {experts} experts"
+            given = f"{len(by_layer.get(layer, ()))} loads in layer {layer}, but the model has {experts} experts"
             raise UsageError(given, where=str(path), hint="layers with experts count from 0")
     return np.array([by_layer[layer] for layer in wanted]).repeat(layers // len(wanted), axis=0)

@@ -47,7 +47,8 @@ def parse(text: str) -> frozenset[str]:
     if kind != "selective" or not colon or not found <= set(PARTS):
         raise ClusterError(
             f"recompute `{text}`",
-            hint=f"none, selective, full, parts by name: selective:{','.join(PARTS)}, or layers but for what is kept: "
+            hint=f"none, selective, full, parts by name: selective:{','.join(PARTS)}, or whole layers except what is "
+            "kept: "
             f"full:{NEEDED},{','.join(KEPT)}",
         )
     return found

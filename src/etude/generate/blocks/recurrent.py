@@ -25,7 +25,7 @@ STATE_BYTES: Final = 4
 def mixer(model: Model, local: Shard, kind: Mixer) -> list[Op]:
     """From the residual stream back to it."""
     if local.cp > 1:
-        raise UsageError("layers with a state are not split over context-parallel ranks", hint="--cp 1")
+        raise UsageError("layers with a state cannot be split over context-parallel ranks", hint="--cp 1")
     if kind != Mixer.MAMBA and model.ssm_groups % local.tp and (local.training or local.tp % model.ssm_groups):
         raise UsageError(
             f"{model.ssm_groups} groups of a state cannot be split over {local.tp} tensor-parallel ranks",

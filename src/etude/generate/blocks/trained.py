@@ -70,7 +70,7 @@ def only(blocks: Sequence[Block], what: Trained, *, tied: bool = False) -> list[
                 made[key] = tuple(map(_as_the_table(what, tied=tied), block.ops, made[key]))
         found.append(changed(block, ops=made[key]))
     if what.kind == "layers" and max(what.first, what.last) > layer:
-        raise UsageError(f"train: the model has layers 0 to {layer}, none has number {max(what.first, what.last)}")
+        raise UsageError(f"train: the model has layers 0 to {layer}, not {max(what.first, what.last)}")
     return found
 
 

@@ -79,7 +79,7 @@ def dit(model: Model, local: Shard) -> list[Block]:
 def alone(local: Shard, what: str, *, tiled: bool = False) -> None:
     """Refuses axes that do not split a family; `tiled`: pictures may be cut into tiles."""
     if local.tp > 1 or local.cp > (local.domain[0] * local.domain[1] if tiled else 1):
-        raise UsageError(f"{what} are not split over tensor- or context-parallel ranks", hint="--tp 1 --cp 1")
+        raise UsageError(f"{what} cannot be split over tensor- or context-parallel ranks", hint="--tp 1 --cp 1")
 
 
 def convnet(model: Model, local: Shard) -> list[Block]:

@@ -68,4 +68,4 @@ def _overlap(sharing: Sharing, one: Overlap) -> None:
     elif one.stream:
         overlap(sharing.step, one.select.select(), one.stream)
     else:
-        raise UsageError("overlap: on which stream?", hint="stream: 30, or select: {tensor: gradients}")
+        raise UsageError("overlap: no stream is given", hint="stream: 30, or select: {tensor: gradients}")

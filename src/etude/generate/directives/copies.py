@@ -90,7 +90,7 @@ class Sharing:
     def shard_gradients(self, over: str, *, each: str) -> None:
         """Reduce-scatters in place of the all-reduces; `each` micro-batch by itself, if so."""
         if not self.sums:
-            raise UsageError("gradients are sharded before they are summed", hint="`replicate` first")
+            raise UsageError("gradients are sharded before they are summed", hint="put `replicate` first")
         self.over["gradients"] = over
         self.each = each
         if each == "micro_batch":
@@ -210,7 +210,7 @@ class Sharing:
         """Each copy keeps a part; `gather` puts them together."""
         if any(block.cast_params for stage in self.step.stages for block in stage):
             raise UsageError(
-                "directives do not shard weights that are cast to 8 bits: each gather would need a cast of its own",
+                "directives do not shard weights that are cast to 8 bits: each gather would need its own cast",
                 hint="--zero 3, or --precision bf16",
             )
         self.over["weights"] = over
@@ -219,7 +219,7 @@ class Sharing:
         """Whole weights before a step, or before the passes of each block."""
         over = self.over.get("weights") or self.over.get("optimizer", "")
         if not over:
-            raise UsageError("weights are gathered, but every copy has them whole", hint="`shard` them first")
+            raise UsageError("weights are gathered, but every copy has them whole", hint="`shard` the weights first")
         if before == "step":
             self._gather_once(over, bucket)
         else:
@@ -317,7 +317,7 @@ def ring(plan: Plan, over: str, *, expert: bool) -> Ring:
     if over == "dp" or n == 1:
         return Ring(expert, n, 1, "edp" if expert else "dp", "")
     if not plan.dp_shard:
-        raise UsageError("`over: shard` needs to know over how many copies", hint="--dp-shard 8")
+        raise UsageError("`over: shard` needs the number of copies", hint="--dp-shard 8")
     ways = max(plan.dp_shard * plan.tp // (plan.ep * plan.etp), 1) if expert else plan.dp_shard
     if ways == 1:
         return whole(plan, expert=expert)

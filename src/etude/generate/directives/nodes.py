@@ -29,7 +29,7 @@ def overlap(step: Step, what: Select, stream: int) -> None:
     for node in step.select(what):
         op = step.op(node)
         if op.kind not in (Kind.COLL, Kind.SEND):
-            raise UsageError(f"`{op.name}` is not communication, and cannot be moved to a stream beside compute",
+            raise UsageError(f"`{op.name}` is not communication, and cannot be moved to a separate stream",
                              hint="select: {kind: collective}")  # fmt: skip
         step.change(node, op.replace(stream=stream))
 
@@ -48,7 +48,7 @@ def stages_of(places: Sequence[tuple[str, int]], layers: int, stages: int) -> tu
                 raise UsageError(f"place: there is no layer {layer}", hint=f"0 to {layers - 1}")
             home[layer] = stage
     if -1 in home:
-        raise UsageError(f"place: layer {home.index(-1)} has no stage", hint="every layer is placed, or none")
+        raise UsageError(f"place: layer {home.index(-1)} has no stage", hint="place every layer, or none")
     if home != sorted(home) or len(set(home)) != stages:
         raise UsageError("place: stages take layers in the order of the model, each at least one")
     return tuple(home.count(stage) for stage in range(stages))

@@ -60,12 +60,12 @@ class Selector:
     kind: str = figure("text", f"{', '.join(KINDS)}", "")
     collective: str = figure("text", "all_reduce, all_gather, ...", "")
     group: str = figure("text", "axis of a collective: tp, cp, ep, dp, ...", "")
-    tensor: str = figure("text", "what a directive's collective carries: gradients or weights", "")
-    micro_batch: int = figure("count", "of this micro-batch alone", -1, zero=True)
+    tensor: str = figure("text", "payload of a directive's collective: gradients or weights", "")
+    micro_batch: int = figure("count", "only of this micro-batch", -1, zero=True)
 
     def __post_init__(self) -> None:
         if self.kind and self.kind not in KINDS:
-            raise ClusterError(f"no nodes of kind `{self.kind}`", hint=", ".join(KINDS))
+            raise ClusterError(f"unknown kind of nodes `{self.kind}`", hint=", ".join(KINDS))
 
     def select(self) -> Select:
         return Select(**{name: getattr(self, name) for name in Select.__slots__})
@@ -76,7 +76,7 @@ class Replicate:
     """Copies of the model with data of their own: gradients are summed over them."""
 
     over: Over = figure("choice", "the copies", Over.DP, of=Over)
-    bucket: str = figure("text", "parameters that are summed at once, or `block`", "40e6")
+    bucket: str = figure("text", "parameters summed in one collective, or `block`", "40e6")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Shard:
 
     tensor: Tensor = figure("choice", "gradients, optimizer or weights", of=Tensor)
     over: Over = figure("choice", "the copies that share it", Over.DP, of=Over)
-    each: Each = figure("choice", "gradients: summed once a step, or for each micro-batch", Each.STEP, of=Each)
+    each: Each = figure("choice", "gradients: summed once per step, or once per micro-batch", Each.STEP, of=Each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +93,8 @@ class Gather:
     """Whole weights from their parts."""
 
     before: Before = figure("choice", "when: before the step, each forward pass, or each use", Before.STEP, of=Before)
-    bucket: str = figure("text", "parameters that are gathered at once, with `before: step`", "40e6")
-    ahead: int = figure("count", "blocks before the one whose weights are asked for", 0, zero=True)
+    bucket: str = figure("text", "parameters gathered in one collective, with `before: step`", "40e6")
+    ahead: int = figure("count", "how many blocks ahead of use weights are gathered", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Overlap:
     """Selected communication runs beside compute: gradients as soon as they are there, others on a stream."""
 
     select: Selector = figure("one", "which nodes", of=Selector)
-    stream: int = figure("count", "the device stream they run on; 0: as it is", 0, zero=True)
+    stream: int = figure("count", "the device stream they run on; 0: unchanged", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,10 +105,10 @@ class Step:
         """A new node before or after a node, and behind those that were put there first."""
         around = before if before is not None else after
         if around is None or (before is not None and after is not None):
-            raise UsageError("a new node stands either before or after another one")
+            raise UsageError("a new node must be either before or after another one")
         rows = len(self.nodes.op)
         if around >= rows and before is not None:
-            raise UsageError("a new node stands before a node of the step, not before another new one")
+            raise UsageError("a new node must be before a node of the step, not before another new one")
         key = self.place_of(around) if around >= rows else 2 * around + 2 * (before is None)
         book, path = self.nodes.book, f"{module}.{op.part}" if op.part else module
         self._new.append((key, book.op(op), book.module(path), micro_batch, self._step_of(around)))

@@ -16,15 +16,19 @@ def check(name: str, parts: Sequence[int], ranks: int) -> None:
     """One positive number for each rank."""
     if len(parts) != ranks or min(parts) < 1:
         raise ClusterError(f"{name} {list(parts)}: there are {ranks} context-parallel ranks",
-                           hint="a positive number for each, as in --cp 2 --cp-shares 3072,1024")  # fmt: skip
+                           hint="give a positive number for each, as in --cp 2 --cp-shares 3072,1024")  # fmt: skip
 
 
 def check_sum(name: str, parts: Sequence[int], whole: int, unit: int = 1) -> None:
     """The parts make up the whole; each is a multiple of the unit."""
     if sum(parts) != whole:
-        raise UsageError(f"{name} {list(parts)} add up to {sum(parts):,} of {whole:,}", hint=f"--{name} for all of it")
+        raise UsageError(
+            f"{name} {list(parts)} add up to {sum(parts):,} of {whole:,}", hint=f"--{name} must cover all of it"
+        )
     if any(part % unit for part in parts):
-        raise UsageError(f"{name} {list(parts)}: {unit} heads share their keys and values", hint=f"multiples of {unit}")
+        raise UsageError(
+            f"{name} {list(parts)}: {unit} heads share their keys and values", hint=f"use multiples of {unit}"
+        )
 
 
 def runs_of(shares: Sequence[int], how: str) -> tuple[I64, I64]:

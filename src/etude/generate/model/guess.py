@@ -69,7 +69,7 @@ def guess(name: str, known: Iterable[Model]) -> Model | None:
     told += f", {said.active / 1e9:g} billion of them active" if said.active else ""
     return made.replace(
         name=name, params="", source="", towers=(),
-        assumed=f"the shape: that of {like.name} scaled to what the id says ({told})",
+        assumed=f"the shape: that of {like.name}, scaled to the size in the id ({told})",
     )  # fmt: skip
 
 

@@ -51,4 +51,4 @@ class Config:
     def only(self, key: str, *allowed: Any) -> None:
         """A key that changes the shape in ways that are not built."""
         if self.get(key, allowed[0]) not in allowed:
-            raise self.refuse(key, "this shape is not built", hint=f"built: {', '.join(map(str, allowed))}")
+            raise self.refuse(key, "this shape is not supported", hint=f"supported: {', '.join(map(str, allowed))}")

@@ -61,7 +61,9 @@ def pattern(c: Config, size: int, types: list[str]) -> Given:
     known = {"full_attention": False, "sliding_attention": True}
     other = sorted(set(types) - set(known))
     if other:
-        raise c.refuse("layer_types", f"`{other[0]}` is not built", hint="built: full_attention, sliding_attention")
+        raise c.refuse(
+            "layer_types", f"`{other[0]}` is not supported", hint="supported: full_attention, sliding_attention"
+        )
     windowed = [known[t] for t in types]
     if not any(windowed) or not size:
         return {}
@@ -72,7 +74,7 @@ def pattern(c: Config, size: int, types: list[str]) -> Given:
             return {"window": size, "window_every": n}
         if windowed == [(i + 1) % n != 0 for i in range(len(types))]:
             return {"window": size, "full_every": n}
-    raise c.refuse("layer_types", "windows in no regular pattern are not built")
+    raise c.refuse("layer_types", "windows without a regular pattern are not supported")
 
 
 def experts(c: Config) -> Given:
@@ -80,7 +82,7 @@ def experts(c: Config) -> Given:
     if not experts:
         return {}
     if c.get("mlp_only_layers"):
-        raise c.refuse("mlp_only_layers", "dense layers between those with experts are not built")
+        raise c.refuse("mlp_only_layers", "dense layers between those with experts are not supported")
     c.only("moe_layer_freq", 1)
     width = c.get("moe_intermediate_size") or c["intermediate_size"]
     shared = c.get("shared_expert_intermediate_size") or c.get("n_shared_experts", 0) * width
@@ -132,10 +134,10 @@ def llama4(c: Config) -> Given:
     every = c.get("interleave_moe_layer_step", 1)
     regular = list(range(every - 1, c["num_hidden_layers"], every))
     if c.get("moe_layers", regular) not in ([], regular):
-        raise c.refuse("moe_layers", "experts in no regular pattern are not built")
+        raise c.refuse("moe_layers", "experts without a regular pattern are not supported")
     others = set(c.get("layer_types", [])) - {"chunked_attention", "full_attention"}
     if others:
-        raise c.refuse("layer_types", f"`{min(others)}` is not built")
+        raise c.refuse("layer_types", f"`{min(others)}` is not supported")
     # Chunks of attention are as long as the sequences that are built here, or longer.
     return gated(c.without("layer_types")) | {
         "ffn": c["intermediate_size_mlp"],

@@ -29,10 +29,12 @@ def nemotron_h(c: Config) -> Given:
     """One half of a layer in each block: a state, attention, a perceptron or experts."""
     given = c.get("hybrid_override_pattern") or c.get("layers_block_type") or c.get("layer_types")
     if not given:
-        raise c.refuse("hybrid_override_pattern", "the kinds of layers are not said")
+        raise c.refuse("hybrid_override_pattern", "the kinds of layers are not given")
     wrong = [one for one in given if one not in BLOCKS]
     if wrong:
-        raise c.refuse("hybrid_override_pattern", f"`{wrong[0]}` is not built", hint=f"built: {', '.join(BLOCKS)}")
+        raise c.refuse(
+            "hybrid_override_pattern", f"`{wrong[0]}` is not supported", hint=f"supported: {', '.join(BLOCKS)}"
+        )
     c.only("moe_latent_size", None)
     c.only("num_nextn_predict_layers", 0)
     c.only("attention_bias", False)
@@ -151,7 +153,7 @@ def qwen3_next(c: Config) -> Given:
     letters = {"linear_attention": "d", "full_attention": "a"}
     wrong = [t for t in types if t not in letters]
     if wrong:
-        raise c.refuse("layer_types", f"`{wrong[0]}` is not built", hint=f"built: {', '.join(letters)}")
+        raise c.refuse("layer_types", f"`{wrong[0]}` is not supported", hint=f"supported: {', '.join(letters)}")
     c.only("attention_bias", False)
     many = bool(c.get("num_experts"))
     found = decoder(c) | (experts(c) if many else {}) | {"gated": True, "qk_norm": True, "gated_attention": True}
@@ -171,7 +173,7 @@ def deepseek_v32(c: Config) -> Given:
     """Latent attention to the keys that an indexer picks."""
     others = set(c.get("layer_types", [])) - {"indexed_attention"}
     if others:
-        raise c.refuse("layer_types", f"`{min(others)}` is not built", hint="built: indexed_attention")
+        raise c.refuse("layer_types", f"`{min(others)}` is not supported", hint="supported: indexed_attention")
     c.only("head_dim", c["qk_rope_head_dim"])
     return latent(c.without("layer_types")) | {
         "index_heads": c["index_n_heads"],

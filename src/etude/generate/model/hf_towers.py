@@ -211,7 +211,7 @@ def qwen3_omni(c: Config, text: TextReader) -> Given:
 def gemma3(c: Config, text: TextReader) -> Given:
     t, v = text(c.inside("text_config")), c.inside("vision_config")
     if v.get("vision_use_head", True):
-        raise v.refuse("vision_use_head", "a tower with a head of its own is not built", hint="vision_use_head: false")
+        raise v.refuse("vision_use_head", "a tower with its own head is not supported", hint="vision_use_head: false")
     return with_text(c, t | {"tied": True}, siglip_vision(v, gemma3_projector(c, v, t)))
 
 
@@ -233,5 +233,5 @@ def llava(c: Config, text: TextReader) -> Given:
     ]
     build = {"clip_vision_model": clip_vision, "siglip_vision_model": siglip_vision}
     if v.kind not in build:
-        raise v.refuse("model_type", "this tower is not built", hint=f"built: {', '.join(build)}")
+        raise v.refuse("model_type", "this tower is not supported", hint=f"supported: {', '.join(build)}")
     return with_text(c, t, build[v.kind](v, end))

@@ -25,12 +25,14 @@ def from_config(config: Mapping[str, Any], *, where: str = "config.json") -> Mod
     if found.kind not in READERS:
         for key in ("text_config", "llm_config"):
             if isinstance(found.get(key), dict):
-                raise found.refuse("model_type", "a model of several towers is not read", f"save `{key}` as a file")
+                raise found.refuse(
+                    "model_type", "a model of several towers is not supported", f"save `{key}` as a file"
+                )
         known = ", ".join(READERS)
-        raise UsageError(f"`model_type` {found.kind!r} is not one that is read", where=where, hint=f"known: {known}")
+        raise UsageError(f"`model_type` {found.kind!r} is not supported", where=where, hint=f"known: {known}")
     for head in found.get("architectures", []):
         if str(head).endswith(_OTHER_HEADS):
-            raise found.refuse("architectures", "a head for another task is not built")
+            raise found.refuse("architectures", "a head for another task is not supported")
     name = str(config.get("_name_or_path") or found.kind).rstrip("/").rsplit("/", 1)[-1]
     try:
         return Model.from_dict({"name": name, **READERS[found.kind](found)}, where)
@@ -99,7 +101,7 @@ _TEXT: Final[dict[str, Callable[[Config], Given]]] = {
 def text(c: Config) -> Given:
     """The decoder of text of a model with towers."""
     if c.kind not in _TEXT:
-        raise c.refuse("model_type", "is not one that is read", hint=f"known: {', '.join(_TEXT)}")
+        raise c.refuse("model_type", "is not supported", hint=f"known: {', '.join(_TEXT)}")
     return _TEXT[c.kind](c)
 
 

@@ -108,8 +108,8 @@ def _by_id(text: str) -> Model:
             return _known(known).replace(name=name, assumed=f"the shape: that of {known}, of which the id is a variant")
     made = guess(name, (_known(n) for n in model_names()))
     if made is None:
-        hint = "an id with its size (-8B, -30B-A3B), a name of the catalogue, or --hf with its config.json"
-        raise UsageError(f"model `{text}` is not known, and its id states no parameters", hint=hint)
+        hint = "use an id with its size (-8B, -30B-A3B), a name of the catalogue, or --hf with its config.json"
+        raise UsageError(f"model `{text}` is not known, and its id does not state its size", hint=hint)
     return made
 
 

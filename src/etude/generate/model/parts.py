@@ -86,24 +86,24 @@ class Part:
     """One layer. Which fields mean something depends on the kind."""
 
     part: PartKind = figure("choice", "which layer", of=PartKind)
-    name: str = figure("text", "what it is called in the trace; default: its kind", "")
-    stream: str = figure(
-        "text", "stream that it takes; default: the first; `image+text`: both, by the same weights", ""
-    )
-    out: int = figure("count", "width that it leaves", 0, zero=True)
+    name: str = figure("text", "name in the trace; default: its kind", "")
+    stream: str = figure("text", "input stream; default: the first; `image+text`: both, with the same weights", "")
+    out: int = figure("count", "output width", 0, zero=True)
     bias: bool = figure("flag", "it has a bias", True)
     key_bias: bool | None = figure("flag", "the projection to keys has one; default: as the others", None)
     out_bias: bool | None = figure("flag", "the projection out of attention has one; default: as the others", None)
     split: Split = figure("choice", "over tensor-parallel ranks", Split.NONE, of=Split)
     tied: bool = figure("flag", "its weights are those of another part; of a core: one norm for all streams", False)
-    aside: bool = figure("flag", "its result goes elsewhere (a modulation, a shortcut): the stream stays", False)
+    aside: bool = figure(
+        "flag", "its result is used elsewhere (a modulation, a shortcut): the stream is unchanged", False
+    )
     heads: int = figure("count", "attention heads", 0, zero=True)
     kv_heads: int = figure("count", "heads of keys and values; 0: as many as heads", 0, zero=True)
     head_size: int = figure("count", "width of a head; 0: width / heads", 0, zero=True)
-    keys: str = figure("text", "stream of keys and values, where it is another", "")
-    causal: bool = figure("flag", "tokens see those before them", False)
-    window: int = figure("count", "keys that a token sees at most; 0: all", 0, zero=True)
-    rotary: bool = figure("flag", "queries and keys are turned by position", False)
+    keys: str = figure("text", "stream of keys and values, if different", "")
+    causal: bool = figure("flag", "causal: tokens see those before them", False)
+    window: int = figure("count", "largest number of keys that a token sees; 0: all", 0, zero=True)
+    rotary: bool = figure("flag", "queries and keys have rotary positions", False)
     qk_norm: QkNorm = figure("choice", "queries and keys are normalised", QkNorm.NONE, of=QkNorm)
     ffn: int = figure("count", "inner width of an mlp", 0, zero=True)
     gated: bool = figure("flag", "with a gate: two projections in", False)
@@ -116,7 +116,7 @@ class Part:
     depth: int = figure("count", "frames that a convolution spans", 1)
     stride: int = figure("count", "stride of a convolution", 1)
     padding: int = figure("count", "pixels around an image; default: half a kernel", 0, zero=True)
-    valid: bool = figure("flag", "only where the kernel lies inside, but for `padding`", False)
+    valid: bool = figure("flag", "only where the kernel is inside the image, except for `padding`", False)
     groups: int = figure("count", "groups of channels; 0: one for each channel", 1, zero=True)
     factor: int = figure("count", "factor of pool, upsample, merge and unmerge; 0: to one", 2, zero=True)
     count: int = figure("count", "tokens from here on; edges of a graph", 0, zero=True)
@@ -149,7 +149,7 @@ _NEEDED = {
 class Piece:
     """Parts that stay together on a pipeline stage; `repeat` alike ones after another."""
 
-    name: str = figure("text", "what it is called in the trace")
+    name: str = figure("text", "name in the trace")
     repeat: int = figure("count", "number of repeats", 1)
     parts: tuple[Part, ...] = figure("list", "one after another", of=Part)
 
@@ -158,7 +158,7 @@ class Piece:
 class TokenStream:
     """What goes through parts: so many tokens, or frames of pixels, of one width."""
 
-    name: str = figure("text", "what parts call it")
+    name: str = figure("text", "name used by parts")
     width: int = figure("count", "at the start")
     tokens: int = figure("count", "tokens of a sample; 0: the plan's sequence", 0, zero=True)
     side: int = figure("count", "side of an image in pixels", 0, zero=True)
@@ -169,6 +169,6 @@ class TokenStream:
 class Tower:
     """A network beside a decoder whose result its tokens take in: of images, sounds, videos."""
 
-    name: str = figure("text", "what it is called in the trace")
-    streams: tuple[TokenStream, ...] = figure("list", "what goes in", of=TokenStream)
+    name: str = figure("text", "name in the trace")
+    streams: tuple[TokenStream, ...] = figure("list", "input streams", of=TokenStream)
     blocks: tuple[Piece, ...] = figure("list", "from first to last", of=Piece)

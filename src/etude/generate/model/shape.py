@@ -64,7 +64,7 @@ class Model:
 
     name: str = figure("text", "name")
     family: Family = figure("choice", "family of the architecture", Family.DECODER, of=Family)
-    layers: int = figure("count", "layers; of the decoder where there is an encoder too", 0, zero=True)
+    layers: int = figure("count", "layers; those of the decoder if there is also an encoder", 0, zero=True)
     hidden: int = figure("count", "width of the residual stream", 0, zero=True)
     heads: int = figure("count", "attention heads", 0, zero=True)
     kv_heads: int = figure("count", "heads of keys and values; 0: as many as heads", 0, zero=True)
@@ -76,8 +76,8 @@ class Model:
     norm: Norm = figure("choice", "which normalisation", Norm.RMS, of=Norm)
     norm_bias: bool = figure("flag", "layer norm has a bias", True)
     norm_weights: bool = figure("flag", "norms have weights", True)
-    norms: int = figure("count", "norms of a layer: 1 for attention and feed-forward, 2, or 4 (after each too)", 2)
-    positions: Positions = figure("choice", "how positions enter", Positions.ROTARY, of=Positions)
+    norms: int = figure("count", "norms per layer: 1 for attention and feed-forward, 2, or 4 (also after each)", 2)
+    positions: Positions = figure("choice", "position encoding", Positions.ROTARY, of=Positions)
     max_positions: int = figure("count", "rows of a learned position table; 0: the sequence", 0, zero=True)
     token_types: int = figure("count", "rows of a token-type table", 0, zero=True)
     bias: bool = figure("flag", "linear layers have a bias", False)
@@ -94,7 +94,7 @@ class Model:
     sinks: bool = figure("flag", "attention has a learned sink for each head", False)
     window: int = figure("count", "attention window; 0: all", 0, zero=True)
     window_every: int = figure("count", "every n-th layer has the window", 1)
-    full_every: int = figure("count", "every n-th layer sees all in spite of it; 0: none", 0, zero=True)
+    full_every: int = figure("count", "every n-th layer has full attention nevertheless; 0: none", 0, zero=True)
     relative_buckets: int = figure("count", "rows of a relative position table (T5)", 0, zero=True)
     # latent attention (MLA)
     q_rank: int = figure("count", "rank of compressed queries; 0: not compressed", 0, zero=True)
@@ -116,10 +116,12 @@ class Model:
     # layers of several kinds, with a state instead of keys
     mixers: str = figure(
         "text",
-        "what mixes tokens, by layer, over again: a attention, m Mamba, s Mamba-2, d gated delta, - none",
+        "token mixer by layer, repeated: a attention, m Mamba, s Mamba-2, d gated delta, - none",
         "a",
     )
-    feeds: str = figure("text", "what follows, likewise: f dense, e experts, -; default: as `experts` says", "")
+    feeds: str = figure(
+        "text", "feed-forward by layer, repeated: f dense, e experts, -; default: as `experts` says", ""
+    )
     state: int = figure("count", "size of a state; of the keys of a delta rule", 0, zero=True)
     ssm_heads: int = figure("count", "heads of the state (of Mamba: its channels)", 0, zero=True)
     ssm_head_size: int = figure("count", "width of such a head", 1)
@@ -130,12 +132,12 @@ class Model:
     conv: int = figure("count", "tokens that the short convolution before a state spans", 4)
     conv_bias: bool = figure("flag", "that convolution has a bias", True)
     gated_attention: bool = figure(
-        "flag", "what attention gives is multiplied by a gate, as wide as its queries", False
+        "flag", "the output of attention is multiplied by a gate, as wide as the queries", False
     )
     # sparse attention: an indexer picks the keys
     index_heads: int = figure("count", "heads of the indexer", 0, zero=True)
     index_size: int = figure("count", "width of such a head", 0, zero=True)
-    index_top: int = figure("count", "keys that it picks for a query", 0, zero=True)
+    index_top: int = figure("count", "keys that it selects for a query", 0, zero=True)
     # encoder of an encoder-decoder
     encoder_layers: int = figure("count", "layers of the encoder", 0, zero=True)
     encoder_seq: int = figure("count", "sequence of the encoder; 0: as the decoder's", 0, zero=True)
@@ -157,10 +159,10 @@ class Model:
     top: tuple[int, ...] = figure("list", "widths of the top MLP", (), of=int)
     # composed of parts; towers beside a decoder
     streams: tuple[TokenStream, ...] = figure(
-        "list", "what goes through the parts; the first follows the plan", (), of=TokenStream
+        "list", "streams through the parts; the first follows the plan", (), of=TokenStream
     )
     blocks: tuple[Piece, ...] = figure("list", "parts from first to last", (), of=Piece)
-    towers: tuple[Tower, ...] = figure("list", "networks of images or sounds beside a decoder", (), of=Tower)
+    towers: tuple[Tower, ...] = figure("list", "image or audio networks next to a decoder", (), of=Tower)
     params: str = figure("text", "parameters as published, for the test that counts them", "")
     source: str = figure("text", "source of the shape", "")
     assumed: str = figure("text", "what was assumed about the shape, and why", "")
@@ -170,11 +172,11 @@ class Model:
             if not getattr(self, name) and not (name in _HALVES and self._lacks(_HALVES[name])):
                 raise ClusterError(f"a model of family `{self.family}` needs `{name}`")
         if self.heads and not self.head_size and self.hidden % self.heads:
-            raise ClusterError(f"hidden {self.hidden} is not a multiple of {self.heads} heads", hint="say head_size")
+            raise ClusterError(f"hidden {self.hidden} is not a multiple of {self.heads} heads", hint="give head_size")
         if self.heads and self.heads % self.kv:
             raise ClusterError(f"{self.heads} heads are not a multiple of {self.kv} heads of keys and values")
         if self.norms not in (1, 2, 4):
-            raise ClusterError(f"a layer has no {self.norms} norms", hint="norms: 1, 2 or 4")
+            raise ClusterError(f"a layer cannot have {self.norms} norms", hint="norms: 1, 2 or 4")
         for name, letters in (("mixers", Mixer), ("feeds", Feed)):
             wrong = set(getattr(self, name)) - {str(one) for one in letters}
             if wrong:

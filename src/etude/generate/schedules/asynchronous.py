@@ -64,14 +64,14 @@ def asynchronous(ranks: int, micro_batches: int, steps: int, options: Async) -> 
     where = "schedule `async`"
     if options.directions > ranks:
         raise UsageError(
-            f"{options.directions} directions on {ranks} ranks: each begins at a rank of its own", where=where
+            f"{options.directions} directions on {ranks} ranks: each must begin at its own rank", where=where
         )
     window = options.per_update
     if options.flush and micro_batches % window:
         raise UsageError(
             f"{micro_batches} micro-batches of a step are not a multiple of the window, {window}",
             where=where,
-            hint=f"window={micro_batches}, another --global-batch, or no flush",
+            hint=f"window={micro_batches}, use another --global-batch, or leave out flush",
         )
     walk = _Walk(ranks, window if options.flush else micro_batches * steps, options)
     walk.run()

@@ -72,7 +72,7 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSche
         raise UsageError(
             f"{micro_batches} micro-batches on {ranks} ranks: not a multiple",
             where=f"schedule `interleaved:{chunks}`",
-            hint="micro-batches go through the chunks in groups of as many as there are ranks",
+            hint="micro-batches pass through the chunks in groups of the number of ranks",
         )
     total, orders = micro_batches * chunks, []
     for rank in range(ranks):
@@ -121,14 +121,14 @@ class Known:
 KNOWN: dict[str, Known] = {
     "gpipe": Known(gpipe, 1, "all forwards, then all backwards"),
     "1f1b": Known(one_f_one_b, 1, "one forward, one backward"),
-    "interleaved": Known(interleaved, 0, "1F1B with several stages a rank"),
-    "looped_bfs": Known(looped_bfs, 0, "breadth first over several stages a rank"),
+    "interleaved": Known(interleaved, 0, "1F1B with several stages per rank"),
+    "looped_bfs": Known(looped_bfs, 0, "breadth first over several stages per rank"),
     "zb1p": Known(zb1p, 1, "a third of the bubble of 1F1B, the same memory"),
     "zb2p": Known(zb2p, 1, "no bubble, twice the memory"),
     "zbv": Known(zbv, 2, "no bubble, the memory of 1F1B"),
     "vhalf": Known(v_half, 2, "half the bubble, half the memory"),
     "vmin": Known(v_min, 2, "two thirds of the bubble, a third of the memory"),
-    "dualpipe": Known(dualpipe, 2, "both directions at once, parameters held twice", 2),
+    "dualpipe": Known(dualpipe, 2, "both directions at once, parameters stored twice", 2),
     "dualpipev": Known(dualpipev, 2, "DualPipe folded into a V", 2),
     "async": Known(asynchronous, 0, "several directions, updates without a flush", 0),
 }
@@ -199,7 +199,7 @@ def _kept(text: str, ranks: int, micro_batches: int, steps: int) -> PipelineSche
 def _made(text: str, ranks: int, micro_batches: int, steps: int) -> PipelineSchedule:
     name, chunks = parse(text)
     if ranks < 1 or micro_batches < 1:
-        raise UsageError(f"{ranks} ranks and {micro_batches} micro-batches: there must be one of each at least")
+        raise UsageError(f"{ranks} ranks and {micro_batches} micro-batches: at least one of each is needed")
     if name not in KNOWN:
         return read_csv(name, ranks=ranks, micro_batches=micro_batches)
     if name == "async":

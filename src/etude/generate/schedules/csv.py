@@ -34,10 +34,10 @@ def read(path: str | Path, *, ranks: int | None = None, micro_batches: int | Non
     while orders and not orders[-1]:  # a line feed at the end
         orders.pop()
     if not orders:
-        raise FormatError("it holds no action", path=path)
+        raise FormatError("it has no actions", path=path)
     for rank, order in enumerate(orders):
         if not order:
-            raise FormatError(f"rank {rank} has nothing to do", path=path, where=f"line {rank + 1}")
+            raise FormatError(f"rank {rank} has no actions", path=path, where=f"line {rank + 1}")
     stages = 1 + max(step[1] for order in orders for step in order)
     found = 1 + max(step[2] for order in orders for step in order)
     for what, given, here in (("pipeline ranks", ranks, len(orders)), ("micro-batches", micro_batches, found)):

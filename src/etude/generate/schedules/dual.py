@@ -23,7 +23,7 @@ def dualpipe(ranks: int, micro_batches: int) -> PipelineSchedule:
         raise UsageError(
             f"{ranks} ranks and {micro_batches} micro-batches: both must be even",
             where=where,
-            hint="half of the micro-batches go each way, and ranks work in mirrored pairs",
+            hint="half of the micro-batches go in each direction, and ranks work in mirrored pairs",
         )
     _enough(where, ranks, micro_batches)
     held = [(rank, ranks - 1 - rank) for rank in range(ranks)]
@@ -50,7 +50,7 @@ def _enough(where: str, ranks: int, micro_batches: int) -> None:
         raise UsageError(
             f"{micro_batches} micro-batches on {ranks} ranks: at least {2 * ranks} are needed",
             where=where,
-            hint="with fewer the two directions do not meet; take 1f1b, zb1p or zbv",
+            hint="with fewer the two directions do not overlap; use 1f1b, zb1p or zbv",
         )
 
 

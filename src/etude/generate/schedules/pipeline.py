@@ -144,7 +144,7 @@ def check(schedule: PipelineSchedule) -> None:
         rows = schedule.rows(rank)
         other = np.setdiff1d(schedule.stage[rows][schedule.action[rows] != Action.UPDATE], schedule.held[rank])
         if len(other):
-            raise UsageError(f"rank {rank} does not hold stage {other[0]}, which it works on", where=where)
+            raise UsageError(f"rank {rank} does not have stage {other[0]}, which it works on", where=where)
     _check_counts(schedule, where)
     _check_homes(schedule, where)
     _check_pairs(schedule, where)
@@ -214,7 +214,7 @@ def _check_windows(schedule: PipelineSchedule, where: str) -> None:
         if number[action == Action.UPDATE].tolist() != list(windows) or sorted(sums) != [
             (w, s) for w in windows for s in sorted(held)
         ]:
-            raise UsageError(f"rank {rank} does not update its stages once a window", where=where)
+            raise UsageError(f"rank {rank} does not update its stages once per window", where=where)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -296,7 +296,7 @@ def _deadlock(schedule: PipelineSchedule, at: I64, stuck: NDArray[Any]) -> Deadl
         f"the order deadlocks: {shown}{', ...' if len(waiting) > 4 else ''} (stage, action, micro-batch)",
         where=f"schedule `{schedule.name}`",
         waiting=waiting,
-        hint="an action comes before one that it waits for, here or by way of other ranks",
+        hint="an action comes before one that it waits for, directly or through other ranks",
     )
 
 

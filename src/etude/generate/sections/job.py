@@ -101,7 +101,9 @@ def _check_stages(given: Sections, placed: tuple[Placed, ...]) -> None:
     """Sections of a pipeline on the same ranks have their stages on the same ones."""
     at = [Grid.of(p.found.plan).at["pp"] for p in placed if p.chunk[1] > 1]
     if any((one != at[0]).any() for one in at):
-        raise UsageError("stages of a joint pipeline are on different ranks", where=given.name, hint="the same `order`")
+        raise UsageError(
+            "stages of a joint pipeline are on different ranks", where=given.name, hint="use the same `order`"
+        )
 
 
 def _held(placed: tuple[Placed, ...], travels: list[Travel], gpus: int) -> I64:

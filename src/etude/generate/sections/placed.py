@@ -90,7 +90,7 @@ def _plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
     own |= given.sections[name].plan
     if waits and own["schedule"] != "gpipe":
         raise UsageError(
-            f"`{name}` goes backward when gradients come back: its schedule is gpipe, not {own['schedule']}",
+            f"`{name}` runs backward when gradients arrive: its schedule must be gpipe, not {own['schedule']}",
             where=given.name, hint="or a border with `joint: true`",
         )  # fmt: skip
     return _read_plan(given, name, own, ranks)
@@ -108,15 +108,16 @@ def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
     that of the whole."""
     chain, own = given.pipeline(name), given.sections[name].plan
     if "schedule" in own:
-        raise UsageError(f"`{name}` is a part of a joint pipeline, which has one order", where=given.name,
-                         hint="no `schedule`")  # fmt: skip
+        raise UsageError(f"`{name}` is part of a joint pipeline, which has a single order", where=given.name,
+                         hint="leave out `schedule`")  # fmt: skip
     if len(chain) > 1:
         plan = _read_plan(given, name, own | {"schedule": f"interleaved:{len(chain)}#{chain.index(name)}"}, ranks)
         others = {n: _read_plan(given, n, given.sections[n].plan, ranks) for n in chain}
         if len({p.pp for p in others.values()}) > 1:
             told = ", ".join(f"`{n}` {p.pp}" for n, p in others.items())
-            raise UsageError(f"a joint pipeline on shared ranks has one number of stages, and not {told}",
-                             where=given.name, hint="the same `pp`, or ranks of their own")  # fmt: skip
+            raise UsageError("all sections of a joint pipeline on shared ranks must have the same number of stages, "
+                             f"not {told}",
+                             where=given.name, hint="use the same `pp`, or separate ranks")  # fmt: skip
     else:
         then = given.next_of(name)
         after = _plan(given, then, ranks)
@@ -124,8 +125,9 @@ def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
         others = {name: plan, then: after}
     if len({p.micro_batches for p in others.values()}) > 1:
         told = ", ".join(f"`{n}` {p.micro_batches}" for n, p in others.items())
-        raise UsageError(f"a joint pipeline has one number of micro-batches, and not {told}", where=given.name,
-                         hint="another `micro_batch`")  # fmt: skip
+        raise UsageError("all sections of a joint pipeline must have the same number of micro-batches, not "
+                         f"{told}", where=given.name,
+                         hint="change `micro_batch`")  # fmt: skip
     return plan
 
 

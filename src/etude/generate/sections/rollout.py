@@ -49,12 +49,14 @@ def place_rollout(given: Sections, name: str, ranks: range) -> Placed:
     plan = Plan.from_dict({**section.plan, "gpus": len(ranks)}, f"{where}: plan")
     model, serving = open_model(section.model), Serving.from_dict(section.serving, f"{where}: serving")
     if serving.disaggregate or serving.speculate:
-        raise UsageError("an instance of a rollout reads and makes its own tokens", where=where,
-                         hint="no `disaggregate` and no `speculate`")  # fmt: skip
+        raise UsageError("an instance of a rollout handles both prompts and outputs", where=where,
+                         hint="leave out `disaggregate` and `speculate`")  # fmt: skip
     lengths = Lengths.parse(section.output).stream(given.seed, LONGEST)
     asked = [Request(section.prompt, length) for length in islice(lengths, given.batch)]
     if given.batch % plan.dp:
-        raise UsageError(f"{given.batch} samples for {plan.dp} instances", where=where, hint="a multiple")
+        raise UsageError(
+            f"{given.batch} samples cannot be divided over {plan.dp} instances", where=where, hint="use a multiple"
+        )
     equal = len(set(asked)) == 1
     if equal:
         serving = Serving.from_dict({**section.serving, "prefill": section.prompt, "decode": asked[0].output - 1,
@@ -150,7 +152,9 @@ def weights(trainer: Placed, rollout: Placed, where: str) -> Messages:
     and of copies from one. Micro-batches are numbers of pipeline ranks."""
     one, other = trainer.found, rollout.found
     if is_round_robin(one.plan):
-        raise UsageError(f"`{trainer.name}` has its weights in the host's memory", where=where, hint="another schedule")
+        raise UsageError(
+            f"`{trainer.name}` has its weights in the host's memory", where=where, hint="use another schedule"
+        )
     _check_same(one.model, other.model, trainer.name, rollout.name, where)
     rows = [np.zeros((3, 0), np.int64)]
     for holder, stage in _homes(one).items():
@@ -169,7 +173,7 @@ def _check_same(a: Model, b: Model, one: str, other: str, where: str) -> None:
     plain = [m.replace(name="", params="", source="", assumed="", predict_layers=0, seq=0) for m in (a, b)]
     if plain[0] != plain[1]:
         raise UsageError(f"weights of `{one}` ({a.name}) do not fit `{other}` ({b.name})", where=where,
-                         hint="the same model for both")  # fmt: skip
+                         hint="use the same model for both")  # fmt: skip
 
 
 def _homes(found: Generated) -> dict[int, list[Block]]:

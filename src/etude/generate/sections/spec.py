@@ -40,22 +40,25 @@ class Section:
 
     model: str = figure("text", "a model of the catalogue, or a file")
     mode: str = figure(
-        "text", "what is trained: train (all), forward, frozen, lora:16, layers:24..; rollout: it makes tokens", "train"
+        "text",
+        "what is trained: train (all), forward, frozen, lora:16, layers:24..; rollout: it generates tokens",
+        "train",
     )
-    gpus: int = figure("count", "ranks of its own; 0: what the others leave", 0, zero=True)
+    gpus: int = figure("count", "number of its own ranks; 0: the remaining ranks", 0, zero=True)
     shares: str = figure("text", "the section whose ranks it runs on; default: its own", "")
-    plan: Any = figure("one", "as in a file of a plan, but for gpus, global_batch and train", {})
-    active: float = figure("fraction", "part of the samples that it has work for", 1.0, zero=True)
-    deal: Deal = figure("choice", "where these go: even, own", Deal.EVEN, of=Deal)
-    per_sample: int = figure("count", "inputs in a sample that it has work for: images, say", 1)
-    prompt: int = figure("count", "of a rollout: tokens of a prompt", 0, zero=True)
-    output: str = figure("text", "of a rollout: tokens that it makes for each, `1024` or `256:0.8,4096:0.2`", "")
-    serving: Any = figure("one", "of a rollout: how passes are put together, as max_batch, kv_memory, chunked", {})
+    plan: Any = figure("one", "as in a plan file, except gpus, global_batch and train", {})
+    active: float = figure("fraction", "fraction of the samples that it processes", 1.0, zero=True)
+    deal: Deal = figure("choice", "how these are distributed: even, own", Deal.EVEN, of=Deal)
+    per_sample: int = figure("count", "inputs per sample that it processes, e.g. images", 1)
+    prompt: int = figure("count", "for a rollout: tokens per prompt", 0, zero=True)
+    output: str = figure("text", "for a rollout: tokens generated for each, `1024` or `256:0.8,4096:0.2`", "")
+    serving: Any = figure("one", "for a rollout: how passes are batched, e.g. max_batch, kv_memory, chunked", {})
 
     def __post_init__(self) -> None:
         if self.gpus and self.shares:
             raise ClusterError(
-                "ranks of its own, or those of another section, not both", hint="no `gpus`, or no `shares`"
+                "a section has its own ranks, or those of another section, not both",
+                hint="leave out `gpus` or `shares`",
             )
         taken = {"gpus", "global_batch", "train", "lengths", "steps"} & set(self.plan)
         if taken:
@@ -64,18 +67,22 @@ class Section:
         if self.makes_tokens:
             self._check_rollout()
         elif self.prompt or self.output or self.serving:
-            raise ClusterError("`prompt`, `output` and `serving` are of a rollout", hint="mode: rollout")
+            raise ClusterError("`prompt`, `output` and `serving` apply only to a rollout", hint="mode: rollout")
         else:
             trained.parse(self.train)
 
     def _check_rollout(self) -> None:
         if not self.prompt or not self.output:
-            raise ClusterError("a rollout reads prompts and makes tokens: how many?", hint="prompt: 512, output: 1024")
+            raise ClusterError(
+                "a rollout needs its numbers of prompt and output tokens", hint="prompt: 512, output: 1024"
+            )
         if self.active < 1.0 or self.per_sample > 1:
-            raise ClusterError("a rollout makes an answer for every sample", hint="no `active` and no `per_sample`")
+            raise ClusterError(
+                "a rollout generates a response for every sample", hint="leave out `active` and `per_sample`"
+            )
         taken = {"prefill", "decode", "batch"} & set(self.serving)
         if taken:
-            raise ClusterError(f"`{sorted(taken)[0]}` is said by the section", hint="`prompt`, `output` and `batch`")
+            raise ClusterError(f"`{sorted(taken)[0]}` is set by the section", hint="`prompt`, `output` and `batch`")
 
     @property
     def makes_tokens(self) -> bool:
@@ -105,11 +112,11 @@ class Border:
 class _Border:
     """A border as it is written; `from` is no name in Python."""
 
-    to: str = figure("text", "the section that takes them")
+    to: str = figure("text", "the receiving section")
     carries: Carries = figure("choice", "hidden or logits", Carries.HIDDEN, of=Carries)
-    tokens: int = figure("count", "tokens of a sample; 0: those of the section that they come from", 0, zero=True)
-    width: int = figure("count", "values of a token; 0: its hidden size or vocabulary", 0, zero=True)
-    joint: bool = figure("flag", "both are one pipeline: micro-batches go through the stages of both in turn", False)
+    tokens: int = figure("count", "tokens per sample; 0: those of the sending section", 0, zero=True)
+    width: int = figure("count", "values per token; 0: hidden size or vocabulary", 0, zero=True)
+    joint: bool = figure("flag", "both form one pipeline: micro-batches pass through the stages of both in turn", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +183,7 @@ class Sections:
         if len(open_) > 1 or (open_ and left < 1) or (not open_ and left):
             told = ", ".join(f"{n} {count or 'the rest'}" for n, count in own.items())
             raise UsageError(f"{gpus:,} ranks do not fit the sections: {told}", where=self.name,
-                             hint="`gpus` for all sections but one, and room for that one")  # fmt: skip
+                             hint="give `gpus` for all sections but one, and leave ranks for that one")  # fmt: skip
         found, at = {}, 0
         for name, count in own.items():
             found[name] = range(at, at + (count or left))
@@ -250,7 +257,7 @@ def _check(found: Sections, where: str) -> None:
     for name, section in found.sections.items():
         if section.shares and (section.shares not in order or found.sections[section.shares].shares):
             raise ClusterError(
-                f"`shares: {section.shares}` names no section with ranks of its own", where=f"{where}: {name}"
+                f"`shares: {section.shares}` does not name a section with its own ranks", where=f"{where}: {name}"
             )
     for border in found.borders:
         for name in (border.source, border.target):
@@ -269,7 +276,8 @@ def _check(found: Sections, where: str) -> None:
             and border.carries == Carries.HIDDEN
             and (reaches.kind == "forward" or reaches.first)
         ):
-            raise ClusterError(f"`{border.source}` gets no gradients from `{border.target}`, which stops before",
+            raise ClusterError(f"`{border.source}` gets no gradients from `{border.target}`, whose backward pass "
+                               "ends earlier",
                                where=where, hint=f"mode: forward for `{border.source}`")  # fmt: skip
 
 
@@ -280,18 +288,18 @@ def _check_joint(found: Sections, border: Border, where: str) -> None:
     if border.carries != Carries.HIDDEN:
         raise ClusterError(f"a joint pipeline carries `hidden`, not `{border.carries}`", where=where)
     if sum(b.source == border.source for b in found.borders if b.joint) > 1:
-        raise ClusterError(f"the pipeline of `{border.source}` goes on with several sections", where=where,
+        raise ClusterError(f"the pipeline of `{border.source}` continues in several sections", where=where,
                            hint="one border with `joint: true`")  # fmt: skip
     joined = {name for b in found.borders if b.joint for name in (b.source, b.target)}
     homes = {name: [n for n in found.sections if found.home(n) == found.home(name)] for name in joined}
     shared = any(len(here) > 1 for here in homes.values())
     others = any(set(here) - joined for here in homes.values())
     if shared and (others or len({found.home(name) for name in joined}) > 1):
-        raise ClusterError("sections of a joint pipeline have ranks of their own, or all of them the same ranks",
+        raise ClusterError("sections of a joint pipeline must have separate ranks, or all the same ranks",
                            where=where, hint="`gpus` for each, or `shares` of one")  # fmt: skip
     if shared and sum(b.target == border.target for b in found.borders if b.joint) > 1:
-        raise ClusterError(f"several sections go on with `{border.target}` on the same ranks", where=where,
-                           hint="one behind the other, or ranks of their own")  # fmt: skip
+        raise ClusterError(f"several sections continue in `{border.target}` on the same ranks", where=where,
+                           hint="put one after another, or use separate ranks")  # fmt: skip
 
 
 def _check_rollouts(found: Sections, border: Border, where: str) -> None:
@@ -300,6 +308,6 @@ def _check_rollouts(found: Sections, border: Border, where: str) -> None:
     gives, takes = border.carries == Carries.TOKENS, border.carries == Carries.WEIGHTS
     if one.makes_tokens != gives or other.makes_tokens != takes:
         raise ClusterError(f"`{border.source}` to `{border.target}`: {border.carries}", where=where,
-                           hint="a rollout gives `tokens` and takes `weights`")  # fmt: skip
+                           hint="a rollout sends `tokens` and receives `weights`")  # fmt: skip
     if takes and one.mode != "train":
         raise ClusterError(f"`{border.source}` does not train all of its weights", where=where, hint="mode: train")

@@ -117,7 +117,7 @@ def batch(
     if too_long:
         need = too_long[0].prompt + too_long[0].output
         raise UsageError(f"a request of {need:,} tokens, and keys and values of {batching.kv_tokens:,} fit",
-                         hint="more ranks, or --kv-dtype fp8")  # fmt: skip
+                         hint="use more ranks, or --kv-dtype fp8")  # fmt: skip
     if not batching.chunked and batching.token_budget < max((r.prompt for r in requests), default=0):
         longest = max(r.prompt for r in requests)
         raise UsageError(f"a prompt of {longest:,} tokens does not fit a pass of {batching.token_budget:,}",

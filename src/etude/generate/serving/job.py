@@ -158,9 +158,9 @@ def check_serving_memory(found: ServedJob, limit_bytes: int) -> None:
     parts = {"weights": found.weights_bytes, "keys and values": found.kv_bytes, "activations": found.working_bytes}
     told = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
     raise UsageError(
-        f"it does not fit: {format_bytes(found.memory_peak_bytes)} of {format_bytes(limit_bytes)} ({told})",
+        f"the model does not fit: {format_bytes(found.memory_peak_bytes)} of {format_bytes(limit_bytes)} ({told})",
         where=found.model.name,
-        hint="more --tp or --pp, a smaller --batch, --kv-memory with the room that there is, --kv-dtype fp8",
+        hint="use more --tp or --pp, a smaller --batch, a smaller --kv-memory, or --kv-dtype fp8",
     )
 
 
@@ -208,29 +208,31 @@ SERVED: Final = ("gpus", "tp", "pp", "ep", "etp", "order", "precision")
 
 def _check(model: Model, plan: Plan, serving: Serving, requests: Sequence[Request] | None, draft: Model | None) -> None:
     if model.family != Family.DECODER:
-        raise UsageError(f"`{model.name}` is of family `{model.family}`, and decoders are served")
+        raise UsageError(f"`{model.name}` is of family `{model.family}`, but only decoders are served")
     usual = Plan()
     for f in fields(Plan):
         if f.name not in SERVED and getattr(plan, f.name) != getattr(usual, f.name):
-            raise UsageError(f"--{key_of(f).replace('_', '-')} is for training", hint="leave it out, or --serve")
+            raise UsageError(
+                f"--{key_of(f).replace('_', '-')} applies only to training", hint="leave it out, or leave out --serve"
+            )
     if plan.ep * plan.etp > 1 and not model.experts:
-        raise UsageError(f"`{model.name}` has no experts", hint="no --ep or --etp")
+        raise UsageError(f"`{model.name}` has no experts", hint="leave out --ep or --etp")
     if bool(draft) != bool(serving.speculate):
         raise UsageError(
             "speculation needs a draft model and a number of tokens", hint="--draft qwen3-0.6b --speculate 4"
         )
     if draft is not None and (plan.pp > 1 or serving.disaggregate):
-        raise UsageError("speculation goes with one stage and no disaggregation", hint="--tp")
+        raise UsageError("speculation needs one stage and no disaggregation", hint="--tp")
     readers, makers = serving.split
     if readers and readers + makers != plan.dp:
         raise UsageError(
-            f"{readers} + {makers} instances, and the plan has {plan.dp}",
+            f"{readers} + {makers} instances, but the plan has {plan.dp}",
             hint=f"--gpus {(readers + makers) * plan.tp * plan.pp}",
         )
     if readers and plan.pp > 1:
-        raise UsageError("disaggregated instances have one stage", hint="--tp")
+        raise UsageError("disaggregated instances must have one stage", hint="--tp")
     if plan.ep > 1 and plan.ep * plan.etp > plan.tp and (requests is not None or readers):
-        raise UsageError("experts spread over several instances need all to do the same passes",
+        raise UsageError("experts spread over several instances need the same passes on all of them",
                          hint="leave out --requests, or an --ep of at most --tp")  # fmt: skip
 
 

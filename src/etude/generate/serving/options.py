@@ -12,33 +12,36 @@ from etude.errors import ClusterError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What is served and how. Without a request trace there are `batch` requests on each instance, all alike."""
+    """What is served and how. Without a request trace there are `batch` requests per instance, all alike."""
 
-    prefill: int = figure("count", "tokens of a prompt", 1024)
-    decode: int = figure("count", "decode passes after the prompt: tokens out less the first", 0, zero=True)
-    batch: int = figure("count", "requests on each instance", 1)
-    max_batch: int = figure("count", "most sequences in a pass; 0: no limit", 0, zero=True)
-    token_budget: int = figure("count", "most tokens of a pass; 0: no limit", 0, zero=True)
-    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", False)
+    prefill: int = figure("count", "tokens per prompt", 1024)
+    decode: int = figure("count", "decode passes after the prompt: output tokens minus the first", 0, zero=True)
+    batch: int = figure("count", "requests per instance", 1)
+    max_batch: int = figure("count", "largest number of sequences in a pass; 0: no limit", 0, zero=True)
+    token_budget: int = figure("count", "largest number of tokens in a pass; 0: no limit", 0, zero=True)
+    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", False)
     kv_dtype: str = figure("text", "data type of keys and values: bf16, fp8; default: the plan's", "")
-    kv_memory_bytes: int = figure("bytes", "most memory for keys and values on a rank; 0: no limit", 0, zero=True)
-    preempt: bool = figure("flag", "requests enter when their prompt fits; the last is preempted and recomputed", False)
-    speculate: int = figure("count", "tokens that a draft model proposes in a round", 0, zero=True)
-    accept: float = figure("fraction", "chance that a proposed token is accepted", 0.7)
-    disaggregate: str = figure("text", "instances that read prompts and that make tokens: `2:6`", "")
+    kv_memory_bytes: int = figure("bytes", "largest memory for keys and values per rank; 0: no limit", 0, zero=True)
+    preempt: bool = figure(
+        "flag", "requests are admitted when their prompt fits; the last is preempted and recomputed", False
+    )
+    speculate: int = figure("count", "tokens that a draft model proposes per round", 0, zero=True)
+    accept: float = figure("fraction", "probability that a proposed token is accepted", 0.7)
+    disaggregate: str = figure("text", "prefill and decode instances: `2:6`", "")
     seed: int = figure("count", "seed of the accepted tokens", 0, zero=True)
 
     def __post_init__(self) -> None:
         if self.chunked and not self.token_budget:
-            raise ClusterError("chunks need a size", hint="--token-budget 2048")
+            raise ClusterError("chunked prefill needs a token budget", hint="--token-budget 2048")
         if self.preempt and not self.kv_memory_bytes:
             raise ClusterError("without a memory limit no request is preempted", hint="--kv-memory 20GB")
         if self.preempt and self.disaggregate:
             raise ClusterError(
-                "a preempted request reads its prompt again, which needs instances that do both", hint="no --preempt"
+                "a preempted request repeats its prefill, which needs instances that do both prefill and decode",
+                hint="leave out --preempt",
             )
         if not 0.0 <= self.accept <= 1.0:
-            raise ClusterError(f"a chance of {self.accept}", hint="0 to 1")
+            raise ClusterError(f"a probability of {self.accept} is not valid", hint="0 to 1")
 
     @property
     def split(self) -> tuple[int, int]:
@@ -47,7 +50,7 @@ class Serving:
             return 0, 0
         first, colon, second = self.disaggregate.partition(":")
         if not (colon and first.isdigit() and second.isdigit() and int(first) and int(second)):
-            raise UsageError(f"disaggregate `{self.disaggregate}`", hint="2:6 is two for prompts and six for tokens")
+            raise UsageError(f"disaggregate `{self.disaggregate}`", hint="2:6 is two for prefill and six for decode")
         return int(first), int(second)
 
     @classmethod

@@ -21,7 +21,7 @@ from etude.units import format_bytes
 Work: TypeAlias = tuple[str, str]
 """Module and name of an operator."""
 
-_UNCHANGED: Final = "memory is that of the job as it was: no `--recompute` does just these operators again"
+_UNCHANGED: Final = "memory is that of the unchanged job: no `--recompute` recomputes exactly these operators"
 
 
 def with_memory(found: Generated, job: Job) -> tuple[Generated, str]:
@@ -37,7 +37,7 @@ def with_memory(found: Generated, job: Job) -> tuple[Generated, str]:
         return changed, _UNCHANGED
     saved = replace(changed, memory=generate(found.model, found.plan.replace(recompute=name)).memory)
     at_most, was = (format_bytes(one.memory_peak_bytes) for one in (saved, found))
-    return saved, f"memory is that of `--recompute {name}`, which does the same again: {at_most} at most, {was} before"
+    return saved, f"memory is that of `--recompute {name}`, which recomputes the same: {at_most} at most, {was} before"
 
 
 def _plans() -> Iterator[str]:

@@ -110,11 +110,13 @@ def shard_of(model: Model, plan: Plan) -> Shard:
     """What one rank sees."""
     samples, seq = plan.micro_batch, plan.seq
     if plan.domain and model.family != Family.CONVNET:
-        raise UsageError(f"a domain is of pictures, and `{model.name}` is a {model.family}", hint="no --domain")
+        raise UsageError(
+            f"a domain applies only to images, and `{model.name}` is a {model.family}", hint="leave out --domain"
+        )
     cut = 1 if plan.domain else plan.cp * (plan.tp if plan.sequence_parallel else 1)
     if (samples * seq) % cut or (seq % plan.cp and not plan.domain):
         raise UsageError(
-            f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
+            f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="use another --seq, --cp or --tp"
         )
     gemm = plan.product_dtype
     return Shard(
@@ -166,7 +168,7 @@ def _with_parts(usual: Generated) -> Generated:
     """Unequal tokens and heads of context-parallel ranks."""
     model, plan = usual.model, usual.plan
     if not model.heads:
-        raise UsageError(f"`{model.name}` has heads of several kinds", hint="no --cp-shares and no --cp-heads")
+        raise UsageError(f"`{model.name}` has heads of several kinds", hint="leave out --cp-shares and --cp-heads")
     tokens, heads = parts_of(plan, model.heads // plan.tp, model.kv // plan.tp)
     fullest = float(max(tokens.max(), heads.max()))
     memory = tuple(_with_activations(m, fullest) for m in usual.memory)
@@ -270,7 +272,7 @@ def _room(found: Generated) -> int:
             raise UsageError(
                 f"a memory budget of {format_bytes(limit)}: weights, gradients and optimizer of pipeline rank {rank} "
                 f"take {format_bytes(memory.static_bytes)}",
-                hint="a larger --memory-budget, more --tp, --pp or --zero",
+                hint="use a larger --memory-budget, more --tp, --pp or --zero",
             )
         moving = max(memory.moving_bytes, 1)
         tightest = min(tightest, plan.micro_batch * plan.seq * (limit - memory.static_bytes) // moving)
@@ -280,12 +282,12 @@ def _room(found: Generated) -> int:
 def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], Layout]:
     """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
     if plan.moe_loads and not model.experts:
-        raise UsageError(f"`{model.name}` has no experts", hint="no --moe-loads")
+        raise UsageError(f"`{model.name}` has no experts", hint="leave out --moe-loads")
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
-        raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
+        raise UsageError(f"`{model.name}` has no experts", hint="leave out --ep, --etp, --moe-skew and --capacity")
     if plan.ep_node and not model.experts:
-        raise UsageError(f"`{model.name}` has no experts", hint="no --ep-node")
+        raise UsageError(f"`{model.name}` has no experts", hint="leave out --ep-node")
     if plan.lengths and not plan.seq and model.image:
         longest = int(Lengths.parse(plan.lengths).tokens.max())
         if longest > sequence_of(model):

@@ -43,17 +43,19 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
             hint=f"{made.stages} numbers that add up to {layers}",
         )
     if not plan.stages and layers < made.stages and made.stages > 1:
-        raise UsageError(f"{layers} layers cannot fill {made.stages} pipeline stages", hint="fewer stages or chunks")
+        raise UsageError(
+            f"{layers} layers cannot fill {made.stages} pipeline stages", hint="use fewer stages or chunks"
+        )
     stages, at = [], 0
     for number, end in enumerate(_ends(counted, list(plan.stages) or split(layers, made.stages))):
         if end == at:
-            raise UsageError(f"stages {list(plan.stages)}: stage {number} has nothing to do", hint="a layer for it")
+            raise UsageError(f"stages {list(plan.stages)}: stage {number} has no layers", hint="give it a layer")
         stages.append(tuple(blocks[at:end]))
         at = end
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
     if plan.directives and made.window:
         raise UsageError(
-            f"directives rewrite a step and its update, and in `{made.name}` passes of several windows overlap",
+            f"directives rewrite a step and its update, but in `{made.name}` passes of several windows overlap",
             hint="--schedule 1f1b, or async with `flush`",
         )
     return Layout(made.back_to(back), _homes(made), *tied_copies(stages, made.held), goes_back=back)

@@ -45,7 +45,7 @@ class Lengths:
 
     @classmethod
     def parse(cls, text: str) -> Lengths:
-        """`2048`, or `512:0.5,2048:0.3,8192:0.2`, or a CSV file with columns `length` and, if wanted, `count`."""
+        """`2048`, or `512:0.5,2048:0.3,8192:0.2`, or a CSV file with columns `length` and, optionally, `count`."""
         if text.lower().endswith(".csv"):
             return cls._of(_read(Path(text)), text)
         pairs = []
@@ -80,7 +80,7 @@ def _read(path: Path) -> list[tuple[int, float]]:
         return [(int(row["length"]), float(row.get("count") or 1)) for row in rows]
     except (UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError):
         raise FormatError(
-            "not a table of lengths", path=path, hint="columns `length` and, if wanted, `count`"
+            "is not a table of lengths", path=path, hint="columns `length` and, optionally, `count`"
         ) from None
 
 
@@ -198,7 +198,7 @@ def _epoch(plan: Plan, samples: Batch, bounds: Bounds) -> Dealt:
     if not steps:
         raise UsageError(
             f"{plan.samples:,} samples do not fill one step of {plan.dp} ranks x {m} micro-batches",
-            hint="more --samples, a smaller --global-batch, or --join",
+            hint="use more --samples, a smaller --global-batch, or --join",
         )
     found = np.zeros((5, plan.dp, steps * m), np.int64)
     for rank, batches in enumerate(mine):

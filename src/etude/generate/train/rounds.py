@@ -33,13 +33,15 @@ def is_round_robin(plan: Plan) -> bool:
 def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
     """How these blocks are cut and dispatched; what speaks of weights that ranks hold is refused."""
     for given, flag, why in (
-        (plan.directives, "directives", "they say what ranks share that hold a stage"),
-        (plan.stages, "stages", "the work of blocks says where it cuts"),
+        (plan.directives, "directives", "directives define what the ranks of a stage share"),
+        (plan.stages, "stages", "stages are cut by the work of blocks"),
         (plan.checkpoint, "checkpoint", "the state is in the host's memory, which writes it"),
-        (plan.recompute not in ("none", "full"), "recompute", "a backward stage does all of its forward again"),
+        (plan.recompute not in ("none", "full"), "recompute", "a backward stage recomputes all of its forward pass"),
     ):
         if given:
-            raise UsageError(f"schedule `{plan.schedule}` does not go with --{flag}: {why}", hint=f"no --{flag}")
+            raise UsageError(
+                f"schedule `{plan.schedule}` cannot be combined with --{flag}: {why}", hint=f"leave out --{flag}"
+            )
     forward = [float(sum(max(op.flops, 0) for op in b.ops if op.flops != UNKNOWN)) for b in blocks]
     back = [float(sum(max(o.flops, 0) for op in b.ops for o in op.backward if o.flops != UNKNOWN)) for b in blocks]
     both = [f + b for f, b in zip(forward, back, strict=True)]

@@ -43,7 +43,7 @@ def of_one_file(host: HostTrace, order: I64, caller: I64) -> Nodes:
     stray = np.flatnonzero(on_device & ((caller < 0) | on_device[caller]))
     if stray.size:
         raise TraceError(
-            f"node {host.id[order[stray[0]]]} ran on the device, and no operator of the host launched it",
+            f"node {host.id[order[stray[0]]]} ran on the device, but no operator of the host launched it",
             where=host.json.path,
         )
     # A caller counts where the file has it first. Host traces have it last, since it ends last; linked ones are by id.
@@ -94,7 +94,7 @@ def _handovers(host: HostTrace, order: I64) -> I64:
     lost = np.flatnonzero(has & (ids[at] != wanted))
     if lost.size:
         raise TraceError(
-            f"node {ids[lost[0]]} takes over from node {wanted[lost[0]]}, which is not in the trace",
+            f"node {ids[lost[0]]} continues node {wanted[lost[0]]}, which is not in the trace",
             where=host.json.path,
         )
     return np.where(has, at, -1)

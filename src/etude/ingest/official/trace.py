@@ -50,7 +50,7 @@ def convert(host: HostTrace, device: DeviceTrace | None = None) -> tuple[Decoded
     comms = _Comms(host, order, device, nodes)
     trace = _trace(host, order, device, nodes, comms, (data_start, data, keep))
     if len(topological_order(trace, "data")) < len(trace):
-        hint = "operators hand over to one another in a cycle: the file was not written by a linker"
+        hint = "operators follow one another in a cycle: the file was not written by a linker"
         raise TraceError("nodes wait for one another in a cycle", where=host.json.path, hint=hint)
     start_ns = np.broadcast_to(np.int64(UNKNOWN), (len(trace),))
     decoded = Decoded(trace, _metadata(host), tuple(comms.groups), np.empty(0, np.int64), start_ns, ())

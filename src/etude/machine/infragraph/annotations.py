@@ -146,7 +146,7 @@ def _ranks(value: str, count: int, where: str) -> range:
         raise ClusterError(f"rank `{value}` is not a number", where=where) from None
     if count > 1 and not value.endswith(":"):
         raise ClusterError(
-            f"{count} nodes cannot all be rank {first}", where=where, hint=f"`{first}:` counts on from it"
+            f"{count} nodes cannot all be rank {first}", where=where, hint=f"`{first}:` numbers them from there"
         )
     return range(first, first + count)
 
@@ -181,7 +181,9 @@ def _devices(graph: InfraGraph, kind: NDArray[np.uint8], rank: Mapping[int, int]
     if not rank:
         device = np.flatnonzero(kind == VertexKind.DEVICE).astype(np.int32)
         if not len(device):
-            raise ClusterError("it has no xpu", where=where, hint="annotate its devices: `etude.kind` `device`")
+            raise ClusterError(
+                "it has no devices (xpu)", where=where, hint="annotate its devices: `etude.kind` `device`"
+            )
         return device
     device = np.full(len(rank), -1, np.int32)
     for vertex, r in rank.items():
@@ -237,5 +239,5 @@ def _parsed(key: str, value: str, parse: Any, where: str) -> float:
     except UsageError as problem:
         raise ClusterError(f"{key}: {problem.problem}", where=where, hint=problem.hint) from None
     if figure <= 0 and key not in ("etude.latency", "etude.launch"):
-        raise ClusterError(f"{key} is `{value}`, and must be positive", where=where)
+        raise ClusterError(f"{key} is `{value}`, but must be positive", where=where)
     return float(figure)

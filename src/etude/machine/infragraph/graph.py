@@ -127,7 +127,7 @@ def expand(document: Mapping[str, Any]) -> InfraGraph:
     for entry in _list(document, "instances", where):
         name, device, count = _text(entry, "name", where), _text(entry, "device", where), _count(entry, where)
         if device not in devices:
-            raise ClusterError(f"instance `{name}` is of device `{device}`, which is not there", where=where)
+            raise ClusterError(f"instance `{name}` is of device `{device}`, which does not exist", where=where)
         instances.append((name, device, count, first))
         first += count * devices[device].size
         if first > MAX_VERTICES:
@@ -179,12 +179,12 @@ def _device(
         stride = 1
         if kind == "device":
             if part not in listed:
-                raise ClusterError(f"component `{part}` is a device that is not there", where=where)
+                raise ClusterError(f"component `{part}` is a device that does not exist", where=where)
             nested = _device(part, listed, devices, links, (*above, name))
             stride = nested.size
             inner.append((nested, count, made.size))
         if part in made.components:
-            raise ClusterError(f"two components are called `{part}`", where=where)
+            raise ClusterError(f"two components have the name `{part}`", where=where)
         made.components[part] = (made.size, count, stride, kind)
         if kind != "device":
             made.kinds.append((made.size, count, kind))
@@ -322,7 +322,7 @@ def _joined(x: I64, y: I64, scheme: str, where: str) -> tuple[I64, I64]:
         a, b = x[:length], y[:length]
     elif scheme == "many2many":
         if len(x) * len(y) > MAX_VERTICES:
-            raise ClusterError(f"it joins {len(x)} with {len(y)} vertices, each with each", where=where)
+            raise ClusterError(f"it joins {len(x)} with {len(y)} vertices, all to all", where=where)
         a, b = np.repeat(x, len(y)), np.tile(y, len(x))
     else:
         around = np.array(list(dict.fromkeys(np.concatenate((x, y)).tolist())), np.int64)
@@ -420,7 +420,7 @@ def _parts(text: str, where: str) -> list[tuple[str, str | None]]:
     while at < len(text):
         match = _PART.match(text, at)
         if match is None:
-            raise ClusterError(f"`{text}` names no component", where=where, hint="write for example xpu[0:8]")
+            raise ClusterError(f"`{text}` does not name a component", where=where, hint="write for example xpu[0:8]")
         found.append((match[1], match[3] if match[2] is None else match[2]))
         at = match.end()
     if not found:

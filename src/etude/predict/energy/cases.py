@@ -87,7 +87,7 @@ def case_power(row: Mapping[str, str], on: System) -> CasePower:
     if row.get("kind") == "idle":
         return CasePower(idle_w(on.device, ratio), 0.0, 0.0)
     if (clock or cap) and row.get("kind") in PROGRAMS:
-        raise UsageError("rows at another clock or under a cap are of single ops")
+        raise UsageError("rows at another clock or under a cap must be single ops")
     found = priced(row, on, ratio)
     while cap and ratio > costs_of(on.device).least_ratio and idle_w(on.device, ratio) + found.work_w > cap:
         ratio -= STEP

@@ -48,5 +48,5 @@ def energy_figures(
         "device_highest_w": found.highest_w,
         "swing_w": power.swing_w,
         "ramp_w_per_s": power.ramp_w_per_s(),
-        "assumed": [f"power of {name}: worked out from its limit" for name in found.assumed],
+        "assumed": [f"power of {name}: derived from its limit" for name in found.assumed],
     }

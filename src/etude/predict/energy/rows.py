@@ -25,7 +25,7 @@ def energy_rows(path: str | PathLike[str], *, system: str = "") -> list[dict[str
         raise FormatError(str(getattr(problem, "strerror", problem)).lower(), where=where) from None
     if rows and not {"name", "kind"} <= set(rows[0]):
         raise FormatError(
-            "the columns of neither kind of row are there",
+            "the columns of either kind of row are missing",
             where=where,
             hint="name, kind (an energy counter); or model, gpu, num_gpus, avg_batch_size, avg_output_len",
         )

@@ -44,7 +44,7 @@ def calibrate(
     cases = [c for c in found if isinstance(c, Case)]
     refused = tuple(c for c in found if isinstance(c, Refused))
     if not cases:
-        why = refused[0].why if refused else "rows of serving and bandwidth are not of training"
+        why = refused[0].why if refused else "rows of serving and bandwidth are not training steps"
         raise UsageError(f"no row can be predicted: {why}")
     outcomes = Kept().all(cases, advance=advance)
     samples = [Sample(c, o) for c, o in zip(cases, outcomes, strict=True) if o is not None]
@@ -54,7 +54,7 @@ def calibrate(
         after = [error_of(s, _own(samples[:i] + samples[i + 1 :], s.case)) for i, s in enumerate(samples)]
     factor = _factor(samples)
     made = _multiplied(base, factor, name, f"{len(samples)} measured steps, over the stack {base.name}")
-    made = replace(made, bands={"all": _band(after, len(samples), "rows of its own, each left out in turn")})
+    made = replace(made, bands={"all": _band(after, len(samples), "its own rows, each left out in turn")})
     return Calibrated(stack=made, rows=len(samples), refused=refused, before=tuple(before), after=tuple(after))
 
 

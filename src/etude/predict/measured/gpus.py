@@ -70,5 +70,5 @@ def gpu_system(name: str) -> System:
     found = [entry for entry in _known() if entry <= said]
     if not found:
         known = ", ".join(sorted("-".join(sorted(e)) for e in _known() if len(e) == 1))
-        raise UsageError(f"no system for the GPU `{name}`", hint=f"known: {known}")
+        raise UsageError(f"there is no system for the GPU `{name}`", hint=f"known: {known}")
     return _known()[max(found, key=len)].machine()

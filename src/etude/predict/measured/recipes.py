@@ -136,7 +136,7 @@ def _axes(run: Said, recipe: Mapping[str, Any], said: list[str]) -> dict[str, An
             said.append(f"tensor parallel {best.tp}, pipeline parallel {best.pp}, expert parallel {best.ep}")
             found = {"tp": best.tp, "pp": best.pp, "ep": best.ep}
             return found if {"schedule", CHUNKS} & run.given.keys() else found | {"schedule": best.schedule}
-    raise UsageError("tensor and pipeline parallel sizes are not said, and no plan fits the memory")
+    raise UsageError("tensor and pipeline parallel sizes are not given, and no plan fits the memory")
 
 
 def _micro_batch(run: Said, plan: Mapping[str, Any], said: list[str]) -> int:
@@ -156,13 +156,13 @@ def _schedule(m: Model, plan: Mapping[str, Any], chunks: str, least: int, said: 
     """Chunks of a pipeline rank where their number is not said; `least` of them."""
     pp, batch = int(plan["pp"]), int(plan.get("global_batch", 0))
     if chunks == "layer" and (m.layers + 2) % pp == 0:
-        said.append(f"{(m.layers + 2) // pp} chunks a rank, none of a layer at the ends")
+        said.append(f"{(m.layers + 2) // pp} chunks per rank, none of a layer at the ends")
         return {"schedule": f"interleaved:{(m.layers + 2) // pp}", "stages": [0, *[1] * m.layers, 0]}
     most = int(chunks) if chunks.isdecimal() else 1
     count = max(next((v for v in range(most, 0, -1) if m.layers % (pp * v) == 0), 1), least)
     if batch and batch // _dp(plan) // int(plan.get("micro_batch", 1)) % pp:
         count = 1
-    said.append(f"{count} chunks a rank")
+    said.append(f"{count} chunks per rank")
     return {"schedule": f"interleaved:{count}" if count > 1 else "1f1b"}
 
 

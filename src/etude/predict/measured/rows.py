@@ -93,7 +93,7 @@ def cases_of(rows: list[dict[str, str]], stack: Stack | None = None) -> Iterator
         except EtudeError as problem:
             yield Refused(row=number, why=problem.problem)
         except (ValueError, OverflowError) as problem:
-            yield Refused(row=number, why=f"a figure cannot be read: {problem}")
+            yield Refused(row=number, why=f"a value cannot be read: {problem}")
 
 
 def case_of(row: Row, number: int, stack: Stack | None = None) -> Case:
@@ -154,7 +154,7 @@ def _given(row: Row, model: Model, said: list[str]) -> dict[str, Any]:
 
 def _ranks(row: Row, given: Mapping[str, Any]) -> int:
     if not row.get("dp"):
-        raise UsageError("neither `gpus` nor `dp` is said")
+        raise UsageError("neither `gpus` nor `dp` is given")
     return int(float(row["dp"])) * given.get("tp", 1) * given.get("pp", 1) * given.get("cp", 1)
 
 

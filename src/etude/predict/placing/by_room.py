@@ -21,7 +21,7 @@ from etude.machine.system import Device
 def parts_of(model: Model, context: int, bits: float = 16.0) -> list[Part]:
     """Weights, experts, and keys and values (in 16 bits) of one sequence of so many tokens; `bits` of a weight."""
     if context < 1 or not 1 <= bits <= 32:
-        raise UsageError(f"a context of {context} tokens, {bits:g} bits a weight", hint="--context 4096 --bits 4.5")
+        raise UsageError(f"a context of {context} tokens, {bits:g} bits per weight", hint="--context 4096 --bits 4.5")
     weights = float(generate(model, Plan(gpus=1, global_batch=1, seq=1)).params)
     routed = sum(model.has_experts(i) for i in range(model.layers)) if model.experts else 0
     wide = model.hidden * (model.expert_ffn or model.ffn)

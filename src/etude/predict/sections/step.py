@@ -88,7 +88,7 @@ def check_sections(found: Sectioned, limit_bytes: int, what: str) -> None:
         f"the sections do not fit: a rank needs {format_bytes(found.memory_peak_bytes)} of {format_bytes(limit_bytes)} "
         f"(at most: {told})",
         where=what,
-        hint="more ranks or tp, pp or zero in the plan of a section, a smaller micro_batch; or --no-memory-check",
+        hint="use more ranks or tp, pp or zero in the plan of a section, a smaller micro_batch; or --no-memory-check",
     )
 
 
@@ -119,7 +119,7 @@ def sections_what_if(found: SectionPrediction, edits: Sequence[str | Edit], **op
         job, edits, system=machine, times=lambda edited: _simulated(edited, found.system, by, options).timing
     )
     if applied.job.world_size > job.world_size:
-        raise UsageError("an edit that makes more ranks changes the plans", hint="give the sections more ranks")
+        raise UsageError("an edit that adds ranks changes the plans", hint="give the sections more ranks")
     changed = replace(found.generated, job=applied.job)
     after = replace(found, generated=changed, simulated=_simulated(applied.job, found.system, by, options))
     return WhatIf(found, after, applied)
@@ -131,7 +131,9 @@ def _efficiency(found: Sectioned, system: System, stack: Stack | None) -> Effici
     each = [efficiency_of(s.found.model, system, stack) for s in found.sections]
     made = [s.name for s in found.sections if s.section.makes_tokens]
     if made and any(one != NEUTRAL for one in each):
-        raise UsageError(f"a stack is of training steps, and `{made[0]}` makes tokens", hint="--stack none")
+        raise UsageError(
+            f"a stack applies only to training steps, and `{made[0]}` generates tokens", hint="--stack none"
+        )
     if all(one == each[0] for one in each):
         return each[0]
     mean = np.exp(

@@ -65,7 +65,7 @@ def findings(pairs: Sequence[WhatIf]) -> list[str]:
         step.edit.name == "compress" and step.edit.arguments()["when"] == "pays" for step in pairs[0].edits.steps
     )
     return (
-        [f"{said}: `when=pays` judges each call by itself, and codecs hold the compute stream unless `lane=own`"]
+        [f"{said}: `when=pays` judges each call by itself, and codecs occupy the compute stream unless `lane=own`"]
         if judged
         else [said]
     )
@@ -96,7 +96,7 @@ def what_if(found: Prediction, edits: Sequence[str | Edit], *, check: bool = Fal
 
     applied = apply_edits(job, edits, system=machine, times=times)
     if applied.job.world_size > generated.job.world_size:
-        raise UsageError("an edit that makes more ranks changes the plan", hint="give `predict` the larger plan")
+        raise UsageError("an edit that adds ranks changes the plan", hint="give `predict` the larger plan")
     changed = replace(generated, job=applied.job)
     if any(step.edit.name == "recompute" for step in applied.steps):
         changed, told = with_memory(generated, applied.job)

@@ -38,15 +38,15 @@ def check_backend(backend: str, processes: int) -> None:
     if not dist.is_available():
         raise UsageError("this PyTorch was built without torch.distributed", hint="install another build of it")
     if backend not in ("gloo", "nccl"):
-        raise UsageError(f"no such backend `{backend}`", where="--backend", hint="gloo, nccl")
+        raise UsageError(f"unknown backend `{backend}`", where="--backend", hint="gloo, nccl")
     if backend == "gloo" and not dist.is_gloo_available():
         raise UsageError("this PyTorch has no gloo", where="--backend", hint="install a build of PyTorch that has it")
     if backend == "nccl":
         if not dist.is_nccl_available() or not torch.cuda.is_available():
-            raise UsageError("there is no NCCL or no GPU here", where="--backend", hint="--backend gloo")
+            raise UsageError("this machine has no NCCL or no GPU", where="--backend", hint="--backend gloo")
         if (here := torch.cuda.device_count()) < processes:
             raise UsageError(f"NCCL needs {processes} GPUs, one for each process; there are {here}",
-                             where="--backend", hint="fewer ranks with --ranks, or --backend gloo")  # fmt: skip
+                             where="--backend", hint="use fewer ranks with --ranks, or --backend gloo")  # fmt: skip
 
 
 def join(backend: str, process: int, processes: int, store: str = "", timeout_s: float = 120.0) -> None:
@@ -117,7 +117,7 @@ class Communicator:
         name = self.program.dtypes[int(self.program.comms.dtype[row])]
         if name in (_GLOO if self.backend == "gloo" else _NCCL):
             return name
-        self.notes[f"{name}: {self.backend} does not take it; sent as bytes"] += 1
+        self.notes[f"{name}: {self.backend} does not support it; sent as bytes"] += 1
         return "uint8"
 
     def bound(self, row: int, give: Tensor, take: Tensor) -> Issue:
@@ -172,7 +172,7 @@ class Communicator:
 
     def _reduce_scatter(self, row: int, give: Tensor, take: Tensor, ins: list[int], here: Any) -> Issue:
         if self.backend == "gloo":
-            self.notes["reduce_scatter: gloo carries it out as an all-reduce of the whole input"] += 1
+            self.notes["reduce_scatter: gloo runs it as an all-reduce of the whole input"] += 1
         if not ins or len(set(ins)) == 1:
             return _one(partial(_reduce_scatter, take, give, op=self._op(row), **here))
         return _one(partial(dist.reduce_scatter, take, list(give.split(ins)), op=self._op(row), **here))

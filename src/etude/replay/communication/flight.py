@@ -63,7 +63,7 @@ def differences(
     Sizes are those of the program; gloo carries a reduce-scatter out as an all-reduce of its input."""
     comms, found = program.comms, list[str]()
     if len(rows) != len(entries):
-        return [f"{len(rows)} calls were issued and {len(entries)} were recorded"]
+        return [f"{len(rows)} calls were issued but {len(entries)} were recorded"]
     for row, entry in zip(rows, entries, strict=True):
         kind = CommKind(int(comms.kind[row]))
         name = _plain(str(entry["profiling_name"]))

@@ -289,10 +289,10 @@ def _call(
     for side in ("in_split", "out_split"):
         share = getattr(told, side).get(row, [])
         if share and len(share) != len(members):
-            raise TraceError(f"`{side}` has {len(share)} parts for {len(members)} members", where=place)
+            raise TraceError(f"`{side}` has {len(share)} parts, but there are {len(members)} members", where=place)
         splits[side] = share if len(set(share)) > 1 else []  # equal shares need no list
     if kind in (CommKind.GATHER, CommKind.SCATTER) and any(splits.values()):
-        raise TraceError(f"a {kind.name.lower()} of unequal shares is not replayed", where=place)
+        raise TraceError(f"a {kind.name.lower()} of unequal shares cannot be replayed", where=place)
     width = ELEMENT[dtype]
     sizes = [into, out, *splits["in_split"], *splits["out_split"]]
     if any(size % width for size in sizes) or _shares_break(kind, into, out, len(members), width, splits):

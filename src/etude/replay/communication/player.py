@@ -173,7 +173,7 @@ class _Memory:
             self.memory = allocated(self.plan, communicator.device)
         except RuntimeError as problem:
             raise UsageError(
-                f"the buffers of its calls need {self.plan.size_bytes:,} B, and there is no room for them",
+                f"the buffers of its calls need {self.plan.size_bytes:,} B, but there is not enough memory",
                 where=str(communicator.device),
                 hint="--sizes scaled with fewer ranks makes them smaller",
             ) from problem

@@ -84,7 +84,7 @@ def play(
     if find_spec("torch") is None:
         raise UsageError("a replay needs PyTorch, which is not installed", hint='pip install "etude[torch]"')
     if chosen.iterations < 1 or chosen.warmup < 0:
-        given = f"{chosen.iterations} iterations and {chosen.warmup} before them"
+        given = f"{chosen.iterations} iterations and {chosen.warmup} warm-up iterations"
         raise UsageError(given, where="--iterations", hint="at least 1, and 0 or more")
     ranks = [int(program.about["rank"]) for program in programs]
     told = asdict(chosen) | {"ranks": ranks}
@@ -103,7 +103,7 @@ def _play_joined(
     from etude.replay.communication.worker import run
 
     if processes != len(programs):
-        raise UsageError(f"{len(programs)} ranks for the {processes} processes of torchrun", where="--ranks",
+        raise UsageError(f"{len(programs)} ranks, but torchrun has {processes} processes", where="--ranks",
                          hint=f"--nproc-per-node {len(programs)}, or as many ranks with --ranks")  # fmt: skip
     _, about = run(programs[process], process, told | {"gather": True}, time.perf_counter())
     return [
@@ -185,8 +185,8 @@ def _failure(folder: Path, started: list[subprocess.Popen[bytes]], bad: list[int
         return kind(problem["problem"], where=where, hint=problem["hint"])
     code = started[bad[0]].returncode
     tail = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
-    died = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    hint = "signal 9 is most often a lack of memory" if code == -signal.SIGKILL else ""
+    died = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    hint = "signal 9 usually means a lack of memory" if code == -signal.SIGKILL else ""
     return UsageError(f"{died}{f': {tail[0]}' if tail else ''}", where=f"process {bad[0]}", hint=hint)
 
 

@@ -120,7 +120,7 @@ class _Stage:
             raise MismatchError(
                 f"rank {rank}: {self.words(rank, row)}, but rank {other}: {self.words(other, their)}",
                 where=f"call {row + 1} of rank {rank}",
-                hint="`etude check` lists all that does not match",
+                hint="`etude check` lists everything that does not match",
             )
 
     def size(self, rank: int, row: int, kind: CommKind) -> int | None:
@@ -151,9 +151,9 @@ class _Stage:
             a, b = wrong[0].tolist()
             who, to = meeting.needs[a], meeting.needs[b]
             raise MismatchError(
-                f"rank {who} sends {sent[a, b]:,} B to rank {to}, which takes {taken[b, a]:,} B from it",
+                f"rank {who} sends {sent[a, b]:,} B to rank {to}, which receives {taken[b, a]:,} B from it",
                 where=f"call {meeting.calls[who] + 1} of rank {who}, {self.words(who, meeting.calls[who])}",
-                hint="`etude check` lists all that does not match",
+                hint="`etude check` lists everything that does not match",
             )
 
     def words(self, rank: int, row: int) -> str:

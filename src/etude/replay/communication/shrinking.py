@@ -30,7 +30,7 @@ def shrink(program: Program, ranks: Sequence[int], sizes: Sizes = "kept") -> Pro
     """The program among these ranks. `about` says under `shrunk` what became of it: how sizes were treated, the groups
     that lost members, the calls that lost bytes or were left out."""
     if sizes not in SIZES:
-        raise UsageError(f"--sizes: no such choice `{sizes}`", hint=", ".join(SIZES))
+        raise UsageError(f"--sizes: unknown value `{sizes}`", hint=", ".join(SIZES))
     here, rank = set(ranks), int(program.about["rank"])
     if rank not in here:
         raise UsageError(f"rank {rank} has no process", where="--ranks")

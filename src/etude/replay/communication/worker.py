@@ -98,7 +98,7 @@ def _verified(program: Any, communicator: Any, played: Any) -> dict[str, Any]:
     comms = program.comms
     kinds = [CommKind(int(kind)) for kind in comms.kind.tolist()]
     order = played.order.tolist()
-    found = [] if order == _issued(program) else ["the calls were issued in another order than planned"]
+    found = [] if order == _issued(program) else ["the calls were issued in a different order than planned"]
     collectives = [row for row in order if kinds[row] not in (CommKind.SEND, CommKind.RECV)]
     parts = [communicator.expressed.get(row, 1) for row in collectives]
     entries = flight.recorded()
@@ -116,7 +116,7 @@ def _verified(program: Any, communicator: Any, played: Any) -> dict[str, Any]:
         wanted = int(comms.in_bytes[row]), int(comms.out_bytes[row])
         given = int(played.in_bytes[row]), int(played.out_bytes[row])
         if given != wanted:
-            found.append(f"call {row + 1}: {wanted} B planned, tensors of {given} B handed over")
+            found.append(f"call {row + 1}: {wanted} B planned, tensors of {given} B passed")
     return {
         "calls": len(order), "by_flight_recorder": len(seen), "at_call": len(order) - len(seen),
         "differences": found[:20],

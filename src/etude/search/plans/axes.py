@@ -91,7 +91,7 @@ def read_axes(over: Mapping[str, Sequence[Any] | None], s: Setting, fixed: Mappi
             raise UsageError(f"unknown axis `{name}`", where="over",
                              hint=f"known: {known}, or any other field of a plan with its values")  # fmt: skip
         if name in fixed and name != SYSTEM:
-            raise UsageError(f"`{name}` is searched, and it is given too", where="over",
+            raise UsageError(f"`{name}` is searched, but it is also given", where="over",
                              hint=f"leave out one of --over {name} and --{name.replace('_', '-')}")  # fmt: skip
         if values is None and name not in USUAL:
             raise UsageError(f"axis `{name}` has no usual values", where="over", hint=f"--over {name}=A|B")

@@ -20,11 +20,11 @@ class Score:
 
 SCORES: Final = {
     "step": Score("step_time_ns", 1, "time of a step"),
-    "tokens": Score("tokens_per_s_per_gpu", -1, "tokens a second on a GPU"),
+    "tokens": Score("tokens_per_s_per_gpu", -1, "tokens per second per GPU"),
     "mfu": Score("mfu", -1, "model FLOP/s utilisation"),
     "memory": Score("memory_peak_bytes", 1, "memory of the fullest GPU"),
-    "cost": Score("cost_usd", 1, "dollars of a step, by the price of its devices"),
-    "energy": Score("energy_j", 1, "joules of a step"),
+    "cost": Score("cost_usd", 1, "dollars per step, by the price of its devices"),
+    "energy": Score("energy_j", 1, "joules per step"),
 }
 
 

@@ -78,7 +78,7 @@ def found_of(space: PlanSpace, tree: Tree, whole: int) -> Found:
         told = ", ".join(f"{count:,} {why}" for why, count in pruned.items())
         first = f"; the first: {tree.refusal}" if tree.refusal and set(pruned) == {"not a plan"} else ""
         raise UsageError(f"no plan is left of {whole:,}: {told}{first}",
-                         hint="more GPUs, a smaller --micro-batch or --seq, a larger --limit")  # fmt: skip
+                         hint="use more GPUs, a smaller --micro-batch or --seq, a larger --limit")  # fmt: skip
     signs = _signs(space)
     rows = _best_first(tree.rows, signs)
     return Found(

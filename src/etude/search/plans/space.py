@@ -120,7 +120,7 @@ def space_of(
     )  # fmt: skip
     if "cost" in [*scores, *space.limits] and (unknown := [n for n in names if n not in space.prices]):
         raise UsageError(f"the price of a device of `{unknown[0]}` is not known", where="score: cost",
-                         hint=f"--price {unknown[0]}=2.5 (dollars of a device and hour)")  # fmt: skip
+                         hint=f"--price {unknown[0]}=2.5 (dollars per device and hour)")  # fmt: skip
     return space
 
 
@@ -130,9 +130,9 @@ def network_of(network: str, over: Mapping[str, Any]) -> str:
     if PLACEMENT not in over:
         return network or ANALYTIC
     if over[PLACEMENT] is not None:
-        raise UsageError("axis `placement` takes no values", where="over", hint="--over tp,pp,placement")
+        raise UsageError("axis `placement` does not take values", where="over", hint="--over tp,pp,placement")
     if network == ANALYTIC:
-        raise UsageError(f"network `{ANALYTIC}` does not rank placements", where="over: placement",
+        raise UsageError(f"network `{ANALYTIC}` cannot rank placements", where="over: placement",
                          hint="--network flow or links")  # fmt: skip
     return network or FLOW
 
@@ -151,7 +151,9 @@ def _prices(given: Any, systems: Mapping[str, System]) -> dict[str, float]:
         value = given.get(name) if isinstance(given, Mapping) else given
         if value is not None:
             if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-                raise UsageError(f"a price of `{value}`", where="price", hint="dollars of a device and hour: 2.5")
+                raise UsageError(
+                    f"`{value}` is not a valid price", where="price", hint="dollars per device and hour: 2.5"
+                )
             found[name] = float(value)
         elif own is not None:
             found[name] = own

@@ -51,7 +51,7 @@ def lora_cost(model: Model, tp: int, system: System, stack: ServingStack, rank: 
     if not slots:
         return NO_LORA
     if model.family is not Family.DECODER or not model.heads:
-        raise UsageError(f"`{model.name}`: adapters are of decoders with attention", hint="leave out --max-loras")
+        raise UsageError(f"`{model.name}`: adapters need a decoder with attention", hint="leave out --max-loras")
     device, products = system.device, _products(model, tp)
     moved = sum(WIDTH * (wide + 2 * out) + 2 * 4 * rank for _, wide, out in products)
     flops = sum(2 * rank * (wide + out) for _, wide, out in products)
@@ -112,7 +112,7 @@ def weighed(requests: Requests, text: str) -> Requests:
             raise UsageError(f"--tenant-weights: `{part}`", hint="chat=3,batch=1")
         if name not in found:
             raise UsageError(
-                f"--tenant-weights: no request is of `{name}`", hint=f"known: {', '.join(found) or 'no tenants'}"
+                f"--tenant-weights: no request belongs to `{name}`", hint=f"known: {', '.join(found) or 'no tenants'}"
             )
         found[name] = weight
     return replace(requests, weights=tuple(found.values()))

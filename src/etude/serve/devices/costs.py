@@ -60,5 +60,7 @@ def costs_on(devices: Devices, models: Iterable[str], *, stack: str = "vllm") ->
                 token = round(placed.token_bytes * kind.tp)
                 found[model, k] = OnKind(cost=placed.cost, weights_bytes=weights, token_bytes=token)
         if not any(key[0] == model for key in found):
-            raise UsageError("fits no device", where=model, hint="more memory, or `tp`, in the file of devices")
+            raise UsageError(
+                "does not fit any device", where=model, hint="more memory, or `tp`, in the file of devices"
+            )
     return found

@@ -48,7 +48,7 @@ class Graph(NamedTuple):
     kept_bytes: I64
     """[call, kind]: keys and values of its prompt and answer."""
     tail_ns: I64
-    """The longest chain after it, with times without prefixes in the mean over kinds."""
+    """The longest chain after it, with times without prefixes on average over kinds."""
     mean_ns: I64
     """Of itself, likewise."""
     kind: I64
@@ -102,8 +102,8 @@ def sessions_of(flows: Sequence[Workflow], devices: Devices, costs: Costs, *, se
 def _refuse(flow: Workflow) -> None:
     for task in flow.tasks.values():
         if len(task.ways) > 1:
-            raise UsageError("alternatives are not placed on devices", where=f"{flow.name}: tasks: {task.name}",
-                             hint="one `model` or `tool` of each task")  # fmt: skip
+            raise UsageError("alternatives cannot be placed on devices", where=f"{flow.name}: tasks: {task.name}",
+                             hint="give one `model` or `tool` per task")  # fmt: skip
 
 
 def _arrays(

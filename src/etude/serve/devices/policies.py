@@ -113,5 +113,7 @@ def policy_of(text: str | Callable[..., Any]) -> Policy:
         return future(int(number))
     known: dict[str, Policy] = {"roundrobin": roundrobin, "heft": heft, "reuse": reuse}
     if text not in known:
-        raise UsageError(f"unknown place `{text}`", hint=f"known: {', '.join(NAMES)} (H up to 64), or FILE.py:name")
+        raise UsageError(
+            f"unknown placement policy `{text}`", hint=f"known: {', '.join(NAMES)} (H up to 64), or FILE.py:name"
+        )
     return known[text]

@@ -108,7 +108,9 @@ class Run:
             if self.waiting:
                 place(self)
         if self.waiting:
-            raise UsageError("a call is never placed", where=self.where(self.waiting[0]), hint="None is to wait only")
+            raise UsageError(
+                "a call is never placed", where=self.where(self.waiting[0]), hint="return None only to wait"
+            )
         return self
 
     def _ready_at(self, c: int, at: int) -> None:

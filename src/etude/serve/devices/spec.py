@@ -22,13 +22,13 @@ class Kind:
     """Devices of one kind."""
 
     name: str = figure("text", "name of the devices")
-    system: str = figure("text", "system of the catalogue, or a file, whose device it is")
+    system: str = figure("text", "system of the catalogue, or a file, that has this device")
     count: int = figure("count", "number of these devices", 1)
-    tp: int = figure("count", "ranks that make one of them", 1)
+    tp: int = figure("count", "ranks per device", 1)
     memory_bytes: int = figure("bytes", "memory for weights of models; unset: no limit", 0, zero=True)
-    keep_bytes: int = figure("bytes", "keys and values of calls before, kept for later ones", 0, zero=True)
+    keep_bytes: int = figure("bytes", "memory for keys and values of earlier calls", 0, zero=True)
     load_bytes_per_s: float = figure(
-        "bandwidth", "load rate of weights; unset: they are always resident", 0.0, zero=True
+        "bandwidth", "loading rate of weights; unset: they are always resident", 0.0, zero=True
     )
 
 

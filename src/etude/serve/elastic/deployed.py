@@ -35,8 +35,8 @@ def elastic_pools(
     if between.scale:
         texts = between.scale.split(";")
         if len(texts) != len(pools):
-            hint = "--scale 'queue:1..4,most=4;queue:4..32,most=12': prompts, then answers"
-            raise UsageError(f"--scale has {len(texts)} rules for {len(pools)} kinds of replicas", hint=hint)
+            hint = "--scale 'queue:1..4,most=4;queue:4..32,most=12': prefill, then decode"
+            raise UsageError(f"--scale has {len(texts)} rules but there are {len(pools)} kinds of replicas", hint=hint)
         rules = [read_scale(text, pool.count, function_of) for text, pool in zip(texts, pools, strict=True)]
         most = [replace(pool, count=rule.most) for pool, rule in zip(pools, rules, strict=True)]
         groups, placed = deployed_pools(model, most, engine, **how)
@@ -67,12 +67,12 @@ def elastic_pools(
 def _check(pools: list[Any], engine: Engine, between: Between, *, file: bool) -> None:
     flag = "--scale" if between.scale else "--reconfigure"
     if between.scale and between.reconfigure:
-        raise UsageError("--scale and --reconfigure", hint="one of them")
+        raise UsageError("--scale and --reconfigure cannot be combined", hint="use one of them")
     if file:
-        raise UsageError(f"{flag} is of replicas that are alike", hint="a model and --replicas")
+        raise UsageError(f"{flag} needs identical replicas", hint="a model and --replicas")
     if pools[0].ep > 1:
-        raise UsageError(f"{flag} and --ep {pools[0].ep}", hint="experts split by --tp")
+        raise UsageError(f"{flag} cannot be combined with --ep {pools[0].ep}", hint="experts split by --tp")
     if engine.caching.stores:
-        raise UsageError(f"{flag} and stores below the device: what they keep has no new owner", hint="--cache prefix")
+        raise UsageError(f"{flag} cannot be combined with stores below the device", hint="--cache prefix")
     if between.reconfigure and between.draft_model:
-        raise UsageError("--reconfigure and --draft-model", hint="one of them")
+        raise UsageError("--reconfigure and --draft-model cannot be combined", hint="use one of them")

@@ -71,5 +71,5 @@ def read_rule(text: str, flag: str, known: dict[str, str]) -> tuple[str, dict[st
 def time_ns(text: str, flag: str, *, least: int = 0) -> int:
     found = parse_time(text)
     if found < least:
-        raise UsageError(f"{flag}: `{text}` is too short a time")
+        raise UsageError(f"{flag}: `{text}` is too short")
     return found

@@ -102,7 +102,7 @@ def read_timetable(
         for one in filter(None, plans.split(";")):
             number(_shape(one, "--plans", ranks))
         if len(known) == 1:
-            raise UsageError("there is no other plan to change to", hint='--plans "tp=1;tp=4,split=1:3"')
+            raise UsageError("there is no second plan", hint='--plans "tp=1;tp=4,split=1:3"')
         every = time_ns(its["every"], "--reconfigure", least=1) if "every" in its else EVERY_NS
         return Timetable(tuple(known), hook=hook, every_ns=every, how=_how(its), ahead=int(ahead))
     changes: list[Change] = []
@@ -112,7 +112,7 @@ def read_timetable(
             raise UsageError(f"--reconfigure: `{one}`", hint="at=60s,tp=4;at=120s,tp=1,split=2:6, or FILE.py:name")
         at_ns = time_ns(head.removeprefix("at="), "--reconfigure")
         if changes and at_ns <= changes[-1].at_ns:
-            raise UsageError(f"--reconfigure: `{one}` is not after the change before it")
+            raise UsageError(f"--reconfigure: `{one}` is not later than the previous change")
         _, its = read_rule("," + rest, "--reconfigure", PLAN | HOW)
         shape = ",".join(f"{name}={value}" for name, value in its.items() if name in PLAN)
         changes.append(Change(at_ns, number(_shape(shape, "--reconfigure", ranks)), _how(its)))
@@ -120,7 +120,7 @@ def read_timetable(
 
 
 def _unbound(*seen: Any) -> int:
-    raise UsageError("--reconfigure goodput is of a stream with limits", hint="--slo ttft=1s,tpot=50ms")
+    raise UsageError("--reconfigure goodput needs a stream with limits", hint="--slo ttft=1s,tpot=50ms")
 
 
 def _how(its: dict[str, str]) -> How:
@@ -134,12 +134,12 @@ def _shape(text: str, flag: str, ranks: int) -> Shape:
     _, its = read_rule("," + text, flag, PLAN)
     tp, split = its.get("tp", ""), its.get("split", "")
     if not tp.isdecimal() or not int(tp) or ranks % int(tp):
-        raise UsageError(f"{flag}: `{text}`", hint=f"tp=N that divides the {ranks} devices")
+        raise UsageError(f"{flag}: `{text}`", hint=f"use a tp that divides the {ranks} devices")
     parts = split.split(":") if split else []
     if parts and (len(parts) != 2 or not all(p.isdecimal() and int(p) for p in parts)):
-        raise UsageError(f"{flag}: `{text}`", hint="split=1:3, replicas for prompts and for answers")
+        raise UsageError(f"{flag}: `{text}`", hint="split=1:3, replicas for prefill and for decode")
     if parts and sum(map(int, parts)) * int(tp) != ranks:
-        raise UsageError(f"{flag}: `{text}` does not take all of the {ranks} devices")
+        raise UsageError(f"{flag}: `{text}` does not use all of the {ranks} devices")
     return Shape(int(tp), split)
 
 

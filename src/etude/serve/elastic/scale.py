@@ -74,7 +74,9 @@ def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., 
         raise UsageError(f"--scale: `{text}`", hint="queue:2..16,most=8,least=1")
     given: dict[str, Any] = {name: int(value) for name, value in counts.items()}
     if not given.get("least", 1) <= replicas <= given["most"]:
-        raise UsageError(f"--scale: it starts with {replicas} replicas", hint="--replicas from least to most")
+        raise UsageError(
+            f"--scale: {replicas} replicas at the start are out of range", hint="use --replicas between least and most"
+        )
     if "every" in its:
         given["every_ns"] = time_ns(its["every"], "--scale", least=1)
     for name in ("lag", "seen"):
@@ -84,16 +86,18 @@ def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., 
     if head.startswith("target:"):
         return ScaleRule(**given, **_target(head, its))
     if wrong := [name for name in TARGET if name in its]:
-        raise UsageError(f"--scale: `{wrong[0]}` is of `target`", hint="target:8,most=16,down=300s,tolerance=0.1")
+        raise UsageError(
+            f"--scale: `{wrong[0]}` applies only to `target`", hint="target:8,most=16,down=300s,tolerance=0.1"
+        )
     if not head.startswith("queue:"):
         return ScaleRule(**given, hook=hook_of(head))
     low, _, high = head.removeprefix("queue:").partition("..")
     try:
         given |= {"low": float(low), "high": float(high)}
     except ValueError:
-        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests on a replica") from None
+        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests per replica") from None
     if not 0 <= given["low"] < given["high"]:
-        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests on a replica")
+        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests per replica")
     return ScaleRule(**given)
 
 

@@ -51,5 +51,5 @@ def image_costs(
                 step[i, j, k] = round(one.step_ns(software))
                 decode[i] = round(one.decode_ns(software) / (k + 1))
         if not step[i].any():
-            raise problem or UsageError(f"no degree for {frames} x {height} x {width}")
+            raise problem or UsageError(f"no degree is possible for {frames} x {height} x {width}")
     return ImageCosts(tuple(degrees), step, decode, np.full(len(sizes), encode_ns, np.int64))

@@ -47,7 +47,7 @@ def images_of(arrival_ns: Any, shapes: Any, steps: Any, deadline_ns: Any = None)
     """`shapes` are (frames, height, width) of each."""
     arrival = np.asarray(arrival_ns, np.int64)
     if not len(arrival):
-        raise UsageError("there is no request")
+        raise UsageError("there are no requests")
     sizes, size = np.unique(np.asarray(shapes, np.int64).reshape(len(arrival), 3), axis=0, return_inverse=True)
     order = np.argsort(arrival, kind="stable")
     until = np.full(len(arrival), NO_DEADLINE) if deadline_ns is None else np.asarray(deadline_ns, np.int64)
@@ -65,11 +65,13 @@ def image_stream(path: str | PathLike[str], *, rate_per_s: float = 0.0, count: i
         return _mixed(text, rate_per_s, count, cv, seed)
     rows = rows_of(text)[: first or None]
     if not rows:
-        raise FormatError("no request in it", path=text)
+        raise FormatError("has no requests", path=text)
     names = {str(name).strip().lower().replace(" ", "_"): name for name in rows[0]}
     arrival, steps, deadline = column_of(names, ARRIVAL), column_of(names, STEPS), names.get("deadline")
     if steps is None or "height" not in names or "width" not in names:
-        raise FormatError("not requests for images", path=text, hint="arrival, height, width, frames, steps")
+        raise FormatError(
+            "does not contain requests for images", path=text, hint="arrival, height, width, frames, steps"
+        )
     found = []
     for number, row in enumerate(rows):
         where = f"request {number}"
@@ -80,10 +82,10 @@ def image_stream(path: str | PathLike[str], *, rate_per_s: float = 0.0, count: i
             late = NO_DEADLINE if until in (None, "") else time_ns_of(until, 1e9)
             found.append((at, *sides, int(row[steps]), late))
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise FormatError("not the numbers of a request", path=text, where=where) from None
+            raise FormatError("does not have the numbers of a request", path=text, where=where) from None
         _check(dict(zip(("frames", "height", "width", "steps"), found[-1][1:], strict=False)), text, where)
         if number and at < found[-2][0]:
-            raise FormatError("arrives before the one ahead of it", path=text, where=where)
+            raise FormatError("arrives before the previous one", path=text, where=where)
     columns = np.array(found, np.int64)
     if rate_per_s and len(columns) > 1 and columns[-1, 0] > columns[0, 0]:
         span = (len(columns) - 1) / rate_per_s * 1e9
@@ -94,7 +96,7 @@ def image_stream(path: str | PathLike[str], *, rate_per_s: float = 0.0, count: i
 def _check(given: dict[str, int], path: str, where: str) -> None:
     for name, value in given.items():
         if not LEAST[name] <= value <= MOST:
-            raise FormatError(f"{name} of {value}", path=path, where=where)
+            raise FormatError(f"{name} is {value}", path=path, where=where)
 
 
 def _mixed(text: str, rate_per_s: float, count: int, cv: float, seed: int) -> ImageRequests:
@@ -113,9 +115,9 @@ def _mixed(text: str, rate_per_s: float, count: int, cv: float, seed: int) -> Im
             raise UsageError(f"--requests: `{word}`", hint=HINT)
         _check(dict(zip(("frames", "height", "width", "steps"), kinds[-1], strict=True)), "--requests", word)
     if not kinds:
-        raise UsageError("--requests: a mix of nothing", hint=HINT)
+        raise UsageError("--requests: the mix is empty", hint=HINT)
     if not rate_per_s:
-        raise UsageError("a mix is drawn at a rate", hint="--rate 0.5")
+        raise UsageError("a mix needs a rate", hint="--rate 0.5")
     random = np.random.default_rng(seed)
     arrival = arrivals(rate_per_s, count, cv, "", random)
     drawn = np.array(kinds)[random.choice(len(kinds), count, p=np.array(parts) / sum(parts))]

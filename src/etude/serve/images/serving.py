@@ -80,8 +80,8 @@ def serve_images(requests: ImageRequests, costs: ImageCosts, gpus: int, rule: De
         if not allowed:
             frames, height, width = requests.sizes[size].tolist()
             raise UsageError(
-                f"{frames} x {height} x {width} on {', '.join(map(str, rule.degrees))} devices: heads or tokens do not "
-                "divide",
+                f"{frames} x {height} x {width} on {', '.join(map(str, rule.degrees))} devices: heads or tokens are "
+                "not a multiple",
                 where=f"request {int(np.flatnonzero(requests.size == size)[0])}",
             )
     finish = np.full(len(requests), -1, np.int64)
@@ -95,7 +95,7 @@ def serve_images(requests: ImageRequests, costs: ImageCosts, gpus: int, rule: De
         while number < len(arrival) and arrival[number] == now:
             loop.arrive(number)
             if loop.stage[number] == DONE:
-                raise UsageError("takes no time at all", where=f"request {number}")
+                raise UsageError("has no cost", where=f"request {number}")
             number += 1
         loop.decide(now)
     columns = list(zip(*loop.rows, strict=True))

@@ -36,12 +36,12 @@ def degree_rule(text: str, gpus: int, hook_of: Callable[[str], Callable[..., Any
     if gpus < 1:
         raise UsageError(f"{gpus} devices", hint="--gpus 16")
     if more.get("order", "fcfs") not in ("fcfs", "edf", "shortest"):
-        raise UsageError(f"--scheduling-policy {more['order']}: not of images", hint="fcfs, edf, shortest")
+        raise UsageError(f"--scheduling-policy {more['order']}does not apply to images", hint="fcfs, edf, shortest")
     head, colon, rest = text.partition(":")
     powers = tuple(1 << k for k in range(gpus.bit_length()) if 1 << k <= gpus)
     if head == "fixed":
         if not rest.isdecimal() or not int(rest) or gpus % int(rest):
-            raise UsageError(f"--degree: `{text}`", hint=f"fixed:N that divides the {gpus} devices")
+            raise UsageError(f"--degree: `{text}`", hint=f"use fixed:N that divides the {gpus} devices")
         return DegreeRule(degrees=(int(rest),), **more)
     if head == "elastic":
         low, dots, high = rest.partition("..")

@@ -30,11 +30,11 @@ def replayed(
         raise UsageError("there is no such folder", where=str(folder))
     if (place / "meta.json").is_file():
         if config or steps:
-            raise UsageError("--config and --steps are of a folder with configs_*.json", where=str(folder))
+            raise UsageError("--config and --steps need a folder with configs_*.json", where=str(folder))
         run = vllm_run(place, ops)
     else:
         if ops is not None:
-            raise UsageError("--ops is of a run with meta.json", where=str(folder))
+            raise UsageError("--ops needs a run with meta.json", where=str(folder))
         run = reference_run(place, config, steps or "catalogue")
     found = serve(run.requests, run.engine, run.cost, **run.options)
     times = request_times(found, since=run.since)

@@ -22,7 +22,7 @@ def bench_result(path: Path) -> dict[str, float]:
             f"cannot be read: {problem}", path=path, hint="a result of `vllm bench serve`, or the folder of a run"
         ) from None
     if not isinstance(record, dict) or "request_throughput" not in record:
-        raise FormatError("not a result of `vllm bench serve`", path=path, hint="--save-result --save-detailed")
+        raise FormatError("is not a result of `vllm bench serve`", path=path, hint="--save-result --save-detailed")
     said = {
         name: record[key] / 1e3
         for name, key in (("ttft_s", "mean_ttft_ms"), ("tpot_s", "mean_tpot_ms"), ("latency_s", "mean_e2el_ms"))
@@ -65,5 +65,5 @@ def beside_bench(measured: dict[str, float], served: Served) -> dict[str, Any]:
         "measured": {name: measured[name] for name in predicted},
         "predicted": predicted,
         "error": {name: predicted[name] / measured[name] - 1.0 for name in predicted},
-        "assumed": ["what the client and the server take before the engine is left out"],
+        "assumed": ["times of the client and the server before the engine are not included"],
     }

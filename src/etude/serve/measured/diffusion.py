@@ -143,7 +143,7 @@ def _network(name: str, sort: str, billions: float) -> tuple[str, float]:
         if not billions:
             raise
     if not billions:
-        raise UsageError(f"`{name}` makes no images", hint="the column total_params_b")
+        raise UsageError(f"`{name}` does not generate images", hint="the column total_params_b")
     like, own = LIKE[sort]
     return like, billions / own
 

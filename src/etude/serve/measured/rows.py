@@ -37,7 +37,7 @@ PROMPTS: Final = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 3000, "i
 MEAN: Final = {"lm-arena-chat": 2.5}
 """The mean prompt over the typical one: of conversations a few are long."""
 ENTER_MOST: Final = 100
-"""Requests that may enter in a pass, in the mean."""
+"""Requests that may enter in a pass, on average."""
 MIXED: Final = 256
 """Passes with prompts that are looked at."""
 LATENCY: Final = "batch_latency_s"
@@ -100,7 +100,7 @@ def _prompts(count: int, typical: float, mean: float) -> Any:
 
 
 def steady_figures(row: Steady, stack: ServingStack) -> dict[str, float]:
-    """Time between tokens, tokens a second, watts of all GPUs, joules of a token."""
+    """Time between tokens, tokens per second, watts of all GPUs, joules of a token."""
     shapes, weights = row.passes()
     time_ns = passes_ns(row.tables.step_cost(stack, graphs=row.graphs), shapes)
     mean_ns = float(weights @ time_ns)

@@ -97,9 +97,9 @@ def _requests(path: Path) -> dict[str, Any]:
     try:
         columns = {name: np.array([float(row[name]) for row in rows]) for name in names}
     except (KeyError, TypeError, ValueError) as problem:
-        raise FormatError(f"a request without {problem}", path=path) from None
+        raise FormatError(f"a request has no {problem}", path=path) from None
     if not rows:
-        raise FormatError("no request in it", path=path)
+        raise FormatError("has no requests", path=path)
     return columns
 
 
@@ -148,7 +148,7 @@ def _blocks(
     left = room * part - held.weights_bytes - held.working_bytes
     blocks = int(left // (held.token_bytes * size))
     if blocks < 1:
-        raise UsageError(f"no room for keys and values beside {held.weights_bytes / 1e9:.1f} GB of weights")
+        raise UsageError(f"no memory for keys and values next to {held.weights_bytes / 1e9:.1f} GB of weights")
     assumed.append(f"{blocks:,} blocks of keys and values: what {part:.0%} of {room / 1e9:.0f} GB leaves")
     return blocks, size
 

@@ -199,9 +199,9 @@ def _host(name: str, held_bytes: float, drawn_bytes_per_s: float) -> System:
         raise UsageError(
             f"experts of {format_bytes(round(held_bytes))} do not fit in {format_bytes(device.memory_bytes)} of memory",
             where=name,
-            hint="fewer bits, or a host with more memory",
+            hint="use fewer bits, or a host with more memory",
         )
     left = device.memory_bandwidth_bytes_per_s - drawn_bytes_per_s
     if left <= 0:
-        raise UsageError("streams take all of the memory's bandwidth", where=name, hint="fewer replicas for prompts")
+        raise UsageError("streams use the whole memory bandwidth", where=name, hint="use fewer prefill replicas")
     return replace(host, device=replace(device, memory_bandwidth_bytes_per_s=left))

@@ -44,36 +44,40 @@ class Pool:
     count: int = figure("count", "replicas", 1)
     system: str = figure("text", "name in the catalogue, or a file", "")
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
-    ep: int = figure("count", "ranks that experts are spread over: of a replica, or tp times count, of all", 1)
+    ep: int = figure("count", "ranks over which experts are spread: those of a replica, or tp times count for all", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
     """What lies between replicas, and who decides."""
 
-    disaggregate: str = figure("text", "replicas that read prompts, and those that decode: `2:6`", "")
-    link_bytes_per_s: int = figure("bandwidth", "port of a replica, each way, for keys and values", 50_000_000_000)
-    link_later: str = figure("text", "other rates of it from a time on: `30s:10Gb/s;60s:100Gb/s`", "")
+    disaggregate: str = figure("text", "prefill and decode replicas: `2:6`", "")
+    link_bytes_per_s: int = figure(
+        "bandwidth", "bandwidth of a replica in each direction, for keys and values", 50_000_000_000
+    )
+    link_later: str = figure("text", "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", "")
     link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True)
     kv_codec: str = figure("text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "")
     kv_choose: str = figure(
-        "text", "choice among these: best, learn (the link from transfers so far), or fixed:NAME", "best"
+        "text", "choice of codec: best, learn (the link from transfers so far), or fixed:NAME", "best"
     )
-    kv_quality: float = figure("number", "codecs of less quality are left out", 0.0, zero=True)
-    admit: str = figure("text", "branches of an answer side by side: off, eager, cap:4, slack, slack:0.5", "off")
-    draft_model: str = figure("text", "proposes --num-speculative-tokens, on the devices of a replica", "")
-    decide_ns: int = figure("time", "time that the router takes for each request", 0, zero=True)
+    kv_quality: float = figure("number", "codecs of lower quality are left out", 0.0, zero=True)
+    admit: str = figure("text", "parallel branches of a response: off, eager, cap:4, slack, slack:0.5", "off")
+    draft_model: str = figure(
+        "text", "draft model that proposes --num-speculative-tokens, on the devices of a replica", ""
+    )
+    decide_ns: int = figure("time", "time of the router per request", 0, zero=True)
     reconfigure: str = figure(
-        "text", "plans that change: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans", ""
+        "text", "changes of the plan: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans", ""
     )
-    plans: str = figure("text", "plans that these choose among: `tp=1;tp=4,split=1:3`", "")
-    scale: str = figure("text", "replicas that come and go: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
+    plans: str = figure("text", "plans to choose from: `tp=1;tp=4,split=1:3`", "")
+    scale: str = figure("text", "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
     set_up_ns: int = figure(
         "time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True
     )
-    load_bytes_per_s: int = figure("bandwidth", "rate of loading weights into a rank then", 50_000_000_000)
+    load_bytes_per_s: int = figure("bandwidth", "loading rate of weights into a rank", 50_000_000_000)
     tenant_weights: str = figure("text", "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`", "")
-    hook: str = figure("text", "functions that decide: `evict=mine.py:longest,batch=mine.py:order`", "")
+    hook: str = figure("text", "your own functions: `evict=mine.py:longest,batch=mine.py:order`", "")
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "pools") -> Between:
@@ -99,7 +103,7 @@ def function_of(text: str) -> Callable[..., Any]:
     """The function that FILE.py:name says."""
     path, colon, name = text.rpartition(":")
     if not colon:
-        raise UsageError(f"`{text}` names no function", hint="FILE.py:name")
+        raise UsageError(f"`{text}` does not name a function", hint="FILE.py:name")
     if not Path(path).is_file():
         raise UsageError("there is no such file", where=path)
     try:
@@ -121,7 +125,9 @@ def read_pools(path: str) -> tuple[str, list[Pool]] | None:
     if unknown := sorted(set(given) - {"model", "pools"}):
         raise UsageError(f"unknown key `{unknown[0]}`", where=path, hint="known: model, pools")
     if not isinstance(given.get("model"), str) or not isinstance(given["pools"], list) or not given["pools"]:
-        raise UsageError("names no model, or no pools", where=path, hint="model: llama3-8b, pools: [{role: prefill}]")
+        raise UsageError(
+            "does not name a model, or has no pools", where=path, hint="model: llama3-8b, pools: [{role: prefill}]"
+        )
     try:
         return given["model"], [read(Pool, one, f"{path}: pools[{i}]") for i, one in enumerate(given["pools"])]
     except ClusterError as problem:
@@ -134,10 +140,11 @@ def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]
         return [Pool(count=replicas, tp=tp, ep=ep)]
     parts = between.disaggregate.split(":")
     if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--disaggregate: `{between.disaggregate}`", hint="replicas for prompts and answers: 2:6")
+        raise UsageError(f"--disaggregate: `{between.disaggregate}`", hint="replicas for prefill and decode: 2:6")
     if replicas not in (1, sum(map(int, parts))):
         raise UsageError(
-            f"--replicas {replicas} and --disaggregate {between.disaggregate}", hint="leave one of them out"
+            f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}",
+            hint="leave one of them out",
         )
     roles = (Role.PREFILL, Role.DECODE)
     return [Pool(role=role, count=int(n), tp=tp, ep=ep) for role, n in zip(roles, parts, strict=True)]
@@ -150,7 +157,9 @@ def deployed_pools(
     made: dict[tuple[str, int, int, int, int], Deployment] = {}
     groups = []
     if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
-        raise UsageError("experts lie with one host, which replicas that are alike would share", hint="one replica")
+        raise UsageError(
+            "offloaded experts are in the memory of one host, which replicas cannot share", hint="use one replica"
+        )
     for pool in pools:
         named = pool.system or system
         if not named:

@@ -43,7 +43,7 @@ def served_split(
     if router not in ROUTERS:
         raise UsageError(f"unknown router `{router}`", hint=f"with --hbm-split: {', '.join(ROUTERS)}")
     if rules.room_bytes <= 0 or rules.link_bytes_per_s <= 0:
-        raise UsageError("--hbm-split: no room or no link", hint="room=2GB link=25GB/s")
+        raise UsageError("--hbm-split: room or link is missing", hint="room=2GB link=25GB/s")
     stream = _stream(requests, cost, rules, token_bytes)
     fixed = bool(rules.ratios) and plan is None
     judged = fixed and judged and rules.ratios[0] in RATIOS
@@ -57,13 +57,17 @@ def served_split(
     else:
         steps = np.array(plan, np.int64)
         if steps.shape != (replicas, windows) or steps.min() < 0 or steps.max() >= len(RATIOS):
-            raise UsageError(f"a plan for {replicas} replicas and {windows} windows has a place in RATIOS for each")
+            raise UsageError(
+                f"a plan for {replicas} replicas and {windows} windows needs an index into RATIOS for each"
+            )
     split = of.Split(
         rules.room_bytes, ratios, rules.every, rules.decide_ns, 1e9 / rules.link_bytes_per_s, ROUTERS[router]
     )
     count = len(stream.size)
     if replicas * len(ratios) * count > MOST:
-        raise UsageError(f"{count:,} items and users on {replicas} replicas are too many", hint="--first, or fewer")
+        raise UsageError(
+            f"{count:,} items and users on {replicas} replicas are too many", hint="use --first, or fewer replicas"
+        )
     ghosts = of.Ghosts(_lists(replicas * len(ratios), count), np.zeros((replicas, len(ratios))))
     counts, free = np.zeros((replicas, 7), np.int64), np.zeros(replicas, np.int64)
     first, finish, replica = (np.zeros(len(requests), np.int64) for _ in range(3))
@@ -86,7 +90,7 @@ def best_sequence(
     if len(RATIOS) ** used > TRIED:
         raise UsageError(
             f"--hbm-split: {len(RATIOS)} ratios in {used} windows are too many sequences",
-            hint=f"5 windows at most: --first {5 * rules.every}",
+            hint=f"use at most 5 windows: --first {5 * rules.every}",
         )
     stream, best, least = _stream(requests, cost, rules, token_bytes), np.zeros((1, windows), np.int64), np.inf
     split = of.Split(rules.room_bytes, RATIOS, rules.every, 0, 1e9 / rules.link_bytes_per_s, of.TURN)
@@ -130,7 +134,7 @@ def _stream(requests: Requests, cost: StepCost, rules: SplitRules, token_bytes: 
     np.minimum.at(shortest, requests.block[users], requests.block_tokens[users])
     odd = np.flatnonzero(users)[(longest > shortest)[requests.block[users]]]
     if len(odd):
-        raise UsageError("its user's segment has another length than before", where=f"request {owner[odd[-1]]}")
+        raise UsageError("its user's segment differs in length from before", where=f"request {owner[odd[-1]]}")
     kind = np.full(count, of.EMBEDDINGS, np.int64)
     kind[requests.block[users]] = of.KEYS
     size = np.where(kind == of.KEYS, np.round(longest * token_bytes), rules.embedding_bytes).astype(np.int64)

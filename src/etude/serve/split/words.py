@@ -67,7 +67,7 @@ def _ratios(word: str) -> tuple[float, ...]:
     except ValueError:
         raise UsageError(f"--hbm-split: unknown word `{word}`", hint=HINT) from None
     if not 0 <= ratio <= 1:
-        raise UsageError(f"--hbm-split: {word} of the room", hint="a part from 0 to 1")
+        raise UsageError(f"--hbm-split: {word} is not a fraction of the room", hint="a fraction from 0 to 1")
     return (ratio,)
 
 
@@ -86,5 +86,5 @@ def _figure(key: str, value: str, word: str) -> dict[str, Any]:
     else:
         raise UsageError(f"--hbm-split: unknown word `{word}`", hint="known: room, embedding, every, decide, link")
     if not next(iter(found.values())) > 0:
-        raise UsageError(f"--hbm-split: `{word}` is nothing", hint=HINT)
+        raise UsageError(f"--hbm-split: `{word}` must be above 0", hint=HINT)
     return found

@@ -106,8 +106,8 @@ def read_served(path: str | PathLike[str]) -> ServedFolder:
         record = msgspec.json.decode((place / RECORD).read_bytes())
         kind = record.pop("format", None) if isinstance(record, dict) else None
         if kind not in TABLES:
-            raise FormatError("not a served stream that this version knows", path=place / RECORD)
+            raise FormatError("is not a served stream that this version knows", path=place / RECORD)
         tables = {name: pq.read_table(place / f"{name}.parquet") for name in TABLES[kind]}
     except (OSError, msgspec.DecodeError, pa.ArrowException) as problem:
-        raise FormatError(f"not a served stream: {str(problem).splitlines()[0]}", path=path) from None
+        raise FormatError(f"is not a served stream: {str(problem).splitlines()[0]}", path=path) from None
     return ServedFolder(record, tables)

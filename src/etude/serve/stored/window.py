@@ -68,7 +68,7 @@ def parse_window(text: str) -> Window:
         raise UsageError(f"--window: `{text}`", hint=hint)
     found = Window(parse_time(begin), parse_time(end), int(replica) if at else ALL)
     if not 0 <= found.begin_ns < found.end_ns:
-        raise UsageError(f"--window: `{text}` has no time in it", hint=hint)
+        raise UsageError(f"--window: `{text}` is empty", hint=hint)
     return found
 
 
@@ -99,7 +99,7 @@ def passes_in(served: Served, groups: Sequence[Group], window: Window, **given: 
         mine = chosen & (replica == number)
         times = np.stack([moment.start_ns[k], moment.start_ns[k] + moment.time_ns[k]])
         if not np.array_equal(times, np.stack([start[mine], end[mine]])):
-            raise UsageError("the stream took another course when it was served again", hint="hooks that keep no state")
+            raise UsageError("the stream was not reproduced when simulated again", hint="use hooks without state")
     return moment
 
 
@@ -182,7 +182,7 @@ def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: F64, where:
             "has drafted tokens, branches, tokens that leave early or pieces of a cache from other places, and is not "
             "written node by node",
             where=where,
-            hint="another window, or without these",
+            hint="use another window, or leave these out",
         )
 
 

@@ -72,7 +72,7 @@ class Pool:
             raise UsageError(
                 f"a call of {all_.prompt[call] + all_.output[call]:,} tokens never fits the {self.room:,} blocks of "
                 f"`{self.name}`",
-                hint="a higher tp of its role",
+                hint="use a higher tp for its role",
             )
         self.rows.append(call)
         q[r, [of.ARRIVAL, of.AT]] = at_ns
@@ -99,7 +99,7 @@ class Pool:
         while (why := advance(self.state, self.rules, self.machines, NO_LOG)) == of.ASKED:
             clock[of.CHOSEN] = place(self, self.rows[int(clock[of.ABOUT])])
         if why == of.STUCK and clock[of.MISFIT] != of.NOBODY:
-            raise UsageError(f"a call never gets room on `{self.name}`", hint="a higher tp of its role")
+            raise UsageError(f"a call never gets memory on `{self.name}`", hint="use a higher tp for its role")
         finish = self.state.request[: len(self.rows), of.FINISH]
         new = np.flatnonzero((finish != of.NEVER) & ~self.ended[: len(self.rows)])
         self.ended[new] = True

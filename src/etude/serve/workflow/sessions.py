@@ -57,7 +57,7 @@ def program(flow: Workflow) -> list[tuple[Loop | None, list[Task]]]:
             stuck = next(part for part in parts if part not in order and part.startswith("loop "))
             names = ", ".join(parts[stuck])
             raise UsageError(
-                f"a task outside stands between tasks of the loop of {names}",
+                f"a task outside is between tasks of the loop of {names}",
                 where=f"{flow.name}: loops[{stuck.removeprefix('loop ')}]",
                 hint="put it into the loop",
             )

@@ -42,7 +42,7 @@ class Alternative:
     tool: str = figure("text", "an endpoint: a tool, an environment, a model elsewhere", "")
     time_ns: int = figure("time", "time of a call of an endpoint", 0, zero=True)
     cost: float = figure("number", "cost of a call, in any unit", 0.0, zero=True)
-    label: float = figure("number", "label of quality: carried along, not computed", 1.0, zero=True)
+    label: float = figure("number", "quality label: passed through, not computed", 1.0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class _Head:
     title: str = figure("text", "description", "")
     system: str = figure("text", "system that its models run on", "")
     sessions: int = figure("count", "sessions", 20)
-    rate: float = figure("number", "sessions a second", 1.0)
+    rate: float = figure("number", "sessions per second", 1.0)
     vary: float = figure("number", "coefficient of variation of tokens and of the times of tools", 0.0, zero=True)
 
 
@@ -109,13 +109,13 @@ class _Head:
 class _Budget:
     latency_ns: int = figure("time", "of a session", 0, zero=True)
     cost: float = figure("number", "of a session", 0.0, zero=True)
-    label: float = figure("number", "the least that a session may have", 0.0, zero=True)
+    label: float = figure("number", "least value for a session", 0.0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
     system: int = figure("count", "tokens of the system prompt, the same in all sessions", 0, zero=True)
-    message: int = figure("count", "tokens of its own in a prompt", 0, zero=True)
+    message: int = figure("count", "its own tokens in a prompt", 0, zero=True)
     output: int = figure("count", "tokens out", 1)
     shards: int = figure("count", "devices that its work may be split over", 1)
     bytes: int = figure("bytes", "bytes that it passes to each task after it", 0, zero=True)
@@ -214,7 +214,7 @@ def _task(name: str, given: Any, where: str) -> Task:
         if bool(way.model) == bool(way.tool):
             raise UsageError("either a `model` or a `tool`", where=place)
         if way.model and way.time_ns:
-            raise UsageError("the time of a model is that of its passes", where=place, hint="`tool` takes a time")
+            raise UsageError("the time of a model is that of its passes", where=place, hint="`tool` needs a time")
         ways.append(way)
     sizes = read(_Sizes, said, where)
     branch = _mapping(lists.get("branch"), f"{where}: branch")
@@ -226,7 +226,7 @@ def _task(name: str, given: Any, where: str) -> Task:
     after = _names(lists.get("after", []), f"{where}: after")
     reads = _names(lists.get("reads", list(after)), f"{where}: reads")
     if unknown := [other for other in reads if other not in after]:
-        raise UsageError(f"reads `{unknown[0]}`, which it is not after", where=where)
+        raise UsageError(f"reads `{unknown[0]}`, but is not after it", where=where)
     return Task(
         name=name, ways=tuple(ways), after=after, reads=reads,
         follows=_names(lists.get("follows", []), f"{where}: follows"), branch=dict(branch), writes=sizes.writes,
@@ -288,7 +288,7 @@ def _no_cycle(flow: Workflow, where: str) -> None:
                 raise UsageError(
                     f"a cycle: {' after '.join(circle)}",
                     where=f"{where}: tasks: {other}",
-                    hint=f"tasks that repeat are a loop: loops: [{{of: [{', '.join(circle[:-1])}], times: 3}}]",
+                    hint=f"use a loop for repeated tasks: loops: [{{of: [{', '.join(circle[:-1])}], times: 3}}]",
                 )
             elif other not in done:
                 path.append(other)

@@ -61,11 +61,11 @@ def flow_table(job: Job, system: System, *, collective: dict[str, str] | None = 
     if helped:
         asked = sorted(helped & set(collective or {}))
         if asked:
-            raise UsageError(f"{asked[0]}: switches take part in this algorithm, and flows go between ranks")
+            raise UsageError(f"{asked[0]}: switches take part in this algorithm, but flows are between ranks")
         instead = dict.fromkeys(helped, _WITHOUT_HELP)
         options = replace(options, collective={**options.collective, **instead})
         lowered, made, messages, number, ops, notes = _carried(job, system, options)
-        notes = [*notes, f"{', '.join(sorted(helped))}: a ring, since flows do not end in switches that reduce"]
+        notes = [*notes, f"{', '.join(sorted(helped))}: a ring, because flows cannot end in switches that reduce"]
     result, _ = simulate_with_links(job, system, options)
     assert result.timing is not None
     start_ns = np.concatenate(result.timing.start_ns)
@@ -138,7 +138,7 @@ class _Rows:
         self._parts["operation"].append(np.full(count, number, np.int64))
         self._count += count
         if self._count > MOST_FLOWS:
-            raise UsageError(f"more than {MOST_FLOWS:,} flows", hint="a smaller job, or fewer steps of it")
+            raise UsageError(f"more than {MOST_FLOWS:,} flows", hint="use a smaller job, or fewer steps")
 
     def _moves(self, plan: Schedule, size: int) -> _Moves:
         key = id(plan), size

@@ -98,7 +98,7 @@ class Carrier:
         tiers = algorithm == "in_switch" and len(dims) > 1 and "hierarchical" in there
         take = "hierarchical" if tiers else self._pick(algorithm, there, dims, members, plain)
         if not take:
-            raise UsageError(f"{name} has no algorithm that can be carried out", hint=f"known: {', '.join(there)}")
+            raise UsageError(f"{name} has no algorithm with a schedule", hint=f"known: {', '.join(there)}")
         if take != algorithm and len(members) > 1 and not tiers:
             self.replaced[f"`{algorithm}` of {name}"] = f"`{take}`"
         protocol, start, chunks = start_ns(self.system, what, size, shape, take)
@@ -307,7 +307,7 @@ class Carrier:
             return Operation.message(src, dst, size, launch_ns=launch)
         key = ("message", ways)
         if key not in self.made:
-            self.made[key] = replace(chunked(message(), ways, ways), algorithm="message over several ways")
+            self.made[key] = replace(chunked(message(), ways, ways), algorithm="message over several paths")
         return Operation(self.made[key], (src, dst), size, launch_ns=launch)
 
     def messages(self, src: I64, dst: I64, size: I64) -> Messages:

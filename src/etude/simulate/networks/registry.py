@@ -229,7 +229,7 @@ class Registry:
         """A message, or one in so many parts that set off together."""
         if parts not in self.in_parts:
             one = message()
-            several = replace(chunked(one, parts, parts), algorithm="message over several ways") if parts > 1 else one
+            several = replace(chunked(one, parts, parts), algorithm="message over several paths") if parts > 1 else one
             self.in_parts[parts] = several
         return self.in_parts[parts]
 
@@ -279,7 +279,7 @@ class Registry:
     def _check(self, op: Operation) -> None:
         members = np.asarray(op.members, np.int64)
         if len(members) != op.schedule.members:
-            raise UsageError(f"{len(members)} ranks for a schedule of {op.schedule.members} members")
+            raise UsageError(f"{len(members)} ranks, but the schedule has {op.schedule.members} members")
         if len(members) and not 0 <= members.min() <= members.max() < len(self.topology):
             bad = members[(members < 0) | (members >= len(self.topology))][0]
             raise UsageError(f"rank {bad} is not on any of the {len(self.topology)} devices of {self.topology.name}")

@@ -121,7 +121,7 @@ def simulate_jobs(
     if len(starts) != len(jobs):
         raise UsageError(f"{len(jobs)} jobs, {len(starts)} start times", hint="--at 0,5ms: one for each job")
     if options.starts:
-        raise UsageError("starts of ranks: those of several jobs are said by job", hint="at_ns")
+        raise UsageError("starts of ranks: with several jobs, give one start per job", hint="at_ns")
     put = places_of(jobs, places)
 
     def begun(which: Sequence[int]) -> Options:
@@ -160,7 +160,9 @@ def simulate_jobs(
 
 def _notes(run: Simulated, options: Options) -> list[str]:
     if not run.links:
-        return ["closed forms know no links: jobs do not slow each other down; --network flow or links shares them"]
+        return ["closed forms do not model links, so jobs do not slow each other down; use --network flow or links"]
     if options.routing == Routing.ADAPTIVE:
-        return ["bytes of a job over a link are those that it sends alone; beside others, adaptive routes may differ"]
+        return [
+            "bytes of a job over a link are those that it sends alone; next to other jobs, adaptive routes may differ"
+        ]
     return []

@@ -181,7 +181,7 @@ def _group_problems(job: Job, found: Matching) -> Iterator[str]:
     yield from _alone(job, named)
     everyone = WORLD in used or any(_is_all(job, int(g)) for g in named.tolist())
     if everyone and not all(_is_all(job, int(g)) for g in named.tolist()):
-        yield "it may hang on collectives of all ranks that name no group of theirs, beside those of groups"
+        yield "it may hang on collectives of all ranks that do not name a group, together with those of groups"
 
 
 def _size_problems(job: Job, found: Matching) -> Iterator[str]:
@@ -196,14 +196,14 @@ def _size_problems(job: Job, found: Matching) -> Iterator[str]:
             uneven.update(_name(kind) for kind in found.sides.collective[span][differ].tolist())
     if uneven:
         calls = ", ".join(f"{count:,} {name}" for name, count in sorted(uneven.items()))
-        yield f"it hangs where members of a collective bring different sizes ({calls})"
+        yield f"it hangs if members of a collective have different sizes ({calls})"
     tiny = 0
     for side in np.unique(found.uses.side).tolist():
         span = found.sides.span(side)
         reduces = found.sides.collective[span] == int(Collective.ALL_REDUCE)
         tiny += int((reduces & (found.sides.size_bytes[span] >= 0) & (found.sides.size_bytes[span] < len(job))).sum())
     if tiny:
-        yield f"it blows all-reduces of fewer bytes than there are ranks up to that many in each chunk ({tiny:,})"
+        yield f"it increases all-reduces of fewer bytes than ranks to that many bytes in each chunk ({tiny:,})"
 
 
 def _node_problems(job: Job) -> Iterator[str]:
@@ -227,7 +227,7 @@ def _deadly_nodes(job: Job) -> Iterator[str]:
     if empty:
         yield f"it aborts on messages of 0 bytes ({empty:,})"
     if lost:
-        yield f"it aborts on dependencies on nodes that are not there ({lost:,})"
+        yield f"it aborts on dependencies on missing nodes ({lost:,})"
 
 
 # -- the order in which it begins them ---------------------------------------------------------------------------------

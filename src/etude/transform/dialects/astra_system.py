@@ -45,19 +45,21 @@ def _part(system: System, ranks: int) -> System:
     where = f"system `{system.name}`"
     if system.topology is not None or system.irregular:
         raise ClusterError(
-            "a graph has no dimensions, and ASTRA-sim's network is a product of them", where=where, hint="take levels"
+            "a graph has no dimensions, and ASTRA-sim's network is a product of them",
+            where=where,
+            hint="use a system with levels",
         )
     if len(system.all_kinds) > 1:
-        raise ClusterError("several kinds of devices, of which ASTRA-sim has one", where=where)
+        raise ClusterError("several kinds of devices, but ASTRA-sim supports one", where=where)
     if system.placement and list(system.placement) != list(range(len(system))):
-        raise ClusterError("a placement, and in ASTRA-sim rank r sits on device r", where=where)
+        raise ClusterError("a placement, but in ASTRA-sim rank r is on device r", where=where)
     if ranks < 2:
         raise UsageError("one rank has no network, which ASTRA-sim needs", hint="a job of at least 2 ranks")
     part = system.resized(ranks)
     for level in part.levels:
         if level.kind == LevelKind.MESH and level.size > 1:
             raise ClusterError(
-                f"level `{level.name}` is a line, and ASTRA-sim has rings, full meshes and switches", where=where
+                f"level `{level.name}` is a line, but ASTRA-sim has only rings, full meshes and switches", where=where
             )
     return part
 
@@ -146,8 +148,8 @@ def ns3_topology(topology: Topology) -> str:
     for (a, b), ways in both.items():
         if a == b or sorted(both.get((b, a), [])) != sorted(ways):
             raise ClusterError(
-                f"`{topology.name}`: the link between vertices {a} and {b} is not the same both ways",
-                hint="a switch that is oversubscribed within itself has no such file",
+                f"`{topology.name}`: the link between vertices {a} and {b} differs between directions",
+                hint="an internally oversubscribed switch cannot be written",
             )
         if a < b:
             lines += [f"{a} {b} {_gbps(rate)}Gbps {_decimal(latency / 1e6)}ms 0" for rate, latency in ways]
@@ -192,6 +194,6 @@ etude simulate astra . --network {NETWORK} --system {SYSTEM} --remote-memory {ME
 
 The ns-3 backend takes `{TOPOLOGY}` as TOPOLOGY_FILE of its network configuration, and
 `--logical-topology-configuration={LOGICAL}`. The congestion-aware analytical backend takes one dimension only.
-Endpoint delay {ENDPOINT_DELAY_NS} ns, one chunk: Etude's systems do not say them. Direct all-to-alls on a switch are
+Endpoint delay {ENDPOINT_DELAY_NS} ns, one chunk: Etude's systems do not define them. Direct all-to-alls on a switch are
 too fast without congestion: ASTRA-sim then has no limit for what a device sends.
 """

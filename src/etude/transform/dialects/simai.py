@@ -49,8 +49,8 @@ def simai_text(job: Job, took_ns: I64 | None = None) -> str:
         if trace.kind[row] == Kind.COMP and trace.cpu[row] != 1:
             if took[row] < 0:
                 raise UsageError(
-                    f"node `{trace.text('name', row)}` has no time, and the text is made of times",
-                    hint="--system dgx-h100 prices what has none",
+                    f"node `{trace.text('name', row)}` has no time, which the text needs",
+                    hint="--system dgx-h100 gives times to nodes without one",
                 )
             compute_ns += int(took[row])
         elif trace.kind[row] == Kind.COLL:
@@ -68,19 +68,19 @@ def simai_text(job: Job, took_ns: I64 | None = None) -> str:
 def _program(job: Job) -> Trace:
     """The one program of all ranks, checked for what the text can say."""
     if len(job) < job.world_size:
-        raise UsageError(f"{len(job):,} of {job.world_size:,} ranks are there")
+        raise UsageError(f"{len(job):,} of {job.world_size:,} ranks are present")
     if len(job.traces) > 1 or job.values:
         raise UsageError(
-            "ranks do not run the same program, and SimAI reads one text for all",
-            hint="no pipeline stages, and the same sizes on every rank",
+            "ranks do not run the same program, but SimAI reads one text for all",
+            hint="use no pipeline stages, and the same sizes on every rank",
         )
     trace = job.traces[0]
     known = {int(Kind.COMP), int(Kind.COLL), int(Kind.METADATA)}
     if other := sorted(set(trace.kind.tolist()) - known):
-        raise UsageError(f"{Kind(other[0]).name.lower()} nodes have no place in SimAI's text")
+        raise UsageError(f"{Kind(other[0]).name.lower()} nodes cannot be written in SimAI's text")
     calls = trace.collective[trace.kind == Kind.COLL]
     if other := sorted(set(calls.tolist()) - {int(c) for c in _WORDS}):
-        raise UsageError(f"{Collective(other[0]).name.lower()} has no place in SimAI's text")
+        raise UsageError(f"{Collective(other[0]).name.lower()} cannot be written in SimAI's text")
     return trace
 
 
@@ -127,7 +127,7 @@ def _members(job: Job, rank: int, slot: int) -> list[int]:
 def _line(job: Job, trace: Trace, row: int, compute_ns: int, kind: str, width: int) -> str:
     what, size = Collective(int(trace.collective[row])), int(trace.in_bytes[row])
     if size < 0:
-        raise UsageError(f"collective `{trace.text('name', row)}` does not say its bytes")
+        raise UsageError(f"collective `{trace.text('name', row)}` has no size")
     if what == Collective.ALL_GATHER:  # there the size is that of the result
         size *= width if kind == "tp" else job.world_size // width
     sent = f"{_WORDS[what]}\t{size}"

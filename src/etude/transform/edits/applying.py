@@ -329,7 +329,7 @@ def _refuse_broken(job: Job, changed: Job) -> None:
             if any(len(find_cycle(old)) for old in job.traces):
                 break
             ids = ", ".join(str(i) for i in trace.source_id[cycle[:4]].tolist())
-            raise CycleError(f"nodes would wait for one another: {ids}, ...", hint="select calls that do not")
+            raise CycleError(f"nodes would wait for one another: {ids}, ...", hint="select other calls")
     before = {finding.kind for finding in _disagreements(job)}
     for finding in _disagreements(changed):
         if finding.kind not in before and finding.severity == "error":

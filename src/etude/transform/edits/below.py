@@ -29,7 +29,7 @@ class Below:
 
 def asked_tier(system: System | None, name: str, hint: str) -> Tier:
     if system is None:
-        raise UsageError(f"how fast `{name}` is read is not known", hint=f"--system h200-server, or {hint}")
+        raise UsageError(f"the read rate of `{name}` is not known", hint=f"--system h200-server, or {hint}")
     try:
         return tier_of(system, name)
     except ClusterError as problem:
@@ -67,6 +67,6 @@ def check_room(job: Job, system: System | None, below: list[Below]) -> None:
             what = " and ".join(dict.fromkeys(one.what for one in mine))
             room = f"`{name}` has {tier.capacity_bytes:,} B for each {tier.per}"
             raise UsageError(
-                f"{what} of {who} take {total[full]:,} B, and {room}",
-                hint="part=0.5, fewer modules, or fewer ranks of a host",
+                f"{what} of {who} take {total[full]:,} B, but {room}",
+                hint="part=0.5, fewer modules, or fewer ranks per host",
             )

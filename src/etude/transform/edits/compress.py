@@ -1,4 +1,4 @@
-"""compress: fewer bytes on the wire, for the time of encoding and decoding them.
+"""compress: fewer bytes on the wire, at the cost of encoding and decoding them.
 
 With S raw bytes of a message and T(S) its time, coding `around` it takes
 
@@ -105,7 +105,7 @@ def _coded(here: Here, rows: I64) -> Bool:
     sent = _raw(trace, rows)
     known = (sent != UNKNOWN) & (sent > 0)
     if (sent == UNKNOWN).any():
-        here.note(f"{int((sent == UNKNOWN).sum()):,} selected calls do not say their size and stay as they are")
+        here.note(f"{int((sent == UNKNOWN).sum()):,} selected calls have no known size and are not changed")
     return known & ~((trace.kind[rows] == Kind.COLL) & (here.members(rows) == 1))
 
 
@@ -122,7 +122,7 @@ def _wire_part(here: Here, rows: I64, ratio: dict[str, float], overhead: float) 
         each = np.array([ratio.get(name, 1.0) for name in CLASSES])[klass]
     found: F64 = 1 / each + overhead
     if (found > 1).any():
-        here.note(f"{int((found > 1).sum()):,} calls carry more bytes coded than raw")
+        here.note(f"{int((found > 1).sum()):,} calls have more bytes coded than raw")
     return found
 
 
@@ -225,7 +225,7 @@ def _ratio(text: str) -> dict[str, float]:
     for part in names(text):
         name, colon, value = part.rpartition(":")
         if colon and name not in CLASSES:
-            raise UsageError(f"no such class of tensors `{name}`", hint=f"known: {', '.join(CLASSES)}")
+            raise UsageError(f"unknown class of tensors `{name}`", hint=f"known: {', '.join(CLASSES)}")
         if name in found:
             raise UsageError(f"`{name}` is given twice" if name else "two ratios are given")
         found[name] = read(value)
@@ -235,14 +235,14 @@ def _ratio(text: str) -> dict[str, float]:
 
 
 EDIT = Definition(
-    doc="fewer bytes on the wire, for the time of encoding and decoding them",
-    cannot="that real tensors reach the ratio, and what a lossy code does to accuracy",
+    doc="fewer bytes on the wire, at the cost of encoding and decoding them",
+    cannot="whether real tensors reach the ratio, and the effect of a lossy code on accuracy",
     parameters={
         "ratio": Parameter(read=_ratio, doc="raw bytes over coded bytes: 1.35, or weights:1.4,gradients:1.35"),
         "encode": Parameter(read=rate, default="inf", doc="raw bytes per second that are encoded"),
         "decode": Parameter(read=rate, default="inf", doc="raw bytes per second that are decoded"),
-        "fixed": Parameter(read=time, default="0", doc="time of each encoding and each decoding, beside its bytes"),
-        "overhead": Parameter(read=number(), default="0", doc="coded bytes per raw byte beside the ratio: scales"),
+        "fixed": Parameter(read=time, default="0", doc="fixed time of each encoding and each decoding"),
+        "overhead": Parameter(read=number(), default="0", doc="additional coded bytes per raw byte: scales"),
         "where": Parameter(
             read=choice("auto", "around", "inside"), default="auto",
             doc="around the call, or inside its steps; auto: inside reductions",
@@ -250,10 +250,10 @@ EDIT = Definition(
         "chunk": Parameter(read=size, default="0", doc="raw bytes of a chunk inside a call; 0: all in one"),
         "lane": Parameter(
             read=choice("compute", "own"), default="compute",
-            doc="what codecs around a call run on: the compute's stream, or one of their own",
+            doc="stream of codecs around a call: the compute stream, or their own",
         ),
-        "when": Parameter(read=choice("always", "pays"), default="always", doc="pays: only calls that it makes faster"),
-        "link": Parameter(read=rate, default="50GB/s", doc="bandwidth by which calls are judged without a system"),
+        "when": Parameter(read=choice("always", "pays"), default="always", doc="pays: only calls that become faster"),
+        "link": Parameter(read=rate, default="50GB/s", doc="bandwidth used to judge calls without a system"),
     },
     selects="communication",
     rewrite=rewrite,

@@ -113,7 +113,7 @@ def rewrite(
         return
     first = _begins(here.trace, here.rows)
     if not len(first):
-        here.note("data: no selected node begins a micro-batch of its own on some ranks; these get no batches")
+        here.note("data: on some ranks no selected node begins a micro-batch; these get no batches")
         return
     taken = _taken(here, first, making)
     ready = _made(here, first, taken, making, Fault(pause, at, of))
@@ -274,39 +274,43 @@ def _or_system(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 EDIT = Definition(
-    doc="each micro-batch of a rank that begins with data waits for its batch, which is read, decoded and put together "
-    "on threads of the host, at most `queue` batches before it is taken",
-    cannot="what samples compress to and what that does to training; other traffic on the way to the storage",
+    doc="each micro-batch of a rank that begins with data waits for its batch, which is read, decoded and assembled on "
+    "host threads, at most `queue` batches ahead",
+    cannot="the real compression of samples and its effect on training; other traffic to the storage",
     parameters={
-        "sample": Parameter(read=size, doc="bytes of a sample as the step takes it: 40MB"),
-        "samples": Parameter(read=whole(1), default="1", doc="of a micro-batch"),
-        "read": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes a second that one rank reads: 1GB/s"),
+        "sample": Parameter(read=size, doc="bytes of a sample as used by the step: 40MB"),
+        "samples": Parameter(read=whole(1), default="1", doc="samples per micro-batch"),
+        "read": Parameter(read=_or_system(rate), default=SYSTEM, doc="read rate of one rank: 1GB/s"),
         "tier": Parameter(read=str, default=NOWHERE, doc="tier of the system that is read: disk"),
         "request": Parameter(read=size, default="0", doc="bytes of a read request, for the slots of the tier"),
-        "ratio": Parameter(read=number(above=True), default="1", doc="bytes of a sample over those that are read"),
-        "decode": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes of samples a second: 5GB/s"),
-        "lanes": Parameter(read=choice("one", "own"), default="one", doc="reading and decoding: in turn, or beside"),
-        "workers": Parameter(read=_or_system(whole(1)), default=SYSTEM, doc="each puts one batch after another "
-                             "together"),
-        "rate": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes a second of one worker"),
-        "copy": Parameter(read=rate, default="inf", doc="into the device, while nothing else of the step runs"),
-        "queue": Parameter(read=_or_system(whole(1)), default=SYSTEM, doc="batches made before they are taken"),
-        "store": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes a second that all ranks together read"),
-        "producers": Parameter(read=_or_system(whole(0)), default=SYSTEM, doc="machines that make the batches of all "
-                               "ranks, each one after another; 0: ranks read samples"),
-        "make": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes of samples a second of one producer"),
-        "commit": Parameter(read=_or_system(time), default=SYSTEM, doc="of a batch, until readers see it: 5ms"),
-        "grows": Parameter(read=_or_system(time), default=SYSTEM, doc="by which each commit is longer than the one "
-                           "before"),
-        "commits": Parameter(read=_or_system(choice("fixed", "adaptive")), default=SYSTEM, doc="one for each batch, or "
-                             "as many batches as are made while it lasts, at most half the queue"),
+        "ratio": Parameter(read=number(above=True), default="1", doc="ratio of sample bytes to bytes read"),
+        "decode": Parameter(read=_or_system(rate), default=SYSTEM, doc="decoding rate in sample bytes per second: "
+                                                                       "5GB/s"),
+        "lanes": Parameter(read=choice("one", "own"), default="one", doc="reading and decoding: in turn, or "
+                                                                         "overlapped"),
+        "workers": Parameter(read=_or_system(whole(1)), default=SYSTEM, doc="number of workers; each assembles "
+                             "one batch at a time"),
+        "rate": Parameter(read=_or_system(rate), default=SYSTEM, doc="rate of one worker"),
+        "copy": Parameter(read=rate, default="inf", doc="rate of the copy to the device, while nothing else of the "
+                                                        "step runs"),
+        "queue": Parameter(read=_or_system(whole(1)), default=SYSTEM, doc="batches prepared ahead"),
+        "store": Parameter(read=_or_system(rate), default=SYSTEM, doc="read rate of all ranks together"),
+        "producers": Parameter(read=_or_system(whole(0)), default=SYSTEM, doc="machines that prepare batches for all "
+                               "ranks, each one at a time; 0: ranks read samples"),
+        "make": Parameter(read=_or_system(rate), default=SYSTEM, doc="rate of one producer in sample bytes"),
+        "commit": Parameter(read=_or_system(time), default=SYSTEM, doc="commit time of a batch, until readers see "
+                                                                       "it: 5ms"),
+        "grows": Parameter(read=_or_system(time), default=SYSTEM, doc="growth of the commit time from one commit "
+                           "to the next"),
+        "commits": Parameter(read=_or_system(choice("fixed", "adaptive")), default=SYSTEM, doc="one commit per batch, "
+                             "or per as many batches as are prepared meanwhile, at most half the queue"),
         "reclaim": Parameter(read=_or_system(whole(0)), default=SYSTEM, doc="batches between checkpoints, each of "
-                             "which leaves `queue` commits in the manifest; 0: none does"),
-        "visible": Parameter(read=_or_system(choice("rank", "all")), default=SYSTEM, doc="a batch is there rank by "
-                             "rank, or for all at once"),
+                             "which leaves `queue` commits in the manifest; 0: no checkpoints"),
+        "visible": Parameter(read=_or_system(choice("rank", "all")), default=SYSTEM, doc="a batch is available "
+                             "rank by rank, or to all ranks at once"),
         "pause": Parameter(read=time, default="0", doc="an interruption of one batch: 60s"),
         "at": Parameter(read=whole(0), default="0", doc="the batch that it hits"),
-        "of": Parameter(read=choice(READER, PRODUCER), default=READER, doc="whose: reader or producer"),
+        "of": Parameter(read=choice(READER, PRODUCER), default=READER, doc="what is interrupted: reader or producer"),
     },
     selects="compute",
     tier="tier",

@@ -168,7 +168,7 @@ def number(least: float = 0.0, *, above: bool = False) -> Callable[[str], float]
 def whole(least: int = 0) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdecimal() or len(text) > 9 or int(text) < least:
-            raise UsageError(f"`{text}` is not a whole number from {least} on")
+            raise UsageError(f"`{text}` is not a whole number of at least {least}")
         return int(text)
 
     return read
@@ -180,7 +180,7 @@ def rate(text: str) -> float:
         return math.inf
     found = parse_bandwidth(text)
     if not found:
-        raise UsageError(f"`{text}` moves nothing", hint="400GB/s, or inf")
+        raise UsageError(f"`{text}` is not a positive rate", hint="400GB/s, or inf")
     return found / 1e9
 
 
@@ -198,7 +198,7 @@ def time(text: str) -> int:
 def choice(*known: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in known:
-            raise UsageError(f"no such choice `{text}`", hint=f"known: {', '.join(known)}")
+            raise UsageError(f"unknown value `{text}`", hint=f"known: {', '.join(known)}")
         return text
 
     return read
@@ -207,5 +207,5 @@ def choice(*known: str) -> Callable[[str], str]:
 def names(text: str) -> tuple[str, ...]:
     found = tuple(part for part in text.split(",") if part)
     if not found:
-        raise UsageError("nothing is given")
+        raise UsageError("no value is given")
     return found

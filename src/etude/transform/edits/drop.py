@@ -34,13 +34,14 @@ def _copies_beside(trace: Trace, collective: Collective) -> NDArray[np.bool_]:
 
 
 EDIT = Definition(
-    doc="selected nodes go; their successors wait for what they waited for. `around`: copies beside a collective only",
-    cannot="whether the program still computes the same",
+    doc="selected nodes are removed; their successors wait for what they waited for. `around`: only copies next to a "
+    "collective",
+    cannot="whether the program still computes the same result",
     parameters={
         "around": Parameter(
             read=choice("nothing", *(c.name.lower() for c in Collective if c)),
             default="nothing",
-            doc="only what moves bytes right before or behind this collective: all_to_all",
+            doc="only copies directly before or after this collective: all_to_all",
         )
     },
     selects="compute",

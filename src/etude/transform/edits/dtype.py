@@ -22,14 +22,14 @@ _SPELLED: Final = {
 
 
 def rewrite(here: Here, to: str) -> None:
-    """Bytes by the widths of both types; FLOPs stay. A time that is known was of the other type: on a system it changes
-    as the roofline of its device does, without one it is left out."""
+    """Bytes by the widths of both types; FLOPs are unchanged. A time that is known was of the other type: on a system
+    it changes as the roofline of its device does, without one it is left out."""
     trace, made = here.trace, here.made
     codes, words = trace.coded("in_types", here.rows)
     types = [dtype_of(word) for word in words]
     changes = np.array([*(kind not in ("", to) for kind in types), False])[codes]
     if (codes < 0).any() or "" in types:
-        here.note("nodes that do not say their data type stay as they are")
+        here.note("nodes without a known data type are not changed")
     rows, codes = here.rows[changes], codes[changes]
     if not len(rows):
         return
@@ -67,8 +67,8 @@ def _respelled(types: str, to: str) -> str:
 
 
 EDIT = Definition(
-    doc="selected nodes in data type `to`: bytes by the widths, the device's peak by the type; FLOPs stay",
-    cannot="accuracy, casts at the borders, and what a kernel of that type really reaches",
+    doc="selected nodes in data type `to`: bytes by the widths, the device's peak by the type; FLOPs are unchanged",
+    cannot="accuracy, casts at the boundaries, and the real speed of a kernel of that type",
     parameters={"to": Parameter(read=choice(*_SPELLED), doc="fp8, bf16, fp16, fp32, fp64, int8")},
     selects="compute",
     rewrite=rewrite,

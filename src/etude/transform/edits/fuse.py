@@ -74,7 +74,7 @@ def _chains(trace: Trace, between: I64) -> str:
     second = np.flatnonzero(before >= 0)
     pairs, count = np.unique(np.stack([class_of[before[second]], class_of[second]], 1), axis=0, return_counts=True)
     if not len(pairs):
-        return "nor is there one of other operators whose results have one reader on their lane"
+        return "and there is no chain of other operators whose results have one reader on their lane"
     name_of = {int(CLASSES[name]): name for name in LIGHT}
     told = [",".join(sorted({name_of[int(c)] for c in pairs[i]}, key=LIGHT.index)) for i in np.argsort(-count)]
     return f"there are {' and '.join(f'chain={one}' for one in dict.fromkeys(told))}"
@@ -172,8 +172,9 @@ def _names(trace: Trace, kept: I64, before: I64) -> tuple[list[str], I64]:
 
 
 EDIT = Definition(
-    doc="a chain on one lane whose inner results have one reader becomes one node: FLOPs add, results between are free",
-    cannot="whether a kernel like that exists; a result that is read again without an edge",
+    doc="a chain on one lane whose inner results have one reader becomes one node: FLOPs add, intermediate results "
+        "cost nothing",
+    cannot="whether such a kernel exists; results that are read again without an edge",
     parameters={
         "chain": Parameter(
             read=names, default=",".join(LIGHT),

@@ -18,7 +18,7 @@ def rewrite(here: Here, s: int, bytes_each: int) -> None:
     if s == 1 or not len(rows):
         return
     if (trace.kind[rows] != Kind.COLL).any():
-        raise UsageError("calls of a group are merged, and messages are of none", hint="kind=collective")
+        raise UsageError("only calls of a group are merged, and messages have none", hint="kind=collective")
     key = (trace.group[rows].astype(np.int64) << 8) + trace.collective[rows]
     order = np.argsort(key, kind="stable")
     first = np.concatenate([[0], np.flatnonzero(np.diff(key[order])) + 1])
@@ -43,11 +43,11 @@ def rewrite(here: Here, s: int, bytes_each: int) -> None:
 
 
 EDIT = Definition(
-    doc="`s` consecutive calls of one group and kind become one of their bytes together (or of `bytes_each`)",
-    cannot="whether the program can wait for all of them: where one needs the result of another it is refused",
+    doc="`s` consecutive calls of one group and kind become one call with the sum of their bytes (or `bytes_each`)",
+    cannot="whether the program can wait for all of them; if one needs the result of another, the edit is refused",
     parameters={
         "s": Parameter(read=whole(1), doc="calls that become one: 4"),
-        "bytes_each": Parameter(read=size, default="0", doc="bytes of the one call, where they are not the sum"),
+        "bytes_each": Parameter(read=size, default="0", doc="bytes of the merged call, if not the sum"),
     },
     selects="collective",
     rewrite=rewrite,

@@ -63,7 +63,7 @@ def rewrite(
     if part > 1:
         raise UsageError(f"part={part:g} of the bytes", hint="from 0 to 1")
     if by == LAYER and what not in LAYERED:
-        raise UsageError(f"by=layer with what={what}", hint=f"by=layer goes with {', '.join(LAYERED)}")
+        raise UsageError(f"by=layer with what={what}", hint=f"by=layer needs one of {', '.join(LAYERED)}")
     whole = needed(here, what, size)
     if not whole.load_bytes.any() and not whole.write_bytes.any():
         here.note(f"offload: none of the selected nodes needs {what}")
@@ -94,14 +94,14 @@ def rewrite(
 def _kept(here: Here, found: Needed, policy: str, room: int) -> Held:
     if policy == STREAM:
         if room:
-            raise UsageError("a room goes with a policy", hint=f"policy={'|'.join(POLICIES)}")
+            raise UsageError("room needs a policy", hint=f"policy={'|'.join(POLICIES)}")
         n = len(found.row)
         return Held(~found.makes, np.arange(n), found.write_bytes > 0)
     if not room:
         raise UsageError(f"policy={policy} needs a room", hint="room=8GB, of the device's memory")
     memory = here.system.device.memory_bytes if here.system is not None else 0
     if memory and room > memory:
-        raise UsageError(f"a room of {format_bytes(room)} in a device of {format_bytes(memory)}", hint="less room")
+        raise UsageError(f"a room of {format_bytes(room)} in a device of {format_bytes(memory)}", hint="use less room")
     return held(found.item, found.hold_bytes, room, policy, found.write_bytes > 0)
 
 
@@ -253,20 +253,20 @@ class _Tensors:
 
 
 EDIT = Definition(
-    doc="what selected nodes need lies in the tier `to`: loaded on a stream of its own, up to `prefetch` nodes ahead; "
-    "what is new of it is stored there; with `policy` and `room` some of it stays in the device",
-    cannot="other traffic on the link to the host, but with `--share`; ranks of a host that load at different times",
+    doc="the data of selected nodes is in the tier `to`: loaded on its own stream, up to `prefetch` nodes ahead; new "
+    "data is stored there; with `policy` and `room` some of it stays on the device",
+    cannot="other traffic on the link to the host, except with `--share`; ranks of a host that load at different times",
     parameters={
         "what": Parameter(read=choice(*CLASSES), doc="weights, experts, features, activations, optimizer or kv"),
         "to": Parameter(read=str, default="host", doc="a tier of the system"),
-        "part": Parameter(read=number(), default="1", doc="of the bytes that lie there: 0.5"),
-        "by": Parameter(read=choice("node", LAYER), default="node", doc="loaded at once: of a node or layer"),
-        "prefetch": Parameter(read=whole(0), default="1", doc="nodes (layers) ahead; 0: behind the one before"),
+        "part": Parameter(read=number(), default="1", doc="fraction of the bytes that is there: 0.5"),
+        "by": Parameter(read=choice("node", LAYER), default="node", doc="unit of loading: a node or a layer"),
+        "prefetch": Parameter(read=whole(0), default="1", doc="nodes (layers) loaded ahead; 0: after the previous one"),
         "policy": Parameter(read=choice(STREAM, *POLICIES), default=STREAM, doc=f"what stays: {', '.join(POLICIES)}"),
-        "room": Parameter(read=size, default="0", doc="of the device, for what stays: 8GB"),
-        "size": Parameter(read=size, default="0", doc="for each node, where the job does not say them: 100MB"),
+        "room": Parameter(read=size, default="0", doc="device memory for what stays: 8GB"),
+        "size": Parameter(read=size, default="0", doc="bytes per node, if the job does not give them: 100MB"),
         "rate": Parameter(read=lambda text: None if text == "tier" else rate(text), default="tier", doc="55GB/s"),
-        "latency": Parameter(read=time, default="0", doc="of a copy, beside that of the tier: 5us"),
+        "latency": Parameter(read=time, default="0", doc="fixed time of a copy, in addition to that of the tier: 5us"),
     },
     selects="compute",
     tier="to",

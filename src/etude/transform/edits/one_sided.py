@@ -23,7 +23,7 @@ def rewrite(here: Here, control: int) -> None:
 
 EDIT = Definition(
     doc="before each call its members exchange `control` bytes with every other: counts and offsets of its puts",
-    cannot="that puts need no copies: `drop around=all_to_all` takes these; memory of the windows",
+    cannot="that puts need no copies (`drop around=all_to_all` removes these); memory of the windows",
     parameters={"control": Parameter(read=size, doc="bytes of counts and offsets for each member: 8B")},
     selects="collective",
     rewrite=rewrite,

@@ -13,7 +13,7 @@ def rewrite(here: Here, stream: int) -> None:
     trace, rows = here.trace, here.rows
     rows = rows[trace.stream[rows] != stream]
     if (trace.cpu[rows] == 1).any():
-        raise UsageError("communication of the host has no stream to be moved to", hint="kind=collective of a device")
+        raise UsageError("communication of the host cannot be moved to a stream", hint="kind=collective of a device")
     if not len(rows):
         return
     chosen = np.zeros(len(trace), bool)
@@ -29,8 +29,8 @@ def rewrite(here: Here, stream: int) -> None:
 
 
 EDIT = Definition(
-    doc="selected communication moves to a stream of its own; order edges to what it shared one with go",
-    cannot="what both cost each other on the device: `etude simulate --overlap` has factors for that",
+    doc="selected communication moves to its own stream; order edges to its former stream are removed",
+    cannot="the slowdown of both on the device: `etude simulate --overlap` has factors for that",
     parameters={"stream": Parameter(read=whole(0), doc="number of the stream: 30")},
     selects="collective",
     rewrite=rewrite,

@@ -23,7 +23,7 @@ I64 = NDArray[np.int64]
 def rewrite(here: Here, on: str, cost: int, traffic: float, memory: float) -> None:
     """Work and its traffic before each send and collective, and behind each receive."""
     if traffic > 1 and np.isinf(memory):
-        raise UsageError(f"traffic={traffic:g}, of a memory whose rate is not known", hint="memory=100GB/s")
+        raise UsageError(f"traffic={traffic:g}needs the rate of the memory", hint="memory=100GB/s")
     behind, moved = here.trace.kind[here.rows] == Kind.RECV, _moved(here, traffic)
     for received, loads in ((False, False), (False, True), (True, False), (True, True)):
         mine = (behind == received) & ((moved > 0) == loads)
@@ -49,7 +49,7 @@ def _moved(here: Here, traffic: float) -> I64:
         return np.zeros(len(rows), np.int64)
     sent = np.where(trace.in_bytes[rows] == UNKNOWN, trace.out_bytes[rows], trace.in_bytes[rows])
     if (sent == UNKNOWN).any():
-        here.note(f"{int((sent == UNKNOWN).sum()):,} selected calls do not say their size and have no traffic")
+        here.note(f"{int((sent == UNKNOWN).sum()):,} selected calls have no known size and get no traffic")
     return rounded(np.maximum(sent, 0) * (traffic - 1))
 
 
@@ -75,14 +75,14 @@ def _put(here: Here, rows: I64, chain: list[I64], behind: bool) -> None:
 
 
 EDIT = Definition(
-    doc="each message costs work of who drives it, before it is sent and behind its receipt: of the rank itself "
-    "(`host`, in turn with its compute), or of a `core` or `dpu` beside it; and so much traffic of memory",
-    cannot="caches; how many messages a collective is: each call costs once; the core that a rank gives up",
+    doc="each message costs work of its driver, before it is sent and after it is received: the rank itself "
+    "(`host`, in turn with its compute), or a separate `core` or `dpu`; and memory traffic",
+    cannot="caches; the number of messages of a collective: each call costs once; the core that a rank loses",
     parameters={
-        "on": Parameter(read=choice("host", "core", "dpu"), doc="who drives messages: host, core or dpu"),
-        "cost": Parameter(read=time, doc="of each send, receive and collective: 1us"),
-        "traffic": Parameter(read=number(1), default="1", doc="bytes of memory touched for each one sent; 1: its own"),
-        "memory": Parameter(read=rate, default="inf", doc="rate of what is touched beside: 100GB/s"),
+        "on": Parameter(read=choice("host", "core", "dpu"), doc="driver of messages: host, core or dpu"),
+        "cost": Parameter(read=time, doc="time per send, receive and collective: 1us"),
+        "traffic": Parameter(read=number(1), default="1", doc="memory bytes touched per byte sent; 1: only its own"),
+        "memory": Parameter(read=rate, default="inf", doc="rate of the additional memory traffic: 100GB/s"),
     },
     selects="communication",
     rewrite=rewrite,

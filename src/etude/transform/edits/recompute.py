@@ -35,7 +35,7 @@ def rewrite(here: Here) -> None:
     inner = np.setdiff1d(np.arange(len(rows)), fresh)
     made.wait(again[inner], again[inner - 1], Why.PROGRAM)
     made.enter(target[fresh], again[fresh], order=True)
-    here.note("recompute: a job does not say its memory; `etude predict --edit` counts what is saved")
+    here.note("recompute: the memory of a job is not known; `etude predict --edit` counts what is saved")
     last = np.append(fresh[1:], len(rows)) - 1
     made.wait(target[fresh], again[last])
 
@@ -66,8 +66,8 @@ def _numbered(table: NDArray[np.int64]) -> I64:
 
 
 EDIT = Definition(
-    doc="selected forward work (`module=*.ffn*`) once more before the backward pass of its module and micro-batch",
-    cannot="the memory that it saves, but in `etude predict`, where some `--recompute` does the same work again",
+    doc="selected forward work (`module=*.ffn*`) is repeated before the backward pass of its module and micro-batch",
+    cannot="the memory that it saves, except in `etude predict` if some `--recompute` repeats the same work",
     selects="compute",
     rewrite=rewrite,
 )

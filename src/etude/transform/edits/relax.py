@@ -111,17 +111,17 @@ def _agree(here: Here, actions: _Actions, slot: int, control: int) -> None:
 
 
 EDIT = Definition(
-    doc="order edges between passes of different micro-batches, or forward and backward, go; data edges stay",
+    doc="order edges between passes of different micro-batches, or forward and backward, are removed; data edges stay",
     cannot=(
-        "messages of a runtime beside `control`; "
-        "without `agree`, ranks of a group that choose differently never complete"
+        "messages of a runtime other than "
+        "`control`; without `agree`, ranks of a group that choose differently never complete"
     ),
     parameters={
         "agree": Parameter(read=str, default=NOBODY, doc="group whose members take the order of their first rank: tp"),
-        "control": Parameter(read=size, default="64B", doc="bytes by which that rank tells the others, once a pass"),
+        "control": Parameter(read=size, default="64B", doc="bytes that this rank sends to the others, once per pass"),
         "in_flight": Parameter(
             read=choice("free", "keep"), default="free",
-            doc="micro-batches under way on a rank: any number, or at most those of the schedule",
+            doc="micro-batches in flight on a rank: any number, or at most those of the schedule",
         ),
     },
     selects="node",

@@ -31,7 +31,7 @@ def rewrite(here: Here, k: int, message: int, factor: float, over: str) -> None:
     trace, rows, made = here.trace, here.rows, here.made
     if factor != 1:
         if (trace.duration_ns[rows] == UNKNOWN).any():
-            raise UsageError("selected nodes have no time that a factor could change",
+            raise UsageError("selected nodes have no time to multiply",
                              hint="--times-on dgx-h100 gives compute the times of a system first")  # fmt: skip
         made.set("duration_ns", rows, rounded(trace.duration_ns[rows] * factor))
     talks = np.isin(trace.kind[rows], (Kind.SEND, Kind.RECV))
@@ -147,9 +147,9 @@ def _some(text: str) -> int:
 
 
 EDIT = Definition(
-    doc="`k` requests and responses of `message` bytes both ways behind each node, whose own time is times `factor`; "
-    "between two parties as messages; a message is the first of its own rounds",
-    cannot="what is computed between the rounds, and that it stays private; host threads that all ask first never end",
+    doc="`k` requests and responses of `message` bytes in both directions after each node, whose own time is "
+    "multiplied by `factor`; between two parties as messages; a message is the first of its own rounds",
+    cannot="the computation between rounds, and privacy; host threads that all send requests first never complete",
     parameters={
         "k": Parameter(read=_some, doc="rounds: 2"),
         "message": Parameter(read=size, default="0", doc="bytes of a request and its response together"),

@@ -29,12 +29,14 @@ _SHARDED_OUT = (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK, Coll
 
 def rewrite(job: Job, select: Selector, axis: str, to: int) -> tuple[Job, int, list[str]]:
     if select != Selector():
-        raise UsageError("scale is of the whole job: it takes no selector", hint="scale axis=dp to=64")
+        raise UsageError("scale applies to the whole job and takes no selector", hint="scale axis=dp to=64")
     if len(job.ranks) != job.world_size:
-        raise UsageError(f"{len(job.ranks):,} of {job.world_size:,} ranks are there", hint="a job with all its ranks")
+        raise UsageError(
+            f"{len(job.ranks):,} of {job.world_size:,} ranks are present", hint="use a job with all its ranks"
+        )
     notes = []
     if axis != WORLD and _is_one_group(job) and not _is_known(job, axis):
-        notes, axis = [f"no group is called `{axis}`: the one group that there is, of all ranks, is taken"], WORLD
+        notes, axis = [f"there is no group `{axis}`: the only group, of all ranks, is used"], WORLD
     grows, size = _axis(job, axis)
     if to % size:
         raise UsageError(f"to: {to} is not a multiple of the {size} ranks that `{axis}` has")
@@ -48,7 +50,7 @@ def rewrite(job: Job, select: Selector, axis: str, to: int) -> tuple[Job, int, l
     traces, slots = _traces(job, grows, times)
     scaled = _copies(job.replace(traces=traces, values=_values(job, slots, times)), grows, times)
     notes += [
-        f"each of the {len(job.ranks):,} ranks stands for {times}: with its times, and with its work (the batch grows)",
+        f"each of the {len(job.ranks):,} ranks becomes {times}: with its times, and with its work (the batch grows)",
         f"what is sharded over `{axis}` is cut into {times} times as many parts",
         f"rank r of copy c is rank c x {job.world_size} + r of the larger job",
     ]
@@ -121,7 +123,7 @@ def _traces(job: Job, grows: Bool, times: int) -> tuple[tuple[Trace, ...], list[
         bound = grows[job.group_of[job.group_start[at][:, None] + np.arange(len(trace.group_slots))]]
         if (bound != bound[:1]).any():
             raise UsageError("ranks that share a program have groups of the axis at different places",
-                             hint="`etude.expand(job)` gives every rank a program of its own")  # fmt: skip
+                             hint="`etude.expand(job)` gives every rank its own program")  # fmt: skip
         first = bound[0] if len(at) else np.zeros(len(trace.group_slots), bool)
         slots.append(np.append(first, True))  # the last: all ranks
         new = {name: _cut(trace, getattr(trace, name), name, slots[-1], times) for name in ("in_bytes", "out_bytes")}
@@ -196,8 +198,8 @@ def _starts(start: I64, times: int) -> I64:
 
 
 EDIT = Definition(
-    doc="the job on more ranks: groups of the axis grow to `to` ranks, and every rank is there so many times more",
-    cannot="what else changes with size: buckets, the update of sharded weights, skew of more ranks",
+    doc="the job on more ranks: groups of the axis grow to `to` ranks, and every rank is copied as often",
+    cannot="other effects of size: buckets, the update of sharded weights, skew of more ranks",
     parameters={
         "axis": Parameter(read=str, doc="axis or name of the groups that grow: dp, or world"),
         "to": Parameter(read=whole(1), doc="ranks of each such group: 64"),

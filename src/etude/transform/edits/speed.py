@@ -15,7 +15,7 @@ def rewrite(here: Here, by: float) -> None:
     if unknown.any():
         node = trace.source_id[rows[unknown][0]]
         raise UsageError(
-            f"{int(unknown.sum()):,} selected nodes have no time that could change (node {node})",
+            f"{int(unknown.sum()):,} selected nodes have no time to change (node {node})",
             where="edit `speed`",
             hint="--times-on dgx-h100 gives compute the times of a system first",
         )
@@ -23,7 +23,7 @@ def rewrite(here: Here, by: float) -> None:
 
 
 EDIT = Definition(
-    doc="selected work is `by` times as fast: its time divided by it; FLOPs and bytes stay",
+    doc="selected work is `by` times as fast: its time is divided by it; FLOPs and bytes are unchanged",
     cannot="why it is faster; times of communication follow bytes and the network, not this",
     parameters={"by": Parameter(read=number(0, above=True), doc="factor on the speed: 1.3")},
     selects="compute",

@@ -33,7 +33,7 @@ def chunk(here: Here, size: int) -> None:
     moved = moved_bytes(here.trace)[here.rows]
     unknown = moved == UNKNOWN
     if unknown.any():
-        here.note(f"{int(unknown.sum()):,} selected nodes do not say their bytes and stay whole")
+        here.note(f"{int(unknown.sum()):,} selected nodes have no known size and are not split")
     _cut(here, here.rows, np.where(unknown, 1, -(-np.maximum(moved, 1) // size)))
 
 
@@ -77,9 +77,9 @@ SPLIT = Definition(
     rewrite=split,
 )
 CHUNK = Definition(
-    doc="each node becomes as many in a row as it takes that none moves more than `size`",
+    doc="each node becomes a sequence of nodes of at most `size` bytes each",
     cannot="how efficient smaller kernels are: pieces have no shapes",
-    parameters={"size": Parameter(read=lambda text: max(size(text), 1), doc="bytes of a piece at most: 1MB")},
+    parameters={"size": Parameter(read=lambda text: max(size(text), 1), doc="largest size of a piece: 1MB")},
     selects="communication",
     rewrite=chunk,
 )

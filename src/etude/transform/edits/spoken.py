@@ -33,7 +33,7 @@ class Edit:
             raise UsageError("an edit is empty", hint=f"known: {', '.join(TABLE)}")
         name, *pairs = words
         if name not in TABLE:
-            raise UsageError(f"no such edit `{name}`", hint=_known(name, list(TABLE)))
+            raise UsageError(f"unknown edit `{name}`", hint=_known(name, list(TABLE)))
         keys = TABLE[name].parameters
         selected: dict[str, Any] = {}
         given: dict[str, str] = {}
@@ -49,7 +49,7 @@ class Edit:
             elif key in KEYS:
                 selected[key] = _said(where, key, parsed, key, value)
             else:
-                raise UsageError(f"no such key `{key}`", where=where, hint=_known(key, [*keys, *KEYS]))
+                raise UsageError(f"unknown key `{key}`", where=where, hint=_known(key, [*keys, *KEYS]))
         made = cls(name, Selector(**selected), tuple((key, given[key]) for key in keys if key in given))
         made.arguments()
         return made

@@ -275,7 +275,7 @@ class Rewriting:
         ids, fresh = self.column("source_id"), int((handle >= self.rows).sum())
         last = max((int(part.max()) for part in (ids, self.source.missing) if len(part)), default=-1)
         if last + len(handle) >= 2**64:
-            raise TraceError("ids go up to the largest that a file can hold, and leave none for new nodes")
+            raise TraceError("the ids of the file leave none for new nodes")
         found = np.append(ids, np.zeros(1, np.uint64))[np.minimum(handle, self.rows)]
         found[handle >= self.rows] = np.arange(last + 1, last + 1 + fresh, dtype=np.uint64)
         return found

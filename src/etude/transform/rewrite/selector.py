@@ -74,7 +74,7 @@ class Selector:
     step: tuple[Span, ...] = field(default=(), metadata={"doc": "0, 2..4"})
     micro_batch: tuple[Span, ...] = field(default=(), metadata={"doc": "0, 2..4"})
     ranks: tuple[Span, ...] = field(
-        default=(), metadata={"doc": "0-3,7: only on these; they become a class of their own"}
+        default=(), metadata={"doc": "0-3,7: only on these ranks; they become a separate class"}
     )
 
     def __str__(self) -> str:
@@ -164,13 +164,13 @@ def parsed(key: str, value: str) -> tuple[Any, ...]:
     """The value of one key."""
     parts = tuple(part for part in value.split(",") if part)
     if not parts:
-        raise UsageError(f"{key}: nothing is given", hint=KEYS[key])
+        raise UsageError(f"{key}: no value is given", hint=KEYS[key])
     if key in _SPANS:
         return tuple(_span(key, part) for part in parts)
     if key == "kind":
         for part in parts:
             if part not in _KINDS:
-                raise UsageError(f"kind: no such kind `{part}`", hint=f"known: {', '.join(_KINDS)}")
+                raise UsageError(f"unknown kind `{part}`", hint=f"known: {', '.join(_KINDS)}")
     if key == "collective":
         for part in parts:
             Collective.parse(part)
