@@ -1,7 +1,8 @@
 """Requests from spans of vLLM and SGLang and from results of their benchmark clients.
 
 The files of tests/golden/requests were written by the tracing code of vLLM 0.32.0 and SGLang 0.5.23 and OpenTelemetry's
-exporter of OTLP JSON, driven with times chosen by hand; ids of the host were taken out.
+exporter of OTLP JSON, driven with times chosen by hand; ids of the host were taken out. Its `bench` files were written
+by the clients of these versions, against a small server that streams tokens at a fixed pace.
 """
 
 import gzip
@@ -177,6 +178,24 @@ def test_a_result_of_vllm(tmp_path: Path):
     assert found.table["latency_s"].to_pylist() == pytest.approx([0.4, 0.6])  # of a file without `latencies`
     path.write_text(result(endpoint_type="vllm", start_times=[9.0, 9.5, 8.5], latencies=[0.8, 0.0, 0.5]))
     assert measured_requests(path).table["tpot_s"].to_pylist() == [None, pytest.approx(0.3)]
+
+
+def test_percentiles_are_those_that_the_clients_print():
+    # vLLM's lists have whole answers; those of SGLang end with the last token, 37 us before the client's end.
+    for name, off in (("vllm-bench-0.32.0.json", 1e-12), ("sglang-bench-0.5.23.jsonl", 1e-3)):
+        said = json.loads((GOLDEN / name).read_text())
+        found = measured_requests(GOLDEN / name)
+        assert len(found.table) == said["completed"] == 8 and found.duration_s == said["duration"]
+        rows = {row["metric"]: row for row in request_metrics(found.table).to_pylist()}
+        for metric in ("ttft", "tpot", "itl"):
+            mine = rows[f"{metric}_s"]
+            theirs = [said[f"{statistic}_{metric}_ms"] / 1e3 for statistic in ("mean", "median", "p99")]
+            assert [mine["mean"], mine["p50"], mine["p99"]] == pytest.approx(theirs, rel=off)
+        rates = request_rates(found.table, found.duration_s)
+        assert rates["requests_per_s"] == pytest.approx(said["request_throughput"])
+        assert rates["output_tokens_per_s"] == pytest.approx(said["output_throughput"])
+    assert request_stream(GOLDEN / "vllm-bench-0.32.0.json").prompt.tolist() == [10 * k for k in range(1, 9)]
+    assert request_stream(GOLDEN / "sglang-bench-inf-0.5.23.jsonl").arrival_ns.tolist() == [0] * 8
 
 
 def test_a_result_of_sglang_has_no_arrivals(tmp_path: Path):

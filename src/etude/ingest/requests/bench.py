@@ -22,7 +22,9 @@ MARK: Final = b'"request_throughput"'
 VLLM: Final = "vllm bench serve"
 SGLANG: Final = "sglang.bench_serving"
 NEEDED: Final = ("input_lens", "output_lens", "ttfts", "itls")
-SAID: Final = {"ttft_s": "mean_ttft_ms", "tpot_s": "mean_tpot_ms", "latency_s": "mean_e2el_ms"}
+SAID: Final = {
+    "mean_ttft_ms": "ttft_s", "mean_tpot_ms": "tpot_s", "mean_e2el_ms": "latency_s", "mean_e2e_latency_ms": "latency_s",
+}  # fmt: skip
 
 
 def read_bench(data: bytes, path: Path) -> MeasuredRequests:
@@ -46,7 +48,7 @@ def read_bench(data: bytes, path: Path) -> MeasuredRequests:
     try:
         requests = [_request(record, i) for i in answered]
         duration = float(record["duration"]) if record.get("duration") is not None else None
-        said = {name: float(record[key]) / 1e3 for name, key in SAID.items() if record.get(key) is not None}
+        said = {name: float(record[key]) / 1e3 for key, name in SAID.items() if record.get(key) is not None}
     except (TypeError, ValueError, OverflowError):
         raise FormatError("times or tokens of its requests are not numbers", path=path) from None
     table, begin = table_of(requests)
