@@ -118,7 +118,7 @@ def test_the_key_is_the_content(tmp_path: Path) -> None:
         ({"predict": {"zip": "lower"}}, "no variant `zip`"),
         ({"checks": [{"name": "a", "kind": "shape", "that": "step() > 1"}]}, "a shape needs a margin"),
         ({"checks": [{"name": "a", "kind": "shape", "that": "step() > 1", "margin": 1}]}, "a shape needs a margin"),
-        ({"checks": [{"name": "a", "kind": "exact", "that": "step() > margin"}]}, "an exact check cannot have a margin"),
+        ({"checks": [{"name": "a", "kind": "exact", "that": "step() > margin"}]}, "cannot have a margin"),
         ({"checks": [{"name": "a", "kind": "sure", "that": "step() > 1"}]}, "unknown kind `sure`"),
         ({"checks": [{"name": "a", "kind": "exact", "that": "1", "why": 1}]}, "unknown key `why`"),
         ({"variants": {"baseline": {}}}, "is also the name of the baseline"),

@@ -54,6 +54,6 @@ def metrics(
     found = analyse.metrics(run, device=device)
     emit(found if json or csv else analyse.shown(found), json=json, csv=csv, md=md)
     if any(of_engine(trace) for trace in job.traces):
-        say("note: an engine's trace does not say when requests arrived, so TTFT is not shown")
+        say("note: an engine's trace does not say when requests arrived, so TTFT is not shown: see `etude requests`")
     if card is None:
         say(f"note: this job has no card, so its model is not known; `etude card {path} --write`")

@@ -72,7 +72,10 @@ def serve(
     ] = "least",
     requests: Annotated[
         str,
-        typer.Option(help="CSV, JSON or JSON Lines file of requests, also `.gz`; or `agents:turns=8`, `recommend:`."),
+        typer.Option(
+            help="CSV, JSON or JSON Lines file of requests, a file of `etude requests`, or `agents:turns=8`, "
+            "`recommend:`."
+        ),
     ] = "",
     first: Annotated[int, typer.Option(min=0, help="Use only the first requests, this many; 0: all.")] = 0,
     sort: Annotated[
@@ -112,7 +115,10 @@ def serve(
     ] = "",
     job_out: Annotated[Path | None, typer.Option(help="Folder for the job of the window.")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Folder of a measured run to simulate.", rich_help_panel=MEASURED)
+        Path | None,
+        typer.Option(
+            help="Folder of a measured run, or a file of `etude requests`, to simulate.", rich_help_panel=MEASURED
+        ),
     ] = None,
     config: Annotated[str, typer.Option(help="Name of the run in the folder.", rich_help_panel=MEASURED)] = "",
     steps: Annotated[
@@ -192,7 +198,7 @@ def serve(
         bench, requests = bench_result(run), str(run)
         if not model or not system:
             hint = "etude serve llama3-8b --system dgx-h100 --run result.json, and the engine's flags"
-            raise UsageError("a result of `vllm bench serve` does not say what it ran on", where=str(run), hint=hint)
+            raise UsageError("measured requests do not say what they ran on", where=str(run), hint=hint)
     elif run is not None:
         return _run(run, ops, config, steps, json=json)
     if rows is not None:
