@@ -291,7 +291,7 @@ def test_a_timeline_by_hand(tmp_path: Path) -> None:
         ("issue,s=0", "line 1: not an event"),
         ("issue,s=5,t=0,i=0,n=COMP_NODE", "NPU 5 of 2"),
         ("callback,s=0,t=0,i=3,n=COMP_NODE", "was not issued"),
-        ("issue,s=0,t=0,i=0,n=aten::mm\ncallback,s=0,t=1,i=0,n=aten::mm", "`aten::mm` does not say"),
+        ("issue,s=0,t=0,i=0,n=aten::mm\ncallback,s=0,t=1,i=0,n=aten::mm", "`aten::mm` does not contain"),
     ],
 )
 def test_bad_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:

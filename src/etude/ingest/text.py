@@ -83,7 +83,7 @@ class _Reader:
             self._fail(number, f"`{words[1]}` after the number of layers", _SHAPE)
         layers = [self._layer(number, words, header) for number, words in self.lines[2:]]
         if count != len(layers) or not layers:
-            self._fail(number, f"says {count:,} layers, but {len(layers):,} follow", "one line per layer")
+            self._fail(number, f"announces {count:,} layers, but {len(layers):,} follow", "one line per layer")
         self._check(header, layers)
         return header, layers
 
