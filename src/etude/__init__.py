@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from etude.api.making import micro as micro
     from etude.api.making import plan as plan
     from etude.api.making import predict as predict
-    from etude.api.making import serve as serve
+    from etude.api.serving import serve as serve
     from etude.api.writing import collect as collect
     from etude.api.writing import convert as convert
     from etude.api.writing import link as link

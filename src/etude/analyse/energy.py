@@ -91,6 +91,10 @@ class Energy:
     assumed: tuple[str, ...] = field(default=())
     """Devices whose constants are worked out from their limit instead of measured."""
 
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {joules:.4g} J" for name, joules in self.by_class.items())
+        return f"Energy({sum(self.by_class.values()):.6g} J of {self.ranks:,} ranks: {parts})"
+
 
 def energy(
     run: Run, *, device: Device | None = None, ratio: float = 1.0, end_ns: int = 0, menu: Menu | None = None

@@ -1,6 +1,7 @@
 """Verbs that put several rooms together: what `etude.NAME` calls where one room alone does not do it.
 
-making      generate, predict, plan, serve, fleet, federate: from a model's name and a plan
+making      generate, predict, plan, fleet, federate: from a model's name and a plan
+serving     serve: streams of requests on replicas
 writing     convert, link, report, timeline, synthesise, replay: from a job or a run to files
 """
 
@@ -10,6 +11,7 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.api import making as making
+    from etude.api import serving as serving
     from etude.api import writing as writing
 
 __getattr__ = face(__name__)

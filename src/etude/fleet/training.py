@@ -30,6 +30,10 @@ class Fleet:
     tiers: tuple[SaveTier, ...]
     chains: Chains | None = None
 
+    def __repr__(self) -> str:
+        found = self.record()
+        return f"Fleet({found['days']:g} days, {found['faults']:,} faults, goodput {found['goodput']:.1%})"
+
     def record(self, *, name: str = "", price: float = 0.0) -> dict[str, Any]:
         found = summary(self.ran, self.costs, name=name, price=price)
         if self.searched is not None:

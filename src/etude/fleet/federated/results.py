@@ -36,6 +36,9 @@ class Federated:
     parts: int
     split: Split | None = None
 
+    def __repr__(self) -> str:
+        return f"Federated({len(self.columns):,} rounds of {len(self.clients):,} clients, {self.round_s.sum():.6g} s)"
+
     def column(self, name: str) -> NDArray[Any]:
         values = self.columns[:, COLUMNS.index(name)]
         return values.astype(np.int64) if name in WHOLE else values
