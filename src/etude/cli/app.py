@@ -6,6 +6,7 @@ def info(path: Path, json: AsJson = False) -> None:
 """
 
 import sys
+from copy import copy
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -98,8 +99,17 @@ def _loaded(name: str) -> Any:
     from etude.cli.help import dressed
     from etude.cli.panels import panels
 
-    import_module(f"etude.cli.{file_of(name)}")
-    return dressed(typer.main.get_group(app).commands[name], panels)
+    module = import_module(f"etude.cli.{file_of(name)}")
+    return dressed(typer.main.get_group(_registered_in(module)).commands[name], panels)
+
+
+def _registered_in(module: ModuleType) -> typer.Typer:
+    """The app with what this file registered alone: a command does not pay for those that were loaded before it."""
+    part = copy(app)
+    own = {id(value) for value in vars(module).values()}
+    part.registered_commands = [c for c in app.registered_commands if id(c.callback) in own]
+    part.registered_groups = [g for g in app.registered_groups if id(g.typer_instance) in own]
+    return part
 
 
 plain_values.install()
