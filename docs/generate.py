@@ -26,7 +26,7 @@ DOCS = Path(__file__).parent
 
 HEAD = """# Data model
 
-<!-- made by docs/generate.py from etude.model.schema: change the schema, then run `make docs` -->
+<!-- made by docs/generate.py from `src/etude/model/schema.py`: change it, then run `make docs` -->
 
 Every column of a `Trace` and what it means on the wire. A Trace is one program without a rank; a `Job` binds traces to ranks; a `Timing` holds recorded or simulated times. The words are in the [vocabulary](vocabulary.md).
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude import astra as astra
     from etude.analyse.energy import Energy as Energy
     from etude.analyse.graphs import graph_replays as graph_replays
     from etude.analyse.patterns import patterns as patterns
@@ -19,15 +20,20 @@ if TYPE_CHECKING:
     from etude.archive import entry_of as entry_of
     from etude.collect.torch import trace as trace
     from etude.collect.torch import traced as traced
+    from etude.cost.calibrate import calibrate as calibrate_device
     from etude.cost.collectives import collective_time_ns as collective_time_ns
     from etude.cost.collectives import p2p_time_ns as p2p_time_ns
+    from etude.cost.collectives import schedule as collective_schedule
     from etude.fleet.federated.results import Federated as Federated
     from etude.fleet.training import Fleet as Fleet
     from etude.generate.directives.step import Select as Select
     from etude.generate.maps import Domain as Domain
     from etude.generate.model.shape import Model as Model
     from etude.generate.schedules import in_flight as in_flight
+    from etude.generate.schedules import schedule as pipeline_schedule
+    from etude.generate.schedules import times as pipeline_times
     from etude.generate.serving import Serving as Serving
+    from etude.generate.serving import serve as serving_job
     from etude.generate.totals import by_group as by_group
     from etude.generate.train.job import Generated as Generated
     from etude.machine import topology as topology
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from etude.model.card import Card as Card
     from etude.model.schema import Collective as Collective
     from etude.model.schema import Kind as Kind
+    from etude.notebook import table as html_table
     from etude.opening import open_algorithm as open_algorithm
     from etude.predict import predict_serving as predict_serving
     from etude.predict.step import Prediction as Prediction
@@ -62,10 +69,70 @@ if TYPE_CHECKING:
     from etude.transform.device_times import with_device_times as with_device_times
     from etude.transform.edits import Edit as Edit
 
+__all__ = [
+    "Card",
+    "Collective",
+    "Device",
+    "Domain",
+    "Edit",
+    "Energy",
+    "Engine",
+    "Federated",
+    "Fleet",
+    "Found",
+    "Generated",
+    "Kind",
+    "Lake",
+    "LinkChange",
+    "Model",
+    "Operation",
+    "Options",
+    "Outcome",
+    "Prediction",
+    "Select",
+    "Served",
+    "Serving",
+    "Simulated",
+    "SlowRank",
+    "Space",
+    "StopRanks",
+    "astra",
+    "best_placement",
+    "by_group",
+    "calibrate_device",
+    "collective_schedule",
+    "collective_time_ns",
+    "entry_of",
+    "evaluate",
+    "flow_table",
+    "graph_replays",
+    "html_table",
+    "in_flight",
+    "lower",
+    "open_algorithm",
+    "p2p_time_ns",
+    "patterns",
+    "pipeline_schedule",
+    "pipeline_times",
+    "predict_serving",
+    "read_cluster",
+    "reasons",
+    "run_operations",
+    "serving_job",
+    "simulate_jobs",
+    "simulate_until",
+    "spread",
+    "start",
+    "topology",
+    "trace",
+    "traced",
+    "traffic",
+    "trend",
+    "with_device_times",
+]
+
 __getattr__ = face(__name__)
 
 
 def __dir__() -> list[str]:
-    from etude.faces import homes
-
-    return sorted(homes(__name__))
+    return sorted(__all__)

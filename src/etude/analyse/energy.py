@@ -92,8 +92,9 @@ class Energy:
     """Devices whose constants are worked out from their limit instead of measured."""
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{name} {joules:.4g} J" for name, joules in self.by_class.items())
-        return f"Energy({sum(self.by_class.values()):.6g} J of {self.ranks:,} ranks: {parts})"
+        most = sorted(self.by_class.items(), key=lambda item: -item[1])[:3]
+        parts = ", ".join(f"{name} {joules:.4g} J" for name, joules in most)
+        return f"Energy({sum(self.by_class.values()):.6g} J of {self.ranks:,} ranks; most: {parts})"
 
 
 def energy(

@@ -14,6 +14,7 @@ from etude.model.job import Job
 from etude.model.run import Run
 
 if TYPE_CHECKING:
+    from etude.transform import AnonymiseOptions
     from etude.view.slices import Slices
 
 ENDINGS = (".pftrace", ".perfetto-trace", ".json", ".json.gz")
@@ -120,6 +121,20 @@ def synthesise(learned: Any, **options: Any) -> Job:
 
     refuse_unknown("synthesise", options, keywords(MakeOptions))
     return make(learned, MakeOptions(**options))
+
+
+def anonymise(job: Job, options: AnonymiseOptions | None = None, **more: Any) -> tuple[Job, Any]:
+    """(the copy, what was hidden); options are `keep_shapes`, `keep_times`, `per_octave`, `work`, `name`.
+
+    copy, hidden = etude.anonymise(job, keep_shapes=True)
+    """
+    from etude.transform import AnonymiseOptions
+    from etude.transform import anonymise as anonymised
+
+    refuse_unknown("anonymise", more, keywords(AnonymiseOptions))
+    if options is not None and more:
+        raise UsageError("options are given twice: as one value and by name", where="etude.anonymise")
+    return anonymised(job, options or AnonymiseOptions(**more))
 
 
 def replay(job: Job, *, ranks: Sequence[int] | None = None, out: str | os.PathLike[str] | None = None,

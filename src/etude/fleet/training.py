@@ -32,7 +32,8 @@ class Fleet:
 
     def __repr__(self) -> str:
         found = self.record()
-        return f"Fleet({found['days']:g} days, {found['faults']:,} faults, goodput {found['goodput']:.1%})"
+        days, useful = found["duration_s"] / 86_400, found["useful_fraction"]
+        return f"Fleet({days:.4g} days, {found['interruptions']:,} interruptions, {useful:.1%} of the time useful)"
 
     def record(self, *, name: str = "", price: float = 0.0) -> dict[str, Any]:
         found = summary(self.ran, self.costs, name=name, price=price)

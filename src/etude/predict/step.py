@@ -19,6 +19,8 @@ from etude.units import format_bytes, format_time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
+    """A generated step, simulated on a system: its time, memory and utilisation."""
+
     generated: Generated
     simulated: Simulated
     system: System

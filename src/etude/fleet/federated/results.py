@@ -23,6 +23,8 @@ WHOLE: Final = ("asked", "answered", "last")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Federated:
+    """Rounds over clients: a row a round, and what each client did."""
+
     clients: Clients
     columns: F64
     """[round, one of `COLUMNS`]"""
