@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from etude.analyse.steps import steps as steps
     from etude.analyse.stragglers import stragglers as stragglers
     from etude.analyse.what_if import what_if as what_if
+    from etude.api.converting import convert as convert
     from etude.api.making import federate as federate
     from etude.api.making import fleet as fleet
     from etude.api.making import generate as generate
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from etude.api.serving import serve as serve
     from etude.api.writing import anonymise as anonymise
     from etude.api.writing import collect as collect
-    from etude.api.writing import convert as convert
     from etude.api.writing import link as link
     from etude.api.writing import replay as replay
     from etude.api.writing import report as report

@@ -2,7 +2,8 @@
 
 making      generate, predict, plan, fleet, federate: from a model's name and a plan
 serving     serve: streams of requests on replicas
-writing     convert, link, report, timeline, synthesise, replay: from a job or a run to files
+converting  convert: a job in other formats
+writing     link, report, timeline, synthesise, replay: from a job or a run to files
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.api import converting as converting
     from etude.api import making as making
     from etude.api import serving as serving
     from etude.api import writing as writing

@@ -31,31 +31,6 @@ def collect(command: Sequence[str], out: str | os.PathLike[str], *, whole: bool 
     return launch(command, out, CollectOptions.from_dict(options), whole=whole)
 
 
-def convert(job: Job | str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "parquet",
-            force: bool = False) -> Path:  # fmt: skip
-    """Writes a job as a folder of `parquet`, `et` or `json`, in full or not at all, and says where it is.
-
-    etude.convert(job, "job.parquet", to="parquet")
-    """
-    from etude.files import writing
-    from etude.model.fold import fold
-    from etude.opening import open as open_job
-    from etude.store import chakra, columns
-    from etude.store import json as json_store
-
-    writers: dict[str, Any] = {"et": chakra.write_job, "json": json_store.write_job}
-    if to != "parquet" and to not in writers:
-        raise UsageError(f"unknown format `{to}`", hint="parquet, et, json")
-    made = job if isinstance(job, Job) else open_job(job)
-    with writing(Path(out), force=force) as folder:
-        folder.mkdir()
-        if to == "parquet":
-            columns.write_job(fold(made), folder)
-        else:
-            writers[to](made, folder)
-    return Path(out)
-
-
 def link(path: str | os.PathLike[str], device: str | os.PathLike[str] | None = None, *, workers: int = 1) -> Job:
     """The causal graph of what PyTorch recorded: a folder of all ranks, a profiler's trace, or host and device traces.
 
