@@ -23,7 +23,7 @@ EXTEND = {
     "Nodes and cards": "Kind Collective Card Edit",
     "Recording from inside a script": "trace traced",
     "Archives": "Lake entry_of",
-    "Analyses": "trend reasons patterns graph_replays traffic html_table",
+    "Analyses": "trend reasons patterns graph_replays traffic measured_requests html_table",
     "Machines and networks": "Device topology read_cluster collective_time_ns p2p_time_ns calibrate_device "
     "collective_schedule open_algorithm Operation run_operations flow_table best_placement",
     "Generation": "Select Domain by_group pipeline_schedule pipeline_times in_flight Serving serving_job "

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from etude.generate.serving import serve as serving_job
     from etude.generate.totals import by_group as by_group
     from etude.generate.train.job import Generated as Generated
+    from etude.ingest.requests import measured_requests as measured_requests
     from etude.machine import topology as topology
     from etude.machine.infragraph import read_cluster as read_cluster
     from etude.machine.system import Device as Device
@@ -109,6 +110,7 @@ __all__ = [
     "html_table",
     "in_flight",
     "lower",
+    "measured_requests",
     "open_algorithm",
     "p2p_time_ns",
     "patterns",
