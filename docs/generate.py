@@ -303,11 +303,8 @@ def gallery_page() -> str:
     from etude.study import entries
     from etude.study import study as opened
 
-    rows = [
-        (f"`{e['name']}`", e["system"], e["group"], ", ".join(e["mechanisms"]), e["status"], e["title"])
-        for e in entries()
-    ]
-    parts = [GALLERY_HEAD, table(("study", "system", "group", "mechanisms", "status", "what it shows"), rows)]
+    rows = [(f"`{e['name']}`", e["system"], GROUPS[e["group"]], e["title"], e["status"]) for e in entries()]
+    parts = [GALLERY_HEAD, table(("study", "system", "about", "what it shows", "status"), rows)]
     for e in entries():
         spec = opened(e["name"]).spec
         facts = {key: " ".join(str(spec.facts[key]).split()) for key in ("about", "published", "not_shown")}
