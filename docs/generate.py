@@ -271,6 +271,10 @@ MACHINES_CATALOGUE = """## The catalogue
 
 An *assumption* says so: it was not measured.
 
+![Devices by their dense rate and their memory bandwidth](pictures/machines.svg)
+
+*Each point is a device. Above the upper line an operator needs more than 300 operations for each byte to be limited by compute. (`python docs/pictures.py machines`)*
+
 """
 
 
