@@ -4,8 +4,8 @@
     python benchmarks/release.py table [--out out/release] [--write]
 
 `release.toml` has a row for each: the command, how its figure is read from what it prints, and the bar. `run` starts
-one process at a time at low priority with a limit of time, and keeps what it printed below the folder; what ran with
-the same sources is not run again. `table` prints the table of what is there, and with `--write` puts it into
+one process at a time at low priority with a limit of CPU time, and keeps what it printed below the folder; what ran
+with the same sources is not run again. `table` prints the table of what is there, and with `--write` puts it into
 docs/benchmarks.md. A command that failed, ran out of time or printed no figure says so in its row. Exit code 1 if a
 bar was missed or a command failed.
 """
@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -33,6 +34,8 @@ ROOT = HERE.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- made by benchmarks/release.py: begin -->", "<!-- made by benchmarks/release.py: end -->"
 STOPPED = -9
+WAIT = 4
+"""Seconds by the clock for each CPU second of a limit, since other work may run beside it."""
 COLUMNS = ("claim", "figure", "bar", "command", "CPU s")
 BECAME = ("held", "missed", "failed", "not run", "recorded")
 KINDS = {
@@ -58,7 +61,8 @@ class Claim:
     figure: str = ""
     bar: str = ""
     hold: list[str] = field(default_factory=list)
-    limit_s: int = 1200
+    limit_s: int = 600
+    """CPU seconds that each process of the command may take."""
     last: str = ""
     """The last figure and its date, which stands in the row when the command was not run."""
     needs: str = ""
@@ -105,8 +109,15 @@ def outcome(folder: Path, claim: Claim) -> tuple[Outcome, str] | None:
     return Outcome(**json.loads(place.read_text())), (folder / f"{claim.name}.txt").read_text(errors="replace")
 
 
+def prepare(limit_s: int, nice: int) -> None:
+    """Priority and limit of CPU time of the process that is about to run the command."""
+    os.nice(max(0, nice - os.nice(0)))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
+
+
 def carry_out(claim: Claim, folder: Path, nice: int = 15) -> Outcome:
-    """Runs the command with that niceness in a process group of its own, which is ended at the limit."""
+    """Runs the command with that niceness in a process group of its own, which is ended at its limit of CPU time, or
+    when four times as much has passed by the clock."""
     variables = {"ETUDE_SHARED": str(ROOT.parent / "shared")} | os.environ
     variables |= {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "160"}
     words = [os.path.expandvars(word) if word != "python" else sys.executable for word in shlex.split(claim.command)]
@@ -116,10 +127,10 @@ def carry_out(claim: Claim, folder: Path, nice: int = 15) -> Outcome:
     with (folder / f"{claim.name}.txt").open("w") as out:
         process = subprocess.Popen(
             words, cwd=ROOT, env=variables, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=lambda: os.nice(max(0, nice - os.nice(0))) and None,
+            preexec_fn=lambda: prepare(claim.limit_s, nice),
         )  # fmt: skip
         try:
-            rc = process.wait(claim.limit_s)
+            rc = process.wait(WAIT * claim.limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -179,8 +190,8 @@ def missed(claim: Claim, found: dict[str, str]) -> list[str]:
 def shown(claim: Claim, done: Outcome, text: str) -> tuple[str, str]:
     """(the figure of a row, what became of it: held, missed, failed)."""
     found = figures(claim, text)
-    if done.rc == STOPPED:
-        return f"**stopped** after {done.wall_s:.0f} s", "failed"
+    if done.rc in (STOPPED, -signal.SIGXCPU):
+        return f"**stopped** after {done.cpu_s:.0f} CPU s, {done.wall_s:.0f} s by the clock", "failed"
     try:
         figure = claim.figure.format(**found) or "ran to its end"
     except KeyError as missing:
