@@ -71,7 +71,7 @@ browser:
 # What tests and checks need, so that it can come beside something else.
 install: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))
 
-# -rs: what was skipped, and why; -n: up to four processes, a folder of tests stays in one
+# -rs: what was skipped, and why; -n: one process more than cores, four at most; a folder of tests stays in one
 test: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))
 	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 $(ARGS)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from etude.errors import UsageError
+from etude.api.given import keywords, refuse_unknown
 from etude.generate import Plan
 from etude.machine import System, open_system
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from etude.generate.model import Model
     from etude.model.job import Job
     from etude.predict import Prediction
-    from etude.serve import Engine, Served
 
 
 def model_named(model: str | PathLike[str] | Model) -> Model:
@@ -39,6 +37,7 @@ def plan_from(plan: Plan | None, axes: Mapping[str, Any]) -> Plan:
     """The plan with axes over it; a plan's keys, as `etude predict --plan` reads them."""
     if plan is None:
         return Plan.from_dict(dict(axes), "plan")
+    refuse_unknown("Plan", axes, keywords(Plan))
     return plan.replace(**axes) if axes else plan
 
 
@@ -60,6 +59,7 @@ def micro(pattern: str, ranks: int, sizes: Sequence[int] = (64_000_000,), **opti
     from etude.generate import MicroOptions
     from etude.generate import micro as made
 
+    refuse_unknown("micro", options, keywords(MicroOptions))
     return made(pattern, MicroOptions(ranks=ranks, sizes=tuple(sizes), **options))
 
 
@@ -73,8 +73,10 @@ def predict(
     """
     from etude.cost.stacks import open_stack
     from etude.predict import predict as predicted
+    from etude.simulate import Options
 
-    known = {f.name for f in fields(Plan)}
+    known = keywords(Plan)
+    refuse_unknown("predict", options, [*known, *keywords(Options)])
     axes = {key: value for key, value in options.items() if key in known}
     rest = {key: value for key, value in options.items() if key not in known}
     software = open_stack(stack) if isinstance(stack, str) else stack
@@ -100,32 +102,6 @@ def plan(
         model=str(model), system=str(system), fixed=fixed, over=over, stack=stack, tries=tries, recipe=False
     )
     return pa.Table.from_pylist([dict(row) for row in solved(space, Asked()).rows])
-
-
-def serve(
-    model: str | PathLike[str] | Model, system: str, requests: str | PathLike[str] | None = None, *,
-    rate_per_s: float = 0.0, replicas: int = 1, tp: int = 1, ep: int = 1, router: str = "least",
-    precision: str = "bf16", stack: str = "vllm", engine: Engine | None = None, seed: int = 0, **stream: Any,
-) -> Served:  # fmt: skip
-    """A stream of requests, of a file or drawn at a rate, on replicas of a model: every request and its times.
-
-    etude.serve("llama3-8b", "dgx-h100", rate_per_s=4, count=100, prompt=512, output=64)
-    """
-    from etude.serve import Engine, request_stream
-    from etude.serve import serve as served
-    from etude.serve.pools import Between, deployed_pools, pools_of
-
-    if requests is None and not rate_per_s:
-        raise UsageError("no requests are given", hint="a file of requests, or rate_per_s=4")
-    rules, pools = engine or Engine(), pools_of(Between(), replicas=replicas, tp=tp, ep=ep)
-    if ep > tp:
-        rules = replace(rules, barrier=True)
-    asked = request_stream(requests, rate_per_s=rate_per_s, seed=seed, **stream)
-    groups, placed = deployed_pools(model_named(model), pools, rules, system=system, precision=precision, stack=stack)
-    return served(
-        asked, rules, groups, router=router, caching=placed.caching, token_bytes=placed.token_bytes * tp, seed=seed,
-        lora=placed.lora,
-    )  # fmt: skip
 
 
 def fleet(
@@ -159,6 +135,7 @@ def federate(
     from etude.generate.train import plan_memory
     from etude.predict import predict as predicted
 
+    refuse_unknown("federate", rules, keywords(federated))
     network = model_named(model)
 
     def step_s(system: str) -> float:

@@ -18,8 +18,9 @@ from etude.errors import UsageError
 from etude.search.found import Found, Row, frontier
 from etude.search.given import Asked, Given
 from etude.search.methods import METHODS, Point
-from etude.study import Space, evaluate
+from etude.study import evaluate
 from etude.study.expressions import evaluated
+from etude.study.space import Space
 
 FAILED = "failed"
 
@@ -66,7 +67,8 @@ class _Judge:
         """A row for each point; None where it failed or a limit refuses it."""
         a = self._asked
         table = evaluate(
-            space, self._command, self._metrics, workers=a.workers, ray=a.ray, out=a.out, progress=a.progress
+            space, self._command, self._metrics, workers=a.workers, ray=a.ray, out=a.out, progress=a.progress,
+            execute=a.execute,
         )  # fmt: skip
         found: list[Row | None] = []
         for row in table.to_pylist():
