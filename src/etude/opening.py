@@ -139,12 +139,6 @@ def is_text(path: Path) -> bool:
 def _read_text(path: Path, ranks: int | None, passes: int | None) -> Job:
     from etude.ingest import text
 
-    if ranks is None:
-        raise UsageError(
-            "a text workload does not give its number of ranks",
-            where=str(path),
-            hint="`etude convert w.txt OUT --ranks 8`, or etude.open(path, ranks=8)",
-        )
     return text.read_text(path, ranks, passes=1 if passes is None else passes)
 
 
