@@ -72,7 +72,7 @@ def read_text(path: Path, ranks: int | None, *, passes: int = 1) -> Job:
 def _ranks(header: Header, ranks: int | None, path: Path) -> int:
     if ranks is None and not header.gpus:
         raise UsageError(
-            "a text workload does not say how many ranks run it",
+            "a text workload does not give its number of ranks",
             where=str(path),
             hint="`etude convert w.txt OUT --ranks 8`, or etude.open(path, ranks=8)",
         )
