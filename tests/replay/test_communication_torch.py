@@ -25,10 +25,9 @@ from etude.replay.communication import (
     rehearse,
     shrink,
 )
+from later import TORCH, later
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
-
-from etude.replay.communication.stopping import Stopping  # noqa: E402 - needs PyTorch
+torch = later("torch", TORCH)
 
 C = Collective
 FLOATS = "['Tensor(float)']"
@@ -290,7 +289,7 @@ def test_a_wish_to_stop_is_agreed_on_and_keeps_what_is_done(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        stopping = Stopping(torch.device("cpu"))
+        stopping = later("etude.replay.communication.stopping").Stopping(torch.device("cpu"))
         assert not stopping.agreed(True)
         stopping.wanted = True
         assert stopping.agreed(True)
