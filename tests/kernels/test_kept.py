@@ -1,17 +1,19 @@
 """Compiled kernels are run without Numba, with the same results, and never with code that was compiled for other
 arguments, another processor or another kernel."""
 
+import ctypes
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from llvmlite import binding
 
-from etude.kernels import kept, native
+from etude.kernels import guard, kept, native
 from etude.kernels.compile import kernel
 from etude.kernels.kinds import NoKindError, kinds, text
 
@@ -178,6 +180,47 @@ def test_kinds_are_as_fine_as_the_types_of_numba():
         assert types.setdefault(kind, dispatcher.typeof_pyval(value)) == dispatcher.typeof_pyval(value)
 
 
+def _guarded(kind: tuple[Any, ...], code: Any) -> Any:
+    llvm = native._binding()
+    machine = llvm.Target.from_default_triple().create_target_machine(reloc="static", codemodel="jitdefault", jit=True)
+    address = native._guard(machine.emit_object(llvm.parse_assembly(guard.SOURCE)))
+    return guard.guarded(kind, ctypes.cast(code, ctypes.c_void_p).value, [].append, address).guarded
+
+
+def test_the_guard_lets_arguments_through_whose_kinds_are_its_own_and_no_others():
+    """All pairs, alone and inside a tuple, with a stand-in for the compiled code that says what it was given."""
+    kind_of_code = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+    code = kind_of_code(lambda closure, arguments, named: len(arguments))
+    values = [*UNLIKE, *((2, value) for value in UNLIKE)]
+    for mine in values:
+        ask = _guarded(kinds((mine, 1)), code)
+        for other in values:
+            fits = kinds((mine,)) == kinds((other,))
+            assert ask(other, 1) is (2 if fits else guard.REFUSED), (mine, other)
+        assert ask(mine) is ask(mine, 1, 1) is ask() is ask(mine, 1.0) is guard.REFUSED
+
+
+@kernel
+def _total(array, by):
+    return array.sum() * by
+
+
+def test_a_whole_number_that_is_too_large_and_a_dtype_that_is_only_equal():
+    assert _total(np.arange(3), 2) == 6
+    with pytest.raises(OverflowError):
+        _total(np.arange(3), 2**70)
+    with_note = np.arange(3).astype(np.dtype("int64", metadata={"note": 1}))
+    assert with_note.dtype is not np.dtype("int64")
+    assert _total(with_note, 2) == 6 and _total(np.arange(4), 1) == 6 and _total(np.arange(3.0), 1) == 3.0
+
+
+def test_threads_call_a_kernel_of_several_kinds_at_once():
+    values = [np.arange(5, dtype=name) for name in ("int64", "float64", "int64", "float64")]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda value: [_total(value, 2) for _ in range(200)], values))
+    assert found == [[20] * 200] * 4
+
+
 class Strange(np.ndarray):
     pass
 
@@ -225,9 +268,9 @@ def test_the_key_holds_the_processor_the_versions_and_the_settings(monkeypatch):
 
 def test_code_that_needs_an_unknown_function_is_not_loaded():
     """LLVM would end the process."""
-    entry = kept.Entry("name", b"", ("no_such_function_anywhere",), ())
+    entry = kept.Entry("name", b"", ("no_such_function_anywhere",), (), b"")
     with pytest.raises(native.NotLoadedError):
-        native.load(entry, kinds)
+        native.load(entry, kinds, ())
 
 
 def test_another_version_of_numba_calls_kernels_as_it_does(tmp_path: Path) -> None:

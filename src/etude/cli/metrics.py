@@ -52,6 +52,8 @@ def metrics(
     found = analyse.metrics(run, device=device)
     emit(found if json or csv else analyse.shown(found), json=json, csv=csv, md=md)
     if any(of_engine(trace) for trace in job.traces):
-        say("note: an engine's trace does not say when requests arrived, so that there is no ttft")
+        say(
+            "note: an engine's trace does not say when requests arrived, so that there is no ttft: see `etude requests`"
+        )
     if card is None:
         say(f"note: no card lies with this job, so nothing is known of its model; `etude card {path} --write`")

@@ -21,12 +21,13 @@ import sys
 from collections.abc import Callable
 from functools import cached_property, update_wrapper
 from inspect import CO_VARARGS, CO_VARKEYWORDS
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from etude.kernels import kept
 from etude.kernels.digest import code_bytes as code_bytes
 from etude.kernels.digest import taken as taken
-from etude.kernels.kinds import HOW, NoKindError
+from etude.kernels.guard import REFUSED, Loaded
+from etude.kernels.kinds import NoKindError, kinds
 
 _STARRED = CO_VARARGS | CO_VARKEYWORDS
 
@@ -67,6 +68,14 @@ def kernel(
     return Kernel(function, options)
 
 
+def _refuse(*_: Any) -> Any:
+    return REFUSED
+
+
+_BY_NUMBA: Final = Loaded(_refuse, _refuse)
+"""Of arguments for which there is no code that runs without Numba."""
+
+
 class Kernel:
     """A function that is compiled when Python calls it; other kernels see and call `inner`."""
 
@@ -78,47 +87,58 @@ class Kernel:
         code = py_func.__code__
         self._names = code.co_varnames[: code.co_argcount]
         self._count = -1 if code.co_kwonlyargcount or code.co_flags & _STARRED else code.co_argcount
-        self._entries: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._entries: dict[tuple[Any, ...], Loaded] = {}
+        self._last: Callable[..., Any] = _refuse
+        """Of the call before: most calls of a kernel are alike."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if named or len(arguments) != self._count:
+        if named:
             return self._called(arguments, named)
+        found = self._last(*arguments)
+        return found if found is not REFUSED else self._by_kinds(arguments)
+
+    def _by_kinds(self, arguments: tuple[Any, ...]) -> Any:
+        """A call whose arguments are not of the kinds of the call before."""
+        if len(arguments) != self._count:
+            return self._called(arguments, {})
+        if self._place is None:
+            self._last = self.dispatcher
+            return self.dispatcher(*arguments)
         try:
-            entry = self._entries[tuple([HOW[one.__class__](one) for one in arguments])]
-        except KeyError:
-            entry = self._found(arguments)
+            kind = kinds(arguments)
         except NoKindError:
-            entry = self.dispatcher
-        return entry(*arguments)
+            return self.dispatcher(*arguments)
+        found = self._entries.get(kind)
+        if found is None:
+            found = self._entries[kind] = self._found(self._place, kind, arguments)
+        if found is _BY_NUMBA:
+            return self.dispatcher(*arguments)
+        self._last = found.guarded
+        return found.bare(*arguments)
 
     def _called(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """With names, or without arguments that have a default, which Numba types in its own way."""
         rest = self._names[len(arguments) :]
-        if self._count < 0 or set(rest) != set(named):
+        if self._count < 0 or len(arguments) + len(rest) != self._count or set(rest) != set(named):
             return self.dispatcher(*arguments, **named)
         return self(*arguments, *[named[name] for name in rest])
 
-    def _found(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    def _found(self, place: kept.Place, kind: tuple[Any, ...], arguments: tuple[Any, ...]) -> Loaded:
         """Code for arguments of these kinds, from the disk or from the compiler."""
-        kind = tuple([HOW[one.__class__](one) for one in arguments])
-        place = self._place
-        if place is None:
-            self._entries[kind] = self.dispatcher
-            return self.dispatcher
         entry = place.read(kind)
-        found = self._loaded(entry) if entry is not None else None
-        if found is None:
-            found = self.dispatcher.compiled_for(arguments, lambda entry: place.write(kind, entry))
-        self._entries[kind] = found
+        found = self._loaded(entry, kind)
+        if found is _BY_NUMBA:
+            entry = self.dispatcher.compiled_for(arguments, lambda entry: place.write(kind, entry))
+            found = self._loaded(entry, kind)
         return found
 
-    def _loaded(self, entry: kept.Entry) -> Callable[..., Any] | None:
+    def _loaded(self, entry: kept.Entry | None, kind: tuple[Any, ...]) -> Loaded:
         from etude.kernels import native
 
         try:
-            return native.load(entry, self.py_func)
-        except Exception:  # whatever it is: Numba compiles it again
-            return None
+            return native.load(entry, self.py_func, kind) if entry is not None else _BY_NUMBA
+        except Exception:  # whatever it is, Numba can do without
+            return _BY_NUMBA
 
     @cached_property
     def _place(self) -> kept.Place | None:

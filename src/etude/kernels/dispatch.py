@@ -14,13 +14,14 @@ from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
+import llvmlite.binding as llvm
 import numba
 from numba.core import config
 from numba.core.caching import FunctionCache
 from numba.core.environment import lookup_environment
 from numba.core.registry import CPUDispatcher
 
-from etude.kernels import elf, first_use, inner, kept, native, records, sooner
+from etude.kernels import elf, first_use, guard, inner, kept, native, records, sooner
 from etude.kernels.digest import code_bytes, taken
 
 BLAS = "scipy.linalg.cython_blas"
@@ -69,17 +70,17 @@ class Outer(CPUDispatcher):  # type: ignore[misc]
         with sooner.no_garbage_collection():
             return super().compile(signature)
 
-    def compiled_for(self, arguments: tuple[Any, ...], keep: Callable[[kept.Entry], bool]) -> Callable[..., Any]:
-        """What Python calls with arguments of these kinds. New code is given to `keep`; Numba keeps it if that says
-        no."""
+    def compiled_for(self, arguments: tuple[Any, ...], keep: Callable[[kept.Entry], bool]) -> kept.Entry | None:
+        """Compiles for arguments of these types. Code that can be run without Numba is returned and given to `keep`;
+        Numba keeps it if that says no."""
         signature = tuple(self.typeof_pyval(argument) for argument in arguments)
         self._cache.not_yet.add(signature)
-        found: Callable[..., Any] = self.compile(signature)
+        self.compile(signature)
         entry = entry_of(self.overloads[signature])
         new = self._cache.unsaved.pop(signature, None)
         if (entry is None or not keep(entry)) and new is not None:
             self._cache.save(signature, new)
-        return found
+        return entry
 
 
 class LateCache:
@@ -157,4 +158,5 @@ def entry_of(compiled: Any) -> kept.Entry | None:
     objects = tuple((name, tuple(one.consts)) for name, one in environments)
     if b"numba" in pickle.dumps([one for _, one in objects]):
         return None
-    return kept.Entry(compiled.fndesc.llvm_cpython_wrapper_name, code, tuple(sorted(expected)), objects)
+    looks = library.codegen._tm.emit_object(llvm.parse_assembly(guard.SOURCE))
+    return kept.Entry(compiled.fndesc.llvm_cpython_wrapper_name, code, tuple(sorted(expected)), objects, looks)

@@ -29,7 +29,7 @@ from etude.kernels import digest, kinds
 NUMBA: Final = "0.68."
 """The versions whose inside is known here. With any other, kernels are kept and called by Numba itself."""
 SUFFIX: Final = ".etk"
-_MAGIC: Final = b"etude kernel 1\n"
+_MAGIC: Final = b"etude kernel 2\n"
 _OWN: Final = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS")
 """Settings that change no code."""
 
@@ -41,6 +41,7 @@ class Entry(NamedTuple):
     code: bytes  # an object file
     expected: tuple[str, ...]  # symbols that it does not define
     environments: tuple[tuple[str, tuple[Any, ...]], ...]  # (symbol, Python's objects that the code uses)
+    guard: bytes  # an object file of `guard.SOURCE`
 
 
 @cache

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-_ROWS, _COLUMNS, _ALIGNED, _WRITEABLE = 1, 2, 0x100, 0x400
+ROWS, COLUMNS, ALIGNED, WRITEABLE = 1, 2, 0x100, 0x400
 """Bits of the flags of an array."""
-_WHICH: Final = _ROWS | _COLUMNS | _ALIGNED | _WRITEABLE
+_WHICH: Final = ROWS | COLUMNS | ALIGNED | WRITEABLE
 
 
 class NoKindError(Exception):
@@ -22,8 +22,8 @@ class NoKindError(Exception):
 
 
 def _layout(flags: int) -> str:
-    order = "C" if flags & _ROWS else "F" if flags & _COLUMNS else "A"
-    return order + ("w" if flags & _WRITEABLE else "r") + ("a" if flags & _ALIGNED else "u")
+    order = "C" if flags & ROWS else "F" if flags & COLUMNS else "A"
+    return order + ("w" if flags & WRITEABLE else "r") + ("a" if flags & ALIGNED else "u")
 
 
 _LAYOUTS: Final = {flags: _layout(flags) for flags in range(_WHICH + 1) if not flags & ~_WHICH}

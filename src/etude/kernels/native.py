@@ -13,14 +13,13 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any, Final
 
-from etude.kernels import kept
+from etude.kernels import guard, kept
 
 UNPICKLE: Final = b"numba_unpickle\0", b"etude_unpickle\0"
 """Numba's function that reads Python objects out of code, which imports Numba, and the one here in its place."""
@@ -33,23 +32,36 @@ class NotLoadedError(Exception):
     """This code cannot be run here without Numba."""
 
 
-def load(entry: kept.Entry, function: Any) -> Callable[..., Any]:
-    """What Python calls. NotLoadedError if the code needs a function that is not there."""
+def load(entry: kept.Entry, function: Any, kind: tuple[Any, ...]) -> guard.Loaded:
+    """Puts code into memory. NotLoadedError if it needs a function that is not there."""
+    if not guard.as_expected():
+        raise NotLoadedError("objects lie in memory in another way")
     with _LOCK:
         engine = _engine_for(entry.name)  # the first one makes symbols of the process known to LLVM
         for name in entry.expected:
             _provide(name)
-        code = _binding().ObjectFileRef.from_data(entry.code)
-        engine.add_object_file(code)
-        engine.finalize_object()
+        _add(engine, entry.code)
         address = engine.get_function_address(entry.name)
         own, objects = _environments(engine, entry, function)
         doc = f"compiled wrapper for {function.__qualname__!r}"
-        module = sys.modules[function.__module__]
-        made: Callable[..., Any] = _extension("_dynfunc").make_function(
-            module, function.__name__, doc, address, own, (engine, objects)
+        made = _extension("_dynfunc").make_function(
+            sys.modules[function.__module__], function.__name__, doc, address, own, (engine, objects)
         )
-        return made
+        return guard.guarded(kind, address, made, _guard(entry.guard))
+
+
+def _add(engine: Any, code: bytes) -> None:
+    engine.add_object_file(_binding().ObjectFileRef.from_data(code))
+    engine.finalize_object()
+
+
+@cache
+def _guard(code: bytes) -> int:
+    """Its address; it is the same for all kernels."""
+    engine = _engine_for(guard.NAME)
+    _add(engine, code)
+    address: int = engine.get_function_address(guard.NAME)
+    return address
 
 
 def _environments(engine: Any, entry: kept.Entry, function: Any) -> tuple[Any, list[Any]]:
