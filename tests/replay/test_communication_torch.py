@@ -169,7 +169,7 @@ def test_a_process_that_dies_ends_the_others(monkeypatch, tmp_path):
 def test_the_end_of_the_parent_is_the_end_of_all(tmp_path):
     """A replay that is told to stop leaves no process and no file."""
     program = (
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_communication_torch import every_call\n"
         "from etude.replay.communication import PlayOptions, plan_communication, play\n"
         "import signal\n"
@@ -179,7 +179,8 @@ def test_the_end_of_the_parent_is_the_end_of_all(tmp_path):
     )
     here = Path(__file__).resolve()
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", program, str(here.parents[2] / "src"), str(here.parent)]
+    paths = [str(here.parents[2] / "src"), str(here.parent), str(here.parent.parent)]
+    command = [sys.executable, "-c", program, *paths]
     child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: len(list(tmp_path.glob("etude-replay-*/store"))) == 1)
