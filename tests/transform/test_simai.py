@@ -129,6 +129,27 @@ def test_a_text_that_cannot_be_read(tmp_path: Path, head: str, line: str, said: 
     assert said in capsys.readouterr().err
 
 
+def test_lines_as_aicb_writes_them(tmp_path: Path) -> None:
+    # The kinds of lines of aliyun/SimAI's examples: an older head without vpp, experts of nothing, NONE with bytes.
+    path = tmp_path / "w.txt"
+    head = HEAD.format(8, 64).replace(" vpp: 1", "").replace("pp_comm: 0", "pp_comm 251658240")
+    lines = [
+        "grad_norm\t-1\t1\tALLGATHER\t800\t1\tNONE\t0\t1\tREDUCESCATTER\t1600\t100",
+        "moe_grad_norm1\t-1\t1\tNONE\t0\t1\tNONE\t0\t1\tALLGATHER_DP_EP\t0\t100",
+        "embedding_layer     -1 556000  ALLREDUCE   536870912     1      NONE 16777216       1     NONE   0     1 ",
+    ]
+    path.write_text("\n".join([head, "3", *lines]) + "\n")
+    job = etude.open(path)
+    trace = job.traces[0]
+    calls = {
+        Collective(int(trace.collective[row])).name: int(trace.in_bytes[row])
+        for row in range(len(trace))
+        if trace.kind[row] == Kind.COLL
+    }
+    assert job.world_size == 64
+    assert calls == {"ALL_GATHER": 100, "REDUCE_SCATTER": 1600, "ALL_REDUCE": 536870912}
+
+
 def test_ranks_of_a_text_are_its_own(tmp_path: Path, capsys) -> None:
     path = tmp_path / "w.txt"
     path.write_text(simai_text(job_of()))
