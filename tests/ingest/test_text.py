@@ -129,7 +129,7 @@ def test_inference(tmp_path: Path) -> None:
         (["HYBRID_CUSTOMIZED", "1", layer("a")], "line 3: 12 columns, expected 13"),
         (["HYBRID_CUSTOMIZED", "1", layer("a", own="MICRO")], "line 3: a layer cannot be `MICRO`"),
         (["HYBRID_TRANSFORMER ep: 2", "1", layer("a")], "line 1: unknown key `ep`"),
-        (["HYBRID_TRANSFORMER checkpoints: 2 0", "1", layer("a")], "line 1: `checkpoints` says 2, and 1 follow"),
+        (["HYBRID_TRANSFORMER checkpoints: 2 0", "1", layer("a")], "line 1: `checkpoints` announces 2, but 1 follow"),
         (["HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 0 checkpoint_initiates: 1 0", "1", layer("a")],
          "line 1: layer 0 recomputes, but no checkpoint is before it"),
     ],
