@@ -28,7 +28,7 @@ F64 = NDArray[np.float64]
 SHARE = 0.75
 """Of the slow-down from which a unit is named, that part of a step spent idle names a host."""
 LEAST_ERROR = 0.002
-"""Part of a step below which idle times are not told apart."""
+"""Part of a step below which idle times are not distinguished."""
 
 
 def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> list[Slow]:

@@ -1,4 +1,4 @@
-"""Participants that never came: who the others wait for when a run stands still, and who stopped before the others.
+"""Participants that never came: who the others wait for when a run hangs, and who stopped before the others.
 
 A rank is missing where others are in a collective that it never reached while it waits for no other rank; where its
 part of a group's collectives, or of the messages with another rank, ends before that of the others; where it has done

@@ -17,7 +17,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 CYCLES: Final = 2
-"""Whole cycles that a series must hold for one to be told."""
+"""Whole cycles that a series must have for one to be reported."""
 SHORT: Final = 32
 """Lags up to which all are candidates."""
 CANDIDATES: Final = 12

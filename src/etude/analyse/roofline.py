@@ -3,7 +3,7 @@
 FLOPs and bytes are those that the trace says, else those that follow from an operator's recorded shapes (etude.cost).
 An operator's time is that of all device work launched under it; where operators with known work call one another, the
 innermost counts, so that nothing counts twice, and device work belongs to the nearest that counts. Products of 4-byte
-numbers are held against the rate of tf32 where the names of their kernels, or cuDNN's recorded `allow_tf32`, say that
+numbers are compared with the rate of tf32 where the names of their kernels, or cuDNN's recorded `allow_tf32`, say that
 they are computed so.
 """
 

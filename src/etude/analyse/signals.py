@@ -32,7 +32,7 @@ Row = dict[str, Any]
 FAR: Final = 3.5
 """Scaled median distances from the other ranks from which a signal votes."""
 MOVED: Final = 5.0
-"""Standard errors by which a signal must move where a rank changes to be told with it."""
+"""Standard errors by which a signal must move where a rank changes to be reported with it."""
 LEAST_MOVE: Final = 0.02
 NEAR: Final = 2
 """Steps from a change within which an error is told with it."""
@@ -51,7 +51,7 @@ class Signals:
     events: list[Row]
     """time_ns, step, rank, signal, value."""
     note: str = ""
-    """How ranks were told, where the table does not say."""
+    """How ranks were assigned, if the table does not name them."""
 
 
 def joined(samples: Samples, table: pa.Table, *, where: str = "") -> Signals:
@@ -116,7 +116,7 @@ def correlated(found: Trend, signals: Signals) -> Row:
 
 
 def _rows(samples: Samples, table: pa.Table, where: str) -> tuple[I64, str]:
-    """(row of the samples that each row of the table is of, -1 where of none; how that was told)."""
+    """(row of the samples that each row of the table is of, -1 where of none; how that was found)."""
     names = table.column_names
     note = ""
     if "rank" in names:

@@ -163,7 +163,7 @@ def by_work(found: Samples, family: I64, work: F64) -> tuple[Samples, bool]:
     """(samples, was any changed?): what too few others did exactly, as if all had the same amount to do.
 
     Ranks with longer sequences have more to do. Where the work of a node is known, and others do the same with other
-    amounts of it, its time is held against  t = a + b x work,  a robust line through the times of its family; its key
+    amounts of it, its time is compared with  t = a + b x work,  a robust line through the times of its family; its key
     is then that of the family.
     """
     keys = len(family)

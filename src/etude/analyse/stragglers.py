@@ -53,7 +53,7 @@ class Straggler:
     """All that are meant: both ends of a link, or the members of the group in which it lies."""
     slowdown_pct: float | None = None
     pattern: str = ""
-    """chronic: all along; acute: since or for a part of the run; periodic: in every so many-th step."""
+    """chronic: during the whole run; acute: since or for a part of the run; periodic: in every n-th step."""
     since: int | None = None
     """First step (or eighth of the run, where no steps are known) in which it shows."""
 

@@ -1,4 +1,4 @@
-"""Who is slower than the others, in which segments, and how sure that is: all along, since a step, for a while, in
+"""Who is slower than the others, in which segments, and with what confidence: during the whole run, since a step, for a while, in
 every k-th step, or slower than itself before.
 
 Takes the profile of `outliers`: how much slower each unit was in each segment, and the error of that.
@@ -35,7 +35,7 @@ AS_EXPECTED: Final = 1.2
 SLACK: Final = 1.3
 """A spread that is less than expected is taken for so much more than it looks."""
 GOES_ON: Final = 0.5
-"""Part of a slow-down that the rest of the run must show for it to be one all along."""
+"""Fraction of a slowdown that the rest of the run must show for it to count as one of the whole run."""
 STEADY: Final = 0.8
 """Part of its segments in which a slow unit is slower by half of its slow-down or more, if it is always so."""
 MOSTLY: Final = 2 / 3
@@ -219,7 +219,7 @@ def _windows(row: F64, error: F64) -> _Sums:
 
 
 def _best_window(row: F64, error: F64, between: float, least: float) -> _Stretch | None:
-    """The stretch in which the unit stands out most, if it does."""
+    """The stretch in which the unit differs most from the others, if it does."""
     seen = np.flatnonzero(~np.isnan(row))
     x = _without_spikes(row[seen], error[seen])
     sums = _windows(x, error[seen])

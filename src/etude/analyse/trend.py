@@ -217,7 +217,7 @@ def _drifting(own: F64, changes: list[tuple[int, Change]], least: float) -> list
 
 
 def _slow_ranks(own: F64) -> list[tuple[int, float]]:
-    """(row, factor) of ranks that are slower than the others all along; few of many."""
+    """(row, factor) of ranks that are slower than the others during the whole run; few of many."""
     if len(own) < FEWEST:
         return []
     with np.errstate(all="ignore"):

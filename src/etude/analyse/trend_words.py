@@ -180,7 +180,7 @@ def told_drift(samples: Samples, parts: Parts, by_rank: list[tuple[int, float]],
 
 
 def told_slow(slow: list[tuple[int, float]], ranks: list[int], given_work: bool) -> list[Finding]:
-    """Ranks that are slower than the others all along."""
+    """Ranks that are slower than the others during the whole run."""
     than = "the others with as much work" if given_work else "the others"
     return [
         Finding("slow_rank", f"rank {ranks[row]} is {factor - 1:.1%} slower than {than}, during the whole run",

@@ -67,4 +67,4 @@ def no_such(path: str, word: str, known: Collection[str]) -> UsageError:
 
 
 def misplaced(path: str, word: str, option: str) -> UsageError:
-    return UsageError(f"options of `{path} {word}` stand behind it", hint=f"{path} {word} {option} ...")
+    return UsageError(f"options of `{path} {word}` must follow it", hint=f"{path} {word} {option} ...")

@@ -151,7 +151,7 @@ def opened(
     paths: list[Path], groups: Path | None, workers: int, system: str, timing: Path | None
 ) -> "list[tuple[Run, str]]":
     """The runs with their names. Of two, the first is taken as recorded where it is, and the second as asked for: so
-    a recording is held against its simulation."""
+    a recording is compared with its simulation."""
     runs = []
     for number, path in enumerate(paths):
         as_recorded = number == 0 and len(paths) == 2 and (system or timing is not None) and _has_times(path, workers)

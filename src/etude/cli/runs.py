@@ -81,7 +81,7 @@ def no_times(path: Path) -> UsageError:
 def find_run(
     path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None, *, ray: str = ""
 ) -> "tuple[Job, Run | None]":
-    """As `open_run`, for what can also be told of a job that has no times."""
+    """As `open_run`, for what is also known of a job that has no times."""
     from etude.model.run import Run
     from etude.store import cards
     from etude.store.times import read_timing

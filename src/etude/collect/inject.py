@@ -84,7 +84,7 @@ class Worker:
             self._handles = []
 
     def _made(self) -> Recorder:
-        if multiprocessing.parent_process() is not None:  # its children leave without a word to `atexit`
+        if multiprocessing.parent_process() is not None:  # its children exit without calling `atexit`
             multiprocessing.util.Finalize(None, self._at_exit, exitpriority=_LATE)
         recorder = Recorder(self._torch, self._folder, self._options, self._turns, shared=True)
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":

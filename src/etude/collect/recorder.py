@@ -5,7 +5,7 @@ waiting ────────► recording ───────────�
                   (thrown away; the last        (kept)          ▲ next step │ the program's own profiler begins
                   steps lightly, kept)                          └── aside ◄─┘
 
-What is recorded before the first step is kept if no step ever comes: then there are none to be told apart. A window
+What is recorded before the first step is kept if no step ever comes: then there are none to separate. A window
 that the program's own profiler cut short is put aside: a whole one may come later, else the longest is written.
 """
 

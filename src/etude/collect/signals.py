@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a process without a word to Python. Here they write first, and then end it just the same."""
+"""SIGTERM and SIGHUP end a process without informing Python. Here they write first, and then end it just the same."""
 
 import ctypes
 import os

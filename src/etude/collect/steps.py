@@ -1,4 +1,4 @@
-"""Tells when a training step is over, without a word from the program: an optimizer has stepped.
+"""Tells when a training step is over, without help from the program: an optimizer has stepped.
 
 The first optimizer that steps is the clock: a program with several (a GAN, one per parameter) steps each in its turn.
 

@@ -20,7 +20,7 @@ def fit(
     noise: float = 0.1,
     outlier: float = np.inf,
 ) -> F64:
-    """Positive parameters for which `predict` comes close to `measured`, in the mean of |log ratio|.
+    """Positive parameters for which `predict` comes close to `measured`, by the mean of |log ratio|.
 
     A row that is off by more than the factor `outlier` counts as that and pulls no further.
 

@@ -1,4 +1,4 @@
-"""The best interval between saves: looked for by running the loop, and held against Young and Daly."""
+"""The best interval between saves: looked for by running the loop, and compared with Young and Daly."""
 
 from __future__ import annotations
 

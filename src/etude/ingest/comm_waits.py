@@ -38,7 +38,7 @@ class CommWaits:
 
 
 def comm_waits(trace: DeviceTrace, host: HostEvents, comms: CommWork) -> CommWaits:
-    """The work begins once it was asked for; whoever asked and then stands still until the work is over has waited for
+    """The work begins once it was asked for; whoever asked and then blocks until the work is over has waited for
     it. What was over before is waited for too: the program would not go on without it."""
     rows: list[tuple[int, int, int, int, int, int]] = []
     pauses: list[tuple[int, int, int]] = []

@@ -1,6 +1,6 @@
 """Dumps of PyTorch's Flight Recorder as a job: the last communications of each rank, those that hang among them.
 
-A dump is written when a run stands still. An entry is a node; its start is when it was seen to start, or else was asked
+A dump is written when a run hangs. An entry is a node; its start is when it was seen to start, or else was asked
 for, its end when it was seen to be done. What neither ended nor retired has no end: its rank still stands in it. A ring
 buffer forgets, so of each group the calls count that every dump of a member still has. Attributes beside the columns:
 `comm_seq` (number of the call in its group), `comm_state`, `dtype`, `in_sizes` and `out_sizes` (elements of each

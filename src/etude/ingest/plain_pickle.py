@@ -2,7 +2,7 @@
 
 Python's own reader makes room for what a pickle claims before it looks whether it is there: a few bytes may ask for
 gigabytes. So the instructions are walked through first, and every length, and every place in the reader's memory, is
-held against the size of the file.
+checked against the size of the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranks that were linked, laid down in files until an analysis asks for their columns.
+"""Ranks that were linked, kept in files until an analysis needs their columns.
 
 The columns of a rank take about as much room as its trace has text, and an analysis looks at a third of them. In a file
 they are memory of the system's that it can take back; and from a process that linked a rank to the one that asked for

@@ -157,7 +157,7 @@ class Handovers:
 
 
 def backward_handovers(trace: DeviceTrace, host: HostEvents, device: DeviceEvents) -> Handovers:
-    """The backward pass runs on threads of its own, while the thread that asked for it stands still.
+    """The backward pass runs on threads of its own, while the thread that asked for it is blocked.
 
     A run of a backward thread is what it does between two moments at which the asking thread does something.
     """
@@ -174,7 +174,7 @@ def backward_handovers(trace: DeviceTrace, host: HostEvents, device: DeviceEvent
 
 def _backward_threads(trace: DeviceTrace, host: HostEvents, device: DeviceEvents) -> list[tuple[int, int]]:
     """(thread, the thread that asks it): by the engine's names, else by the profiler's arrows from forward to backward
-    operators; and of threads of which neither says anything, those that launch only while another stands still."""
+    operators; and of threads of which neither says anything, those that launch only while another is blocked."""
     found = []
     is_engine = _named(trace, host, ("autograd::engine::evaluate_function",)) & (host.parent < 0)
     forward = np.bincount(host.thread[~host.is_call & ~is_engine], minlength=len(host.tid))
@@ -215,7 +215,7 @@ INSIDE, COVERED = 0.95, 0.5
 
 
 def _turns(host: HostEvents, thread: int) -> int:
-    """The thread that stands still whenever this one does something, and begins before it; -1: none."""
+    """The thread that is blocked whenever this one does something, and begins before it; -1: none."""
     mine = np.arange(host.first[thread], host.first[thread + 1])
     mine = mine[host.parent[mine] < 0]
     start, end = host.start_ns[mine], host.end_ns[mine]

@@ -35,7 +35,7 @@ class NotLoadedError(Exception):
 def load(entry: kept.Entry, function: Any, kind: tuple[Any, ...]) -> guard.Loaded:
     """Puts code into memory. NotLoadedError if it needs a function that is not there."""
     if not guard.as_expected():
-        raise NotLoadedError("objects lie in memory in another way")
+        raise NotLoadedError("objects have a different layout in memory")
     with _LOCK:
         engine = _engine_for(entry.name)  # the first one makes symbols of the process known to LLVM
         for name in entry.expected:

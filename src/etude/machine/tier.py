@@ -57,7 +57,7 @@ class Checkpointing:
         "bandwidth", "serialising, with the copy from the device; 0: it does not save", 0.0, zero=True
     )
     load_bytes_per_s: float = figure("bandwidth", "reading it into the device; 0: it does not load", 0.0, zero=True)
-    reads_file: bool = figure("flag", "the file is read beside that, where no cache holds it", False)
+    reads_file: bool = figure("flag", "the file is also read, if it is not in a cache", False)
     source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
 
     def __post_init__(self) -> None:

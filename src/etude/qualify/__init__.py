@@ -1,8 +1,8 @@
-"""Is a node as fast as it should be? Micro jobs measure it, and its figures are held against others and its past.
+"""Is a node as fast as it should be? Micro jobs measure it, and its figures are compared with others and with earlier ones.
 
 node       a node's figures, and the file they lie in
 measure    the micro jobs, on PyTorch
-ranking    nodes ranked; slow devices, links and hosts told apart
+ranking    nodes ranked; slow devices, links and hosts separately
 """
 
 from typing import TYPE_CHECKING

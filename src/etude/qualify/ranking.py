@@ -41,7 +41,7 @@ class Qualified:
     uncertain: list[str]
     """Figures of this node that are lower, but not by more than they vary."""
     compared: int
-    """Figures that had something to be held against."""
+    """Figures that had something to be compared with."""
 
 
 def qualify(
@@ -83,7 +83,7 @@ def qualify(
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A figure, and what it is held against."""
+    """A figure, and what it is compared with."""
 
     figure: Figure
     ratio: float

@@ -151,7 +151,7 @@ class Calls:
         return []
 
     def expected(self, upto: int, with_comms: bool) -> Iterator[Expected]:
-        """Steps by which a profiler's events can be told apart."""
+        """Steps by which a profiler's events can be distinguished."""
         p = self.program
         for at, (kind, row) in enumerate(zip(p.steps.kind[:upto].tolist(), p.steps.row[:upto].tolist(), strict=True)):
             if kind == StepKind.CALL and self.compute:

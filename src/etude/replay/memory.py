@@ -1,4 +1,4 @@
-"""Storages and slots of a program, as its steps are laid down: which tensor is meant, and since when it is there.
+"""Storages and slots of a program, as its steps are planned: which tensor is meant, and since when it is there.
 
 The recording names memory by its address. What an operator gives back at an address that it was not given is new
 memory, even if something else lay there before; what is read at an address where nothing was made is from outside.

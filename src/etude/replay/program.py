@@ -70,7 +70,7 @@ class Origin(IntEnum):
 
     NONE = 0
     OUTSIDE = 1
-    """There before the first step, and for ever."""
+    """Present before the first step, and until the end."""
     MADE = 2
     """Made by a step, in every iteration anew."""
 

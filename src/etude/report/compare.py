@@ -20,7 +20,7 @@ ROWS = 200
 
 
 def comparison(a: tuple[Run, str], b: tuple[Run, str], *, title: str = "", made_by: str = "Etude") -> Page:
-    """Run b held against run a; each with its name."""
+    """Run b compared with run a; each with its name."""
     one, two = (Subject(run, name, label=name) for run, name in (a, b))
     return Page(
         title=title or f"{one.name} and {two.name}",

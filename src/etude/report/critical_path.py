@@ -81,7 +81,7 @@ def _at_once(subject: Subject) -> tuple[list[Told], float]:
 
 
 def _host(subject: Subject, share: float, whole: int) -> Told:
-    """The host is on the path for long: all along, or until the device has its first work."""
+    """The host is on the path for long: during the whole run, or until the device has its first work."""
     tone, first, ns = "bad" if share >= 2 * LONG else "warn", subject.first_work_ns, round(share * whole)
     pace = gains.pace(subject)
     without = subject.gain("host", part=1.0)

@@ -108,7 +108,7 @@ def _ran(policy: str, sky: Sky, load: Requests, small: I64, large: I64) -> Done:
 
 def best_shares(run: Callable[[F64], Done], home: I64, satellites: int) -> F64:
     """By bisection, of all satellites at once: the largest share of each with which those of its requests that travel
-    are not slower in the mean than those that stay. What cannot be reached does not travel."""
+    are not slower on average than those that stay. What cannot be reached does not travel."""
     low, high = np.zeros(satellites), np.ones(satellites)
     for _ in range(HALVINGS):
         middle = (low + high) / 2

@@ -267,7 +267,7 @@ def _stuck(state: of.State) -> None:
 
 
 def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State, options: Options) -> None:
-    """What would be tried for ever, or means nothing."""
+    """Requests that could never be served, or options without a meaning."""
     role = state.replica[:, of.ROLE]
     if (role == of.PREFILL).any() != (role == of.DECODE).any():
         raise UsageError("prefill and decode each need replicas", hint="--disaggregate 2:6")

@@ -1,4 +1,4 @@
-"""What can happen to a simulation while its clock stands still: ranks stop or become slow, links change.
+"""What can happen to a simulation while its clock is stopped: ranks stop or become slow, links change.
 
     engine.advance(at_ns)
     engine.apply(StopRanks((3,)), at_ns)

@@ -63,7 +63,7 @@ def lane_order(trace: Trace, lane: I32, recorded: I64 | None) -> I32:
 
 
 def merged(job: Job, costs: list[I64], options: Options) -> tuple[Job, list[I64]]:
-    """The same job, in which ranks whose programs cannot be told apart by a simulation share a trace."""
+    """The same job, in which ranks whose programs cannot be distinguished by a simulation share a trace."""
     seen: dict[bytes, int] = {}
     kept: list[int] = []
     bases = np.zeros(len(job.traces), np.int64)

@@ -244,7 +244,7 @@ def place_by_id(nodes, columns, order):
 
 @kernel(allocates=False)
 def link_children(nodes, columns, child):
-    """Turn dependencies round. While children are laid down, `child_start` of a node is where its next one goes."""
+    """Turn dependencies round. While children are written, `child_start` of a node is where its next one goes."""
     n = len(columns.kind)
     for i in range(n + 1):
         nodes[i].child_start = 0

@@ -1,4 +1,4 @@
-"""Kernels beside one another on one device: what is a queue, what is sharing, what waves cost."""
+"""Concurrent kernels on one device: what is a queue, what is sharing, what waves cost."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Rows of measured contention, predicted: operators beside one another, operators on a device with cores held.
+"""Rows of measured contention, predicted: concurrent operators, and operators on a device with occupied cores.
 
 The columns are those of the files: `op`, `background` and both times alone; or `op`, `holder`, `sms_held`. An operator
 is known by its name where that has a shape (`gemm_4096`, `gemm_m64_n8192_k8192`, `attn_1x32x4096x128`,

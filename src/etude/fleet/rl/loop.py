@@ -136,7 +136,7 @@ class Loop:
         self._plan(number)
 
     def stand(self, group: str, now: int, ns: int) -> None:
-        """All replicas of a group stand still for so long."""
+        """All replicas of a group pause for this time."""
         for number, replica in enumerate(self.replicas):
             if replica.group == group and ns:
                 replica.advance(now)

@@ -46,7 +46,7 @@ class Replica:
     trains: bool = False
     """Its devices are taken by an update."""
     ready_ns: int = 0
-    """It stands still until then."""
+    """It pauses until then."""
     at_ns: int = 0
     clock: float = 0.0
     """Steps that a sample would have made that was there since it was empty."""

@@ -114,7 +114,7 @@ class Nodes:
                 self.loop.set_speed(number, wanted, now)
 
     def turn(self) -> None:
-        """Nodes come and go at the next instant; what has become of their groups stands still to regroup."""
+        """Nodes come and go at the next instant; what has become of their groups pauses to regroup."""
         now = self.supply.next_ns
         assert now is not None
         self.loop.advance(now + 1)

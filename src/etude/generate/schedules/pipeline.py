@@ -109,7 +109,7 @@ def build(
     *,
     window: int = 0,
 ) -> PipelineSchedule:
-    """The schedule of these orders, one a rank; checked, so that nothing that stands still gets out."""
+    """The schedule of these orders, one a rank; checked, so that no order that deadlocks is returned."""
     flat = [step for order in orders for step in order]
     columns = list(zip(*flat, strict=True)) if flat else [()] * 4
     schedule = PipelineSchedule(

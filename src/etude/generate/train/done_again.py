@@ -50,7 +50,7 @@ def _plans() -> Iterator[str]:
 
 
 def _work(blocks: list[Block], twice: frozenset[str]) -> set[Work] | None:
-    """What a plan does again; None where communication is part of that, which an edit leaves away."""
+    """What a plan does again; None where communication is part of that, which an edit leaves out."""
     found: set[Work] = set()
     made: dict[int, set[Work] | None] = {}
     for block in blocks:

@@ -50,7 +50,7 @@ def with_passes(found: MeasuredRequests, trace: Path) -> pa.Table:
     ):
         table = table.append_column(name, _counted(at[np.isin(phase, kinds)], begin, until, recorded))
     if all(table[name].null_count == len(table) for name in ("prefill_passes", "decode_passes")):
-        raise UsageError("no request lies within the recording", where=str(trace), hint="both of the same run")
+        raise UsageError("no request is within the recording", where=str(trace), hint="both of the same run")
     return table
 
 

@@ -102,7 +102,7 @@ class _Found:
     """By id of the span."""
     parent: dict[str, str] = field(default_factory=dict)
     stages: list[tuple[str, str, int, int, int]] = field(default_factory=list)
-    """Name, parent, start, end, number among its likes."""
+    """Name, parent, start, end, number among spans of the same name."""
 
 
 def read_spans(data: bytes, path: Path) -> MeasuredRequests:

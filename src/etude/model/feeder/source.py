@@ -134,7 +134,7 @@ class JobSource:
         for start, dep in chosen:
             bad = int(k.bad_edge(start, dep, len(trace.missing)))
             if bad >= 0:
-                raise TraceError(f"the dependencies of node {bad} lie outside the trace", where=f"rank {rank}")
+                raise TraceError(f"the dependencies of node {bad} are outside the trace", where=f"rank {rank}")
         graph, lost, ahead = FeederGraph.of(len(trace), chosen)
         if missing == "error" and any(count for count, _ in lost):
             (start, dep), node = next((c, first) for c, (count, first) in zip(chosen, lost, strict=True) if count)

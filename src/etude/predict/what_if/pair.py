@@ -54,7 +54,7 @@ class WhatIf:
 
 
 def findings(pairs: Sequence[WhatIf]) -> list[str]:
-    """What a reader should not miss: that the edits cost more than they bring, in the mean of all seeds."""
+    """What a reader should not miss: that the edits cost more than they bring, on average over all seeds."""
     before, after = (
         sum(p.time_ns for p in found) for found in zip(*((w.baseline, w.edited) for w in pairs), strict=True)
     )

@@ -1,6 +1,6 @@
-"""What went over the backend, as PyTorch's own Flight Recorder saw it, held against the program call by call.
+"""What went over the backend, as PyTorch's own Flight Recorder saw it, compared with the program call by call.
 
-On gloo the recorder sees collectives and no messages; those are held against the tensors that were handed over.
+On gloo the recorder sees collectives and no messages; those are compared with the tensors that were handed over.
 """
 
 from __future__ import annotations

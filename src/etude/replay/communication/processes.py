@@ -45,7 +45,7 @@ class PlayOptions:
     host: bool = False
     """The time between calls is as recorded."""
     verify: bool = True
-    """The calls of the last iteration are held against the program."""
+    """The calls of the last iteration are compared with the program."""
     timeout_s: float = 120.0
     """A call that takes longer has failed."""
 

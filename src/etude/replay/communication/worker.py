@@ -91,7 +91,7 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
 
 
 def _verified(program: Any, communicator: Any, played: Any) -> dict[str, Any]:
-    """The last iteration held against the program: collectives by the Flight Recorder, messages at the call."""
+    """The last iteration compared with the program: collectives by the Flight Recorder, messages at the call."""
     from etude.replay.communication import flight
     from etude.replay.program import CommKind
 

@@ -39,7 +39,7 @@ def served_split(
 ) -> dict[str, Any]:
     """With the first of the fixed ratios, by the controller, or as `plan` says: places among RATIOS, a row for each
     replica with one for each window of its requests. Needs `room_bytes` and `link_bytes_per_s`. `judged`: a fixed ratio
-    of RATIOS is held against all of them, which a controller is anyway."""
+    of RATIOS is compared with all of them, which a controller is anyway."""
     if router not in ROUTERS:
         raise UsageError(f"unknown router `{router}`", hint=f"with --hbm-split: {', '.join(ROUTERS)}")
     if rules.room_bytes <= 0 or rules.link_bytes_per_s <= 0:

@@ -1,0 +1,66 @@
+"""Texts of the package, the gallery and the pages are in plain engineering English: none has a word of these lists."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "etude"
+PAGES = [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+NEVER = re.compile(
+    r"\bfor ever\b|\btorn\b|\bits likes\b|\bnought\b|manieth|\blaid down\b|beside one another|\bleaves? (it )?away\b"
+    r"|\bis no multiple\b|\bno way from\b|\bwithout a word\b|(?<!-)\ball along\b|\bin the mean\b|\bwho wants\b"
+    r"|\bstands out\b"
+)
+"""Nowhere: docstrings, messages, help texts, studies, pages."""
+
+NOT_SAID = re.compile(
+    r"\b(told|tells?|stands?|lies|lie|nobody|beside|so many|so often|held against|cannot be)\b(?!-)(?! [a-z])"
+    r"|\b(told|lies|lie|nobody|beside|so often|held against)\b"
+)
+"""Nor in what a user is shown: messages, help texts, findings."""
+
+ALLOWED = {"Nobody"}
+
+
+def texts(path: Path) -> Iterator[tuple[int, bool, str]]:
+    """Line, whether it is a docstring, and the text, of texts with a blank in them; of f-strings what is fixed."""
+    tree = ast.parse(path.read_text())
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docs = {
+        id(line.value)
+        for holder in ast.walk(tree)
+        if isinstance(holder, holders)
+        for line in holder.body
+        if isinstance(line, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+            yield node.lineno, id(node) in docs, node.value
+
+
+@pytest.mark.parametrize("room", sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() or p.suffix == ".py"))
+def test_texts_of_the_package(room: str) -> None:
+    place = PACKAGE / room
+    found = []
+    for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+        for line, is_doc, text in texts(path):
+            for match in NEVER.finditer(text) if is_doc else (*NEVER.finditer(text), *NOT_SAID.finditer(text)):
+                if match[0] not in ALLOWED:
+                    found.append(f"{path.relative_to(ROOT)}:{line}: {match[0]}")
+    assert found == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_pages(path: Path) -> None:
+    assert [match[0] for match in NEVER.finditer(path.read_text())] == []
+
+
+def test_studies() -> None:
+    studies = sorted((PACKAGE / "study" / "gallery").glob("*.yaml"))
+    assert studies
+    assert [(path.stem, match[0]) for path in studies for match in NEVER.finditer(path.read_text())] == []
