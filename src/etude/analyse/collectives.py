@@ -57,9 +57,9 @@ def bus_factor(collective: NDArray[np.uint8], members: I64) -> F64:
 
 
 def collectives(run: Run) -> pa.Table:
-    """A row a call: group, number (its position among the calls of its group), collective, size_bytes (input of a member),
-    group_size, ranks_seen, start_ns, end_ns, transfer_ns, skew_ns, wait_ns (mean over members), first_rank, last_rank,
-    algbw_bytes_per_s, busbw_bytes_per_s.
+    """A row a call: group, number (its position among the calls of its group), collective, size_bytes (input of a
+    member), group_size, ranks_seen, start_ns, end_ns, transfer_ns, skew_ns, wait_ns (mean over members), first_rank,
+    last_rank, algbw_bytes_per_s, busbw_bytes_per_s.
 
     etude.collectives(run)
     """

@@ -1,5 +1,5 @@
-"""Who is slower than the others, in which segments, and with what confidence: during the whole run, since a step, for a while, in
-every k-th step, or slower than itself before.
+"""Who is slower than the others, in which segments, and with what confidence: during the whole run, since a step, for
+a while, in every k-th step, or slower than itself before.
 
 Takes the profile of `outliers`: how much slower each unit was in each segment, and the error of that.
 """

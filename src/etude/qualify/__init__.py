@@ -1,4 +1,5 @@
-"""Is a node as fast as it should be? Micro jobs measure it, and its figures are compared with others and with earlier ones.
+"""Is a node as fast as it should be? Micro jobs measure it, and its figures are compared with others and with earlier
+ones.
 
 node       a node's figures, and the file they lie in
 measure    the micro jobs, on PyTorch

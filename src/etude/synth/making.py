@@ -66,7 +66,9 @@ def make(learned: Learned, options: MakeOptions | None = None) -> Job:
     steps = max(p.steps for p in programs)
     times = DrawnTimes(learned, template.roles, world.role_of, steps, seed=options.seed, spread=options.spread)
     if times.differ and sum(p.nodes * int((world.role_of == i).sum()) for i, p in enumerate(programs)) > MAX_VALUES:
-        raise UsageError("separate times per rank are too many for this number of ranks", hint="--spread 0, or fewer --ranks")
+        raise UsageError(
+            "separate times per rank are too many for this number of ranks", hint="--spread 0, or fewer --ranks"
+        )
     roles: list[Role] = []
     values: dict[int, dict[str, I64]] = {}
     for number, program in enumerate(programs):
