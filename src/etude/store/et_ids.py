@@ -7,7 +7,7 @@ import numpy as np
 from etude.kernels.compile import kernel
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def _scattered(value):
     """A hash of an id whose low bits depend on all of them, so that no plain pattern of ids collides."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -60,7 +60,7 @@ def rows_of(ids, rank_start, edge_start, targets, rows):
             rows[e] = table[slot]
 
 
-@kernel
+@kernel(allocates=False)
 def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):
     """Write ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
     for r in range(len(rank_start) - 1):
