@@ -1,6 +1,6 @@
 # Needs Python >= 3.11, pip and make; everything else goes into .venv.
 #   make demo            see it work          make test            run the tests (both with PyTorch: TORCH=1)
-#   make check           lint, format, types  make bench           every number of docs/benchmarks.md
+#   make check           lint, format, types  make bench           the table of docs/benchmarks.md
 #   make docs            the site, in site/   make clean           remove what was made
 #   make wheel           build and try it
 
@@ -71,7 +71,7 @@ browser:
 # What tests and checks need, so that it can come beside something else.
 install: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))
 
-# -rs: what was skipped, and why; -n: up to four processes, a folder of tests stays in one
+# -rs: what was skipped, and why; -n: one process more than cores, four at most; a folder of tests stays in one
 test: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))
 	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 $(ARGS)
 
@@ -84,10 +84,10 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# One at a time; what ran with the same sources is not run again. Outputs are kept in out/release.
 bench: $(DEV_STAMP)
-	@for script in $(sort $(wildcard benchmarks/bench_*.py benchmarks/parity_*.py benchmarks/validate_*.py)); do \
-	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
-	done
+	@$(BIN)/python benchmarks/release.py run
+	@$(BIN)/python benchmarks/release.py table --write
 
 # docs/generate.py writes the pages that are made from the code, docs/pictures.py draws the pictures.
 docs: $(DOCS_STAMP)

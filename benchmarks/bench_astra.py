@@ -98,15 +98,20 @@ def main(argv: list[str] | None = None) -> int:
             f"{'run':62} {'nodes':>7} {'load s':>7} {'run s':>7} {'knodes/s':>8} {'B/node':>7} {'ASTRA s':>8} {'x':>6}"
         )
         for table in ("llm_traces", PURE_NETWORK):
+            times: list[float] = []
             for case in _cases(root, traces, table):
                 found = _in_a_process(table, case.name, traces, args.repeat)
                 total = found["load_s"] + found["run_s"]
+                times.append(case.user_s / total)
                 rate, each = found["nodes"] / total / 1e3, found["bytes"] / found["nodes"]
                 print(
                     f"{case.name[:62]:62} {found['nodes']:7} {found['load_s']:7.3f} {found['run_s']:7.3f} {rate:8.0f} "
                     f"{each if table == 'llm_traces' else 0:7.0f} {case.user_s:8.2f} {case.user_s / total:6.1f}",
                     flush=True,
                 )
+            print(
+                f"{table}: {min(times):.1f} to {max(times):.1f} times ASTRA-sim's speed, {len(times)} runs", flush=True
+            )
     return 0
 
 

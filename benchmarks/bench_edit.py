@@ -58,10 +58,13 @@ def times() -> None:
         attempt(with_durations(small, machine.device), text, machine)
     job = with_durations(generate(open_model("llama3-405b"), LLAMA).job, machine.device)
     print(f"{len(job):,} ranks, {job.nodes:,} nodes, {len(job.traces)} traces")
+    spent = []
     for text in EDITS:
         cpu = time.process_time()
         said = attempt(job, text, machine)
-        print(f"{text:75s} {time.process_time() - cpu:6.2f} CPU s  {said}", flush=True)
+        spent.append(time.process_time() - cpu)
+        print(f"{text:75s} {spent[-1]:6.2f} CPU s  {said}", flush=True)
+    print(f"{len(spent)} edits: {min(spent):.2f} to {max(spent):.2f} CPU s each")
     timing = simulate(job, machine).timing
     cpu = time.process_time()
     pays = next(text for text in EDITS if text.endswith("when=pays"))

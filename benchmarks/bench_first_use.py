@@ -68,7 +68,8 @@ class Tree:
         return cpu, wall, self.kernels() - known
 
     def kernels(self) -> int:
-        return sum(1 for _ in (self.folder / "cache").rglob("*.nbc"))
+        """In the cache: those that only kernels call, kept by Numba, and those that Python calls."""
+        return sum(1 for path in (self.folder / "cache").rglob("*") if path.suffix in (".nbc", ".etk"))
 
     def forget(self) -> None:
         shutil.rmtree(self.folder / "cache", ignore_errors=True)

@@ -164,6 +164,10 @@ def show(rows: list[dict[str, Any]]) -> None:
         print(f"{r['capture']:<30} {r['nodes']:>8,} {r['recorded_ms']:>12.2f} {r['simulated_ms']:>13.2f}"
               f" {r['error']:>+8.2%} {r['cut']:>+10.1%} {r['kernels']:>8,} {r['p5']:>20.1f} {r['p50']:>9.1f}"
               f" {r['p95']:>9.1f} {r['cut_p50']:>9.0f} {r['late']:>8.2f}")  # fmt: skip
+    off = sorted(abs(r["error"]) for r in rows)
+    near, late = sum(e <= 0.0015 for e in off), max(r["late"] for r in rows)
+    print(f"{len(rows)} captures: {near} within 0.15%, median error {np.median(off):.2%}, largest {off[-1]:.2%}; "
+          f"a recorded start is at most {late:.2f} us before the end of what it waits for")  # fmt: skip
 
 
 def main() -> int:

@@ -223,7 +223,7 @@ def main() -> int:
         return 0
     from etude.view.timeline import write_timeline
 
-    failed = 0
+    failed = files = 0
     version = next(folder.glob("v*/trace_processor.wasm")).parent.name
     print(f"Perfetto {version}\n{'run':50} {'form':8} {'slices':>9} {'flows':>8} {'counters':>8}  differs")
     with tempfile.TemporaryDirectory() as place, Perfetto(folder) as read:
@@ -234,7 +234,7 @@ def main() -> int:
                 expected = written(run.job, write_timeline(run, path))
                 read.open(path)
                 wrong = compare(read, expected, exact=form == "pftrace")
-                failed += bool(wrong)
+                failed, files = failed + bool(wrong), files + 1
                 told = "; ".join(wrong) or "nothing"
                 print(f"{name:50} {form:8} {expected.slices:9,} {expected.flows:8,} {expected.counted:8,}  {told}")
                 if options.shots:
@@ -243,6 +243,7 @@ def main() -> int:
                     read.page.send("Emulation.setDeviceMetricsOverride", **size)
                     time.sleep(2)
                     read.page.screenshot(options.shots / f"{name.replace('/', '_').replace(' ', '_')}.{form}.png")
+    print(f"{failed} of {files} files differ")
     return min(failed, 1)
 
 

@@ -45,6 +45,7 @@ def whole(values: F64) -> NDArray[np.int64]:
 
 
 def false_alarms(count: int) -> None:
+    alarms = 0
     print(f"\nnoise of 3% and nothing else: series of {count} in which a change, a period or a drift is found")
     print(f"{'noise':12} {'samples':>8} {'change':>8} {'period':>8} {'drift':>8}")
     for kind in ("normal", "lognormal", "heavy tails", "neighbours"):
@@ -52,7 +53,9 @@ def false_alarms(count: int) -> None:
             rng = np.random.default_rng(length)
             found = [decompose(whole(series(rng, kind, length, 0.03))) for _ in range(count)]
             told = [sum(map(bool, seen)) for seen in zip(*((p.changes, p.period, p.slope) for p in found), strict=True)]
+            alarms += sum(bool(p.changes or p.period or p.slope) for p in found)
             print(f"{kind:12} {length:8} " + " ".join(f"{n:8}" for n in told))
+    print(f"false alarms: {alarms} of {4 * len(LENGTHS) * count:,} series")
 
 
 def truths(count: int) -> None:

@@ -339,30 +339,29 @@ def systems_page() -> str:
     from etude.study import entries
 
     given = yaml.safe_load((DOCS / "systems.yaml").read_text())
-    known = {row["system"] for row in given["studied"]}
-    if lost := [e["system"] for e in entries() if e["system"] not in known]:
+    known, gallery = {row["system"] for row in given["studied"]}, entries()
+    if lost := [e["system"] for e in gallery if e["system"] not in known]:
         raise SystemExit(f"systems.yaml has no row for the gallery's `{lost[0]}`")
     count = 1 + len(given["studied"]) + len(given["outside"])
     head = SYSTEMS_HEAD.replace("{all}", str(count))
-    parts = [head.replace("{entries}", str(len({e["system"] for e in entries()})))]
+    parts = [head.replace("{entries}", str(len({e["system"] for e in gallery})))]
     chakra = [(row["does"], f"`{row['command']}`") for row in given["chakra"]]
     parts += ["## MLCommons Chakra\n\nThe core: its format is read and written, and each of its tools has a command.\n\n",
               table(("Chakra", "command"), chakra)]  # fmt: skip
     for group, title in GROUPS.items():
-        rows = [_system(row) for row in given["studied"] if row["group"] == group]
+        rows = [_system(row, gallery) for row in given["studied"] if row["group"] == group]
         parts += [f"\n## {title}\n\n", table(("system", "command", "what is checked", "what no trace can show"), rows)]
     outside = [(row["system"], row["reason"]) for row in given["outside"]]
     parts += ["\n## Outside the field\n\nNo execution trace of a machine-learning job says anything about these.\n\n"]
     return "".join([*parts, table(("system", "why"), outside)])
 
 
-def _system(row: dict[str, str]) -> tuple[str, str, str, str]:
+def _system(row: dict[str, str], gallery: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     """A row of the page: from the gallery where there is a study."""
-    from etude.study import entries
     from etude.study import study as opened
 
     what = f"**{row.get('title', row['system'])}** {row['does']}"
-    found = [e for e in entries() if e["system"] == row["system"]]
+    found = [e for e in gallery if e["system"] == row["system"]]
     if not found:
         today = "".join(f"<br>today `{command}`" for command in row.get("today", "").split("; ") if command)
         return what, f"planned{today}", f"planned: {row['check']}", row["hidden"]

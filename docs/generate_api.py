@@ -31,6 +31,7 @@ ROOMS = {
     "etude.generate.schedules": "pipeline schedules ([schedules](schedules.md))",
     "etude.generate.serving": "`Serving`, `serve` ([serving](serving.md))",
     "etude.ingest.collectives": "`communications(host, device)` ([communications](communications.md))",
+    "etude.ingest.requests": "`measured_requests`: requests of engines and their clients ([requests](analyse/requests.md))",
     "etude.link.recording": "`Recording`, for readers of your own ([readers](readers.md))",
     "etude.machine": "devices, systems ([machines](machines.md))",
     "etude.machine.infragraph.files": "InfraGraph files ([network](network.md))",

@@ -57,15 +57,46 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     return captured
 
 
+EARLY = ("simulate", "astra", "serve", "store", "search", "", "docs", "collect", "ingest", "generate")
+"""Folders that start first: three that compile kernels of their own, so that no two processes compile the same ones,
+then the longest."""
+LONG = ("coral", "kvserve", "local-moe", "edgeserving", "faasmoe", "helm", "resihp", "fate")
+"""Entries of the gallery that start before the others."""
+GALLERY = "tests/study/test_gallery.py"
+
+
+def _turn(nodeid: str) -> tuple[int, int]:
+    """When a test starts, among several processes: its folder's place, and its own in the gallery, which is last."""
+    file, _, name = nodeid.partition("::")
+    if file == GALLERY:
+        entry = name.partition("[")[2].removesuffix("]")
+        return len(EARLY) + 1, LONG.index(entry) if entry in LONG else len(LONG)
+    folder = file.rpartition("/")[0].removeprefix("tests").removeprefix("/")
+    return EARLY.index(folder) if folder in EARLY else len(EARLY), 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _turn(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are cores (`-n auto`): some tests wait for processes that they started."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Several processes (`-n`): a folder of tests stays in one, so that its kernels are compiled once. Entries of the
     gallery, long and few, come last and one at a time, so that no process ends long before the others."""
     from xdist.scheduler import LoadScopeScheduling
 
+    config.option.loadscopereorder = False  # in the order of the items
+
     class ByFolder(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return nodeid if file.endswith("/test_gallery.py") else file.rpartition("/")[0]
+            return nodeid if file == GALLERY else file.rpartition("/")[0]
 
     return ByFolder(config, log)

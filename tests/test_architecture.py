@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # composers
     "opening": BASE | {"store", "cost", "link", "ingest", "remote"},
     "predict": BASE | VERBS | {"store", "cost", "opening"},
-    "serve": BASE | {"cost", "generate", "simulate", "predict"},
+    "serve": BASE | {"cost", "generate", "simulate", "ingest", "predict"},
     "fleet": BASE | {"cost", "generate", "simulate", "analyse", "predict", "serve"},
     "report": BASE | {"cost", "analyse", "view"},
     "archive": BASE | {"store", "analyse", "report"},

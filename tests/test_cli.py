@@ -176,6 +176,57 @@ def test_a_mistyped_command_is_guessed(capsys: pytest.CaptureFixture[str]):
     assert "Did you mean 'simulate'" in capsys.readouterr().err
 
 
+BELOW = {
+    "archive": "add", "chakra": "jsonizer", "chakra converter": "PyTorch", "generate": "micro", "ops": "show",
+    "replay": "communication", "simulate": "astra", "stacks": "show", "study": "run", "systems": "check",
+}  # fmt: skip
+"""Commands with others below them, and one of these."""
+
+
+def test_these_commands_have_others_below_them():
+    from etude.cli.app import app
+    from etude.cli.groups import below
+
+    root, found = typer.main.get_group(app), set()
+    for name in COMMANDS:
+        command = root.resolve_command(typer.Context(root), name.split())[1]
+        inner = getattr(command, "commands", {})
+        found |= {name} if inner or below(name) else set()
+        found |= {f"{name} {word}" for word, deeper in inner.items() if getattr(deeper, "commands", None)}
+    assert found == set(BELOW)
+
+
+@pytest.mark.parametrize(("words", "inner"), BELOW.items())
+def test_commands_below_a_command_behave_alike(words: str, inner: str, capsys: pytest.CaptureFixture[str]):
+    assert main([*words.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"{words} " in out.splitlines()[1]
+    assert "COMMAND ..." in out
+    assert any(line.split()[1:2] == [inner] for line in out.splitlines())
+    assert main([*words.split(), inner[:-1]]) == 2
+    told = capsys.readouterr().err
+    assert f"error: `etude {words}` has no command '{inner[:-1]}'. Did you mean '{inner}'?" in told
+    assert f"hint: known: {inner}" in told or f", {inner}" in told
+    assert main([*words.split(), "--force", inner]) == 2
+    assert f"hint: etude {words} {inner} --force ..." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["archive", "chakra", "chakra converter", "ops", "study"])
+def test_a_group_alone_gives_its_help_and_2(words: str, capsys: pytest.CaptureFixture[str]):
+    assert main(words.split()) == 2
+    shown = capsys.readouterr()
+    assert (f"Usage: etude {words}" in shown.out, shown.err) == (True, "")
+
+
+def test_a_file_with_a_name_like_a_command_is_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("astr").write_text("no job")
+    assert main(["simulate", "astr", "--system", "dgx-h100"]) == 2
+    assert "has no command" not in capsys.readouterr().err
+
+
 def test_version():
     done = shell("--version")
     assert (done.stdout, done.stderr, done.returncode) == (f"etude {__version__}\n", "", 0)
@@ -296,6 +347,18 @@ def test_on_a_terminal_times_have_units(monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().out.split() == ["length", "90", "s", "ranks", "4"]
     emit(rows, json=True)
     assert json.loads(capsys.readouterr().out) == rows
+
+
+def test_in_markdown_times_have_units_and_in_csv_they_are_exact(capsys: pytest.CaptureFixture[str]):
+    rows = [{"rank": 0, "span_ns": 812_400_000, "idle_ns": float("nan")}]
+    emit(rows, md=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "| rank | span | idle |", "| ---: | ---: | ---: |", "| 0 | 812.4 ms | nan |"
+    ]  # fmt: skip
+    emit(rows, csv=True)
+    assert capsys.readouterr().out.splitlines() == ["rank,span_ns,idle_ns", "0,812400000,nan"]
+    emit({"length_ns": 90_000_000_000}, md=True)
+    assert capsys.readouterr().out.splitlines()[2:] == ["| length | 90 s |"]
 
 
 def test_one_form_at_a_time():

@@ -73,7 +73,6 @@ OLD: dict[str, list[tuple[str, str]]] = {
     "similarity": [("--ran-on", "--device")],
     "energy": [("--ran-on", "--device")],
     "archive add": [("--ran-on", "--device")],
-    "calibrate": [("--ran-on", "--system")],
     "collect": [("--allocations", "--memory")],
     "ops graph": [("--memory", "--room")],
     "ops place": [("--memory", "--room")],
@@ -87,6 +86,13 @@ def test_renamed_options_keep_their_old_names(words: str) -> None:
     names = [option.opts for option in command.params]
     for new, old in OLD[words]:
         assert any(opts[0] == new and old in opts for opts in names), (new, old)
+
+
+def test_calibrate_takes_system_as_ran_on_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "nowhere/", "--system", "dgx-h100", "-o", "s.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert "note: --system is the old name of --ran-on" in told
+    assert "needs the system" not in told
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -97,3 +97,26 @@ def test_simulate_prints_the_breakdown_of_its_run(shared: Path, capsys: pytest.C
         printed = json.loads(run(capsys, "simulate", *asked))["ranks"]
         assert [{name: rank[name] for name in row} for row, rank in zip(spent, printed, strict=True)] == spent
         assert set(printed[0]) == {*spent[0], "finish_ns"}  # nothing says what is in memory
+
+
+def test_metrics_simulates_on_a_system_as_other_analyses_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """The embedded recording is of a CUDA device that waits for its host; `--ran-on` keeps its times."""
+    import etude
+
+    path = Path(etude.__file__).parent / "sample" / "gpt.rank0.kineto.json.gz"
+
+    def asked(*options: str) -> tuple[dict[str, float], str]:
+        assert main(["metrics", str(path), "--json", *options]) == 0
+        shown = capsys.readouterr()
+        return {row["metric"]: row["value"] for row in json.loads(shown.out)}, shown.err
+
+    recorded, _ = asked()
+    ran, _ = asked("--ran-on", "dgx-h100")
+    simulated, told = asked("--system", "dgx-h100")
+    run = etude.simulate(etude.open(path), etude.open_system("dgx-h100"))
+    wanted = {row["metric"]: row["value"] for row in etude.metrics(run).to_pylist()}
+    assert simulated == wanted
+    assert ran.items() >= recorded.items()
+    assert "note: recorded times are replaced by a simulation on dgx-h100" in told
+    assert main(["metrics", str(path), "--system", "dgx-h100", "--timing", "t.parquet"]) == 2
+    assert "--ran-on" in capsys.readouterr().err

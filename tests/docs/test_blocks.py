@@ -3,7 +3,9 @@
 import re
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,14 +49,21 @@ def test_most_commands_are_run() -> None:
     assert counts["run"] > 2 * counts["not run"], counts
 
 
-def _unknown(words: list[str]) -> str:
-    """The first word of a command line that Etude does not know, if there is one."""
-    import click
+@cache
+def _commands() -> Any:
+    """All commands as Click has them: made once, which takes a second."""
     import typer
 
     from etude.cli.app import app
 
-    group = typer.main.get_group(app)
+    return typer.main.get_group(app)
+
+
+def _unknown(words: list[str]) -> str:
+    """The first word of a command line that Etude does not know, if there is one."""
+    import click
+
+    group = _commands()
     try:
         _, here, rest = group.resolve_command(click.Context(group), list(words))
     except click.UsageError:

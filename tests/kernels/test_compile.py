@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numba.core import types
+from numba.core import config, types
 
 import etude
-from etude.kernels import compile as compiling
+from etude.kernels import digest, kept
 from etude.kernels.compile import kernel
 
 ELSEWHERE = """
@@ -77,7 +77,11 @@ class Package:
         (folder / "etude" / "__init__.py").write_text("")
         (folder / "etude" / "user.py").write_text(USER)
         self.change("", "")
-        environment = os.environ | {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
+        environment = os.environ | {
+            "PYTHONPATH": str(folder),
+            "NUMBA_CACHE_DIR": str(folder / "cache"),
+            "PYTHONDONTWRITEBYTECODE": "1",  # bytecode of a file that changes within a second would be used again
+        }
         command = [sys.executable, "-u", "-c", RUN]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, bufsize=1)
@@ -133,11 +137,15 @@ def test_what_a_kernel_does_not_take_changes_nothing(package):
 def test_code_of_another_level_of_optimization_is_kept_apart(monkeypatch):
     """What a run of the tests compiles in less time is not what a command is to use."""
 
-    def key(level: int):
-        monkeypatch.setattr(compiling.config, "OPT", level)
-        return _outer._cache._index_key((types.int64,), _outer.targetctx.codegen())
+    cache, codegen = _outer.dispatcher._cache, _outer.dispatcher.targetctx.codegen()
 
-    assert key(3) != key(1) and key(3) == key(3) and key(1) == key(1)
+    def key(level: int):
+        monkeypatch.setattr(config, "OPT", level)
+        return cache._index_key((types.int64,), codegen), kept.ground()
+
+    for of_numba_and_ours in zip(key(3), key(1), key(3), key(1), strict=True):
+        best, other, best_again, other_again = of_numba_and_ours
+        assert best != other and best == best_again and other == other_again
 
 
 LIMIT = 5
@@ -157,22 +165,22 @@ _inner_kernel = kernel(_inner)
 
 
 def test_the_key_of_a_kernel_holds_its_constants_through_other_kernels(monkeypatch):
-    monkeypatch.setattr(compiling, "PACKAGE", __name__.partition(".")[0])
-    before = compiling.taken(_outer)
-    assert compiling.taken(_outer) == before
+    monkeypatch.setattr(digest, "PACKAGE", __name__.partition(".")[0])
+    before = digest.taken(_outer)
+    assert digest.taken(_outer) == before
     monkeypatch.setitem(globals(), "LIMIT", 6)
-    assert compiling.taken(_outer) != before
+    assert digest.taken(_outer) != before
 
 
 def test_the_key_of_a_kernel_holds_defaults_and_all_of_a_long_array(monkeypatch):
-    before = compiling.taken(_outer)
+    before = digest.taken(_outer)
     monkeypatch.setattr(_inner, "__defaults__", (2,))
-    assert compiling.taken(_outer) != before
+    assert digest.taken(_outer) != before
     monkeypatch.undo()
     changed = np.arange(2000)
     changed[1000] = 0
     monkeypatch.setitem(globals(), "PARTS", (changed, 1))
-    assert compiling.taken(_outer) != before
+    assert digest.taken(_outer) != before
 
 
 def test_a_division_by_zero_gives_what_numpy_gives():

@@ -21,6 +21,8 @@ def test_the_best_is_the_least_of_all_points(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "space.yaml").write_text(SPACE)
     assert main(["search", str(tmp_path / "space.yaml"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert main(["search", str(tmp_path / "space.yaml"), "-j", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
     assert found["space"] == 6
     assert found["tried"] == 5
     assert found["pruned"] == 1

@@ -81,6 +81,12 @@ ANALYSES: tuple[Analysis, ...] = (
         question="one number each: step time, MFU, overlap, bandwidth utilisation, balance, TTFT, TPOT",
     ),
     Analysis(
+        command="requests", title="Requests",
+        does="TTFT, TPOT, time between tokens and throughput of requests that vLLM or SGLang measured, or that were "
+        "predicted",
+        question="TTFT, TPOT, ITL, throughput of requests that an engine or its client measured",
+    ),
+    Analysis(
         command="roofline", title="Roofline", section="roofline",
         does="FLOP/s and bytes/s of operators, and how much of the device's roofline they reach",
         question="how far operators are from what the device can do; MFU, HFU",

@@ -22,6 +22,7 @@ from etude.analyse.device_work import on_device
 from etude.analyse.engine import engine_metrics, of_engine
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
+from etude.model.tokens import token_times
 from etude.model.use import uses
 
 __all__ = ["passes", "token_times"]
@@ -65,13 +66,6 @@ def passes(part: RunPart) -> PassEnds:
     np.maximum.at(end, at.reshape(-1), part.end_ns[rows])
     what[at.reshape(-1)] = does[rows]
     return PassEnds(found[:, 0], found[:, 1], end, what)
-
-
-def token_times(arrival_ns: I64, first_ns: I64, last_ns: I64, tokens: I64) -> tuple[F64, F64]:
-    """(ttft, tpot) of requests in ns, from the ends of the passes that made their first and last tokens; tpot is NaN of
-    a request for one token."""
-    pace = (last_ns - first_ns) / np.maximum(tokens - 1, 1)
-    return (first_ns - arrival_ns).astype(np.float64), np.where(tokens > 1, pace, np.nan)
 
 
 def served(run: Run) -> Iterator[tuple[str, float, str]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from etude.api.given import keywords, refuse_unknown
 from etude.errors import UsageError
 from etude.generate import Plan
 from etude.machine import System, open_system
@@ -39,6 +40,7 @@ def plan_from(plan: Plan | None, axes: Mapping[str, Any]) -> Plan:
     """The plan with axes over it; a plan's keys, as `etude predict --plan` reads them."""
     if plan is None:
         return Plan.from_dict(dict(axes), "plan")
+    refuse_unknown("Plan", axes, keywords(Plan))
     return plan.replace(**axes) if axes else plan
 
 
@@ -60,6 +62,7 @@ def micro(pattern: str, ranks: int, sizes: Sequence[int] = (64_000_000,), **opti
     from etude.generate import MicroOptions
     from etude.generate import micro as made
 
+    refuse_unknown("micro", options, keywords(MicroOptions))
     return made(pattern, MicroOptions(ranks=ranks, sizes=tuple(sizes), **options))
 
 
@@ -73,8 +76,10 @@ def predict(
     """
     from etude.cost.stacks import open_stack
     from etude.predict import predict as predicted
+    from etude.simulate import Options
 
-    known = {f.name for f in fields(Plan)}
+    known = keywords(Plan)
+    refuse_unknown("predict", options, [*known, *keywords(Options)])
     axes = {key: value for key, value in options.items() if key in known}
     rest = {key: value for key, value in options.items() if key not in known}
     software = open_stack(stack) if isinstance(stack, str) else stack
@@ -115,6 +120,7 @@ def serve(
     from etude.serve import serve as served
     from etude.serve.pools import Between, deployed_pools, pools_of
 
+    refuse_unknown("serve", stream, keywords(request_stream))
     if requests is None and not rate_per_s:
         raise UsageError("no requests are given", hint="a file of requests, or rate_per_s=4")
     rules, pools = engine or Engine(), pools_of(Between(), replicas=replicas, tp=tp, ep=ep)
@@ -159,6 +165,7 @@ def federate(
     from etude.generate.train import plan_memory
     from etude.predict import predict as predicted
 
+    refuse_unknown("federate", rules, keywords(federated))
     network = model_named(model)
 
     def step_s(system: str) -> float:

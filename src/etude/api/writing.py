@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude.api.given import keywords, refuse_unknown
 from etude.errors import UsageError
 from etude.model.job import Job
 from etude.model.run import Run
@@ -117,6 +118,7 @@ def synthesise(learned: Any, **options: Any) -> Job:
     """
     from etude.synth import MakeOptions, make
 
+    refuse_unknown("synthesise", options, keywords(MakeOptions))
     return make(learned, MakeOptions(**options))
 
 
@@ -129,6 +131,7 @@ def replay(job: Job, *, ranks: Sequence[int] | None = None, out: str | os.PathLi
     from etude.replay import PlayerOptions, of_ranks, play, summary
     from etude.replay import plan as planned
 
+    refuse_unknown("replay", options, keywords(PlayerOptions))
     chosen = list(ranks) if ranks is not None else [int(job.ranks[0])]
     folder = None if out is None else Path(out)
     asked = PlayerOptions(**options)

@@ -6,6 +6,7 @@ def info(path: Path, json: AsJson = False) -> None:
 """
 
 import sys
+from copy import copy
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -18,6 +19,7 @@ from etude import __version__
 from etude.cli import plain_values
 from etude.cli.arguments import rewritten
 from etude.cli.commands import ANALYSE, COMMANDS, CONVERT, LOOK, MAKE, OTHER_NAMES, RUN, file_of
+from etude.cli.groups import check_below
 from etude.cli.running import Settings
 
 __all__ = ["ANALYSE", "CONVERT", "LOOK", "MAKE", "RUN", "app"]
@@ -69,6 +71,7 @@ class Root(TyperGroup):
             name = " ".join(args[:words])
             if len(args) >= words and name in COMMANDS:
                 self.commands[name] = command = _loaded(name)
+                check_below(name, command.params, args[words:])
                 return name, command, rewritten(name, command.params, args[words:])
         return super().resolve_command(ctx, args)
 
@@ -96,8 +99,17 @@ def _loaded(name: str) -> Any:
     from etude.cli.help import dressed
     from etude.cli.panels import panels
 
-    import_module(f"etude.cli.{file_of(name)}")
-    return dressed(typer.main.get_group(app).commands[name], panels)
+    module = import_module(f"etude.cli.{file_of(name)}")
+    return dressed(typer.main.get_group(_registered_in(module)).commands[name], panels)
+
+
+def _registered_in(module: ModuleType) -> typer.Typer:
+    """The app with what this file registered alone: a command does not pay for those that were loaded before it."""
+    part = copy(app)
+    own = {id(value) for value in vars(module).values()}
+    part.registered_commands = [c for c in app.registered_commands if id(c.callback) in own]
+    part.registered_groups = [g for g in app.registered_groups if id(g.typer_instance) in own]
+    return part
 
 
 plain_values.install()

@@ -4,13 +4,16 @@ from typing import Annotated, Any
 import typer
 
 from etude.cli.app import LOOK, app
+from etude.cli.groups import Group
 from etude.cli.inputs import Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
 from etude.cli.runs import OnSystem, RanOn, TimesFile, open_run
 from etude.errors import UsageError
 
 archive = typer.Typer(
-    help="Many runs in one place: add a run, list them, ask them all by SQL, merge their files", no_args_is_help=True
+    cls=Group,
+    help="Many runs in one place: add a run, list them, ask them all by SQL, merge their files",
+    no_args_is_help=True,
 )
 app.add_typer(archive, name="archive", rich_help_panel=LOOK)
 
@@ -53,9 +56,8 @@ def add(
         new = force or key not in lake
         if new:
             with progress(f"analysing {path}", len(TABLES)) as advance:
-                made = entry_of(
-                    run, path=str(path), version=__version__, device=device_of(run.job, ran_on), advance=advance
-                )
+                device = device_of(run.job, ran_on, system)
+                made = entry_of(run, path=str(path), version=__version__, device=device, advance=advance)
             new = lake.add(made, force=force)
         rows.append({"run": key, "path": str(path), "added": new})
         say(f"{path}: {'added' if new else 'is there already'}, run {key}")

@@ -30,7 +30,7 @@ def rewritten(command: str, params: Sequence[Any], args: list[str]) -> list[str]
     if not any("://" in arg or not arg.startswith("-") for arg in args):
         return args
     found, places = list(args), []
-    for at, option in _values(params, args):
+    for at, option in values(params, args):
         if not option:
             places.append(at)
             if command in NOT_OURS:
@@ -43,7 +43,7 @@ def rewritten(command: str, params: Sequence[Any], args: list[str]) -> list[str]
     return _one_job(command, params, found, places)
 
 
-def _values(params: Sequence[Any], args: Sequence[str]) -> Iterator[tuple[int, str]]:
+def values(params: Sequence[Any], args: Sequence[str]) -> Iterator[tuple[int, str]]:
     """(Position, option) of every value; arguments that belong to no option have none."""
     takes = {name: not (getattr(p, "is_flag", False) or getattr(p, "count", False))
              for p in params if p.param_type_name == "option" for name in (*p.opts, *p.secondary_opts)}  # fmt: skip

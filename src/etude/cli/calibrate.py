@@ -29,7 +29,8 @@ def calibrate(
     path: Annotated[Path, typer.Argument(help="CSV of measured steps, or a recorded run.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="YAML file of the stack.", show_default=False)],
     base: Annotated[str, typer.Option("--from", help="Stack to start from: a name, or a YAML file.")] = "default",
-    ran_on: Annotated[str, typer.Option("--ran-on", "--system", "-s", help="System that a recorded run ran on.")] = "",
+    ran_on: Annotated[str, typer.Option("--ran-on", help="System that a recorded run ran on.")] = "",
+    system: Annotated[str, typer.Option("--system", "-s", hidden=True)] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -39,7 +40,9 @@ def calibrate(
 
     if out.suffix not in (".yaml", ".yml"):
         raise UsageError(f"`{out}` is not the name of a YAML file", hint="-o my-stack.yaml")
-    found = _calibrated(path, base, ran_on, out.stem)
+    if system:
+        say("note: --system is the old name of --ran-on: nothing is simulated there")
+    found = _calibrated(path, base, ran_on or system, out.stem)
     with writing(out, force=force) as temporary:
         temporary.write_text(yaml.safe_dump(found.stack.to_dict(), sort_keys=False, allow_unicode=True), "utf-8")
     _tell(found, json=json)

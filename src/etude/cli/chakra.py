@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from etude.cli.app import CONVERT, app
+from etude.cli.groups import Group
 from etude.cli.output import progress, say
 from etude.errors import UsageError
 
@@ -13,11 +14,14 @@ if TYPE_CHECKING:
     from etude.store.chakra import Decoded
 
 chakra = typer.Typer(
+    cls=Group,
     help="The official Chakra tools' commands, with their flags and their output: link, convert, show, generate",
     no_args_is_help=True,
 )
 app.add_typer(chakra, name="chakra", rich_help_panel=CONVERT)
-converter = typer.Typer(help="A Chakra trace (`.et`) from a PyTorch trace or a text workload", no_args_is_help=True)
+converter = typer.Typer(
+    cls=Group, help="A Chakra trace (`.et`) from a PyTorch trace or a text workload", no_args_is_help=True
+)
 chakra.add_typer(converter, name="converter")
 
 Input = Annotated[Path, typer.Option("--input_filename", help="The Chakra trace (`.et`) to read.")]

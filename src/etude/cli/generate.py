@@ -6,7 +6,7 @@ import typer
 from etude.cli.app import MAKE, app
 from etude.cli.inputs import memory_limit
 from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, write_job
-from etude.cli.output import AsJson, emit
+from etude.cli.output import AsJson, emit, say
 from etude.cli.plan_flags import ModelName, mapped_figures, model_of, plan_of, with_plan
 from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
 from etude.cli.sections import generated as generated_sections
@@ -89,6 +89,8 @@ def generate(
         emit(answered.summary() | limits if json else shown(answered), json=json)
         return 0
     refuse(serving, requests, draft)
+    if system:
+        say("note: nothing is simulated: --system is taken as a limit of memory, which is --memory")
     found = make(model_of(model, hf), plan_of(flags, plan, model), name=name)
     if system:
         from etude.machine import open_system

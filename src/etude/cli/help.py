@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from etude.cli.groups import below
+
 NAMES = 30
 """Letters of the column of names at most; a longer name has a line of its own."""
 
@@ -48,7 +50,9 @@ def write_help(command: Any, context: Any, formatter: Any) -> None:
 
     text = io.StringIO()
     console = Console(file=text, force_terminal=sys.stdout.isatty(), legacy_windows=False)
-    console.print(Padding(Text(f"Usage: {context.command_path} {_usage(command)}", style="bold"), (1, 1, 0, 1)))
+    path = context.command_path
+    usage = f"Usage: {path} {_usage(command)}" + (f"\n       {path} COMMAND ..." if below(command.name or "") else "")
+    console.print(Padding(Text(usage, style="bold"), (1, 1, 0, 1)))
     for part in _paragraphs(f"{command.help or ''}\n\n{getattr(command, 'epilog', '') or ''}"):
         console.print()
         for line in part:
@@ -100,9 +104,14 @@ def _panels(command: Any, context: Any) -> Iterator[tuple[str, list[tuple[str, s
     for option in options(command):
         panels.setdefault(option.rich_help_panel or "Options", []).append((named(option), _about(option, context)))
     yield from panels.items()
+    if inner := _below(command):
+        yield "Commands", list(inner.items())
+
+
+def _below(command: Any) -> dict[str, str]:
+    """Command below this one -> its line."""
     inner = [c for c in getattr(command, "commands", {}).values() if not c.hidden]
-    if inner:
-        yield "Commands", [(c.name, (c.help or "").partition("\n")[0]) for c in inner]
+    return below(command.name or "") or {c.name: (c.help or "").partition("\n")[0] for c in inner}
 
 
 def named(option: Any) -> str:

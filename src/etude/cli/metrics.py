@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers, open_job
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.cli.runs import OnSystem, RanOn, TimesFile, find_run, grown, no_times, simulated
+from etude.cli.runs import OnSystem, RanOn, TimesFile, grown, open_run
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -39,25 +39,21 @@ def metrics(
     from etude.analyse.engine import of_engine
     from etude.machine import device_names, open_system
     from etude.report import device_of, recognised
-    from etude.store import cards
 
-    job, run = find_run(path, groups, workers, "", timing)
-    if run is None and not system:
-        raise no_times(path)
-    if run is None:
-        say(f"note: no times were recorded: they are those of a simulation on {system}")
-        run = simulated(job, system, cards.find(path))
-    elif system:  # what --system meant here before there was --ran-on, for the scripts that say so
-        say("note: the run has times of its own, so --system is taken as --ran-on, which says so")
-    card, is_device = run.card, ran_on in device_names()
-    machine = (system if is_device else ran_on or system) or (card.hardware.system if card is not None else "")
-    if machine:
+    run = open_run(path, groups, workers, system, timing)
+    job, card = run.job, run.card
+    if system and job.timing is not None:  # before there was --ran-on, --system meant that here
+        say(f"note: recorded times are replaced by a simulation on {system}; what the run ran on is --ran-on")
+    machine = "" if ran_on in device_names() else ran_on
+    machine = machine or (card.hardware.system if card is not None else "")
+    if machine and not system:
         run = replace(run, system=grown(open_system(machine), machine, job.world_size))
-    device = device_of(job, ran_on)
-    device = device or (recognised(card.hardware.device) if card is not None else None)
+    device = device_of(job, ran_on, system) or (recognised(card.hardware.device) if card is not None else None)
     found = analyse.metrics(run, device=device)
     emit(found if json or csv else analyse.shown(found), json=json, csv=csv, md=md)
     if any(of_engine(trace) for trace in job.traces):
-        say("note: an engine's trace does not say when requests arrived, so that there is no ttft")
+        say(
+            "note: an engine's trace does not say when requests arrived, so that there is no ttft: see `etude requests`"
+        )
     if card is None:
         say(f"note: no card lies with this job, so nothing is known of its model; `etude card {path} --write`")

@@ -6,6 +6,7 @@ import typer
 
 from etude.cli import ops_tiers
 from etude.cli.app import RUN, app
+from etude.cli.groups import Group
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
 from etude.errors import UsageError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from etude.predict.operators import Needs
 
 ops = typer.Typer(
+    cls=Group,
     help="A database of measured operators: what it lacks for a set of models, measure it, show, add, import",
     no_args_is_help=True,
 )

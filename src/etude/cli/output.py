@@ -5,6 +5,7 @@ text, or as JSON, CSV or Markdown if asked. `say` and `progress` talk; progress 
 """
 
 import html
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,10 +46,12 @@ def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = Fa
     names, rows, right = _columns(value)
     if csv:
         _emit_csv(names, rows)
-    elif md:
+        return
+    if md or sys.stdout.isatty():
+        names, rows = _with_units(names, rows, record=isinstance(value, Mapping))
+    if md:
         _emit_markdown(names, rows, right)
     elif sys.stdout.isatty():
-        names, rows = _with_units(names, rows, record=isinstance(value, Mapping))
         _emit_rich(names, rows, right, title, head=not isinstance(value, Mapping))
     else:
         _emit_plain(names, rows, right, head=not isinstance(value, Mapping))
@@ -93,7 +96,8 @@ def _columns(value: Emitted) -> tuple[list[str], Iterator[Sequence[Any]], list[b
 def _with_units(
     names: list[str], rows: Iterable[Sequence[Any]], *, record: bool
 ) -> tuple[list[str], Iterator[Sequence[Any]]]:
-    """On a terminal times are read by people: `span_ns` 812400000 is `span` 812.4 ms. Elsewhere they stay exact."""
+    """On a terminal and in Markdown times are read by people: `span_ns` 812400000 is `span` 812.4 ms. Elsewhere they
+    stay exact."""
     if record:
         return names, ([_bare(name, value), _timed(name, value)] for name, value in rows)
     return [_bare(name, 0) for name in names], (
@@ -106,7 +110,7 @@ def _bare(name: Any, value: Any) -> Any:
 
 
 def _timed(name: Any, value: Any) -> Any:
-    return readable_time(value) if _is_time(name, value) and value is not None else value
+    return readable_time(value) if _is_time(name, value) and value is not None and math.isfinite(value) else value
 
 
 def _is_time(name: Any, value: Any) -> bool:

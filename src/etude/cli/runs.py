@@ -87,7 +87,10 @@ def find_run(
     from etude.store.times import read_timing
 
     if system and times is not None:
-        raise UsageError("times are wanted from a file and from a simulation", hint="one of --timing and --system")
+        raise UsageError(
+            "times are wanted from a file and from a simulation",
+            hint="one of --timing and --system; what the run ran on is --ran-on",
+        )
     job, card = open_job(path, groups, workers, ray=ray), cards.find(path)
     if times is not None:
         return job, Run(job, read_timing(job, times), card=card)

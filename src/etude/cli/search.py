@@ -103,10 +103,12 @@ def search(
     top: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 10,
     json: AsJson = False,
 ) -> int:
+    from etude.cli.study import executed
     from etude.search import Asked, read_space, solve
 
     asked = Asked(
-        method=method, workers=workers, ray=ray, out=out, seed=seed, again_s=_again_s(again), progress=progress
+        method=method, workers=workers, ray=ray, out=out, seed=seed, again_s=_again_s(again), progress=progress,
+        execute=executed,
     )  # fmt: skip
     model = {"--over": over, "--score": score, "--limit": limit, "--system": system, "--stack": stack, "--price": price,
              "--network": network, "--plan": plan, "--hf": hf}  # fmt: skip

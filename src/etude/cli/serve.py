@@ -71,7 +71,10 @@ def serve(
         ),
     ] = "least",
     requests: Annotated[
-        str, typer.Option(help="CSV, JSON or JSON Lines of requests, `.gz` too; or `agents:turns=8`, `recommend:`.")
+        str,
+        typer.Option(
+            help="CSV, JSON or JSON Lines of requests, a file of `etude requests`, or `agents:turns=8`, `recommend:`."
+        ),
     ] = "",
     first: Annotated[int, typer.Option(min=0, help="Only the first so many requests; 0: all.")] = 0,
     sort: Annotated[bool, typer.Option("--sort", help="Put rows of the file in order of time; else refused.")] = False,
@@ -102,7 +105,10 @@ def serve(
     ] = "",
     job_out: Annotated[Path | None, typer.Option(help="Folder for the job of the window.")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Folder of a measured run: served again.", rich_help_panel=MEASURED)
+        Path | None,
+        typer.Option(
+            help="Folder of a measured run, or a file of `etude requests`: served again.", rich_help_panel=MEASURED
+        ),
     ] = None,
     config: Annotated[str, typer.Option(help="Which run of the folder.", rich_help_panel=MEASURED)] = "",
     steps: Annotated[
@@ -174,7 +180,7 @@ def serve(
         bench, requests = bench_result(run), str(run)
         if not model or not system:
             hint = "etude serve llama3-8b --system dgx-h100 --run result.json, and the engine's flags"
-            raise UsageError("a result of `vllm bench serve` does not say what it ran on", where=str(run), hint=hint)
+            raise UsageError("measured requests do not say what they ran on", where=str(run), hint=hint)
     elif run is not None:
         return _run(run, ops, config, steps, json=json)
     if rows is not None:

@@ -3,9 +3,10 @@ from typing import Annotated
 import typer
 
 from etude.cli.app import RUN, app
+from etude.cli.groups import Group
 from etude.cli.output import AsJson, emit
 
-stacks = typer.Typer(help="The catalogue of software stacks: list, show one")
+stacks = typer.Typer(cls=Group, help="The catalogue of software stacks: list, show one")
 app.add_typer(stacks, name="stacks", rich_help_panel=RUN)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import RUN, app
+from etude.cli.groups import Group
 from etude.cli.output import AsJson, emit, progress, say
 from etude.errors import UsageError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from etude.study import Outcome
 
 HELP = "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery"
-study = typer.Typer(help=HELP, no_args_is_help=True)
+study = typer.Typer(cls=Group, help=HELP, no_args_is_help=True)
 app.add_typer(study, name="study", rich_help_panel=RUN)
 
 OUT = Path("studies")

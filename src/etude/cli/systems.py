@@ -4,10 +4,11 @@ from typing import Annotated, Any
 import typer
 
 from etude.cli.app import RUN, app
+from etude.cli.groups import Group
 from etude.cli.output import AsJson, emit, say
 from etude.errors import UsageError
 
-systems = typer.Typer(help="The catalogue of systems: list, show one, check a file of your own")
+systems = typer.Typer(cls=Group, help="The catalogue of systems: list, show one, check a file of your own")
 app.add_typer(systems, name="systems", rich_help_panel=RUN)
 
 

@@ -66,7 +66,8 @@ class _Judge:
         """A row for each point; None where it failed or a limit refuses it."""
         a = self._asked
         table = evaluate(
-            space, self._command, self._metrics, workers=a.workers, ray=a.ray, out=a.out, progress=a.progress
+            space, self._command, self._metrics, workers=a.workers, ray=a.ray, out=a.out, progress=a.progress,
+            execute=a.execute,
         )  # fmt: skip
         found: list[Row | None] = []
         for row in table.to_pylist():

@@ -10,6 +10,8 @@ from etude.config import read
 from etude.errors import UsageError
 
 T = TypeVar("T")
+Execute = Callable[[list[str]], tuple[int, str, str]]
+"""Words of a command -> its exit code, stdout and stderr."""
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -57,6 +59,8 @@ class Asked:
     again_s: float = 0.0
     """Search again every so many seconds of simulated time, as links change; 0: once."""
     progress: Progress = lambda what, total: nullcontext(lambda n: None)
+    execute: Execute | None = None
+    """Runs a command in this process, where one worker is asked for; without it a command has a process of its own."""
 
     def once(self, what: str) -> None:
         """Refuses to search again in a space that does not change with time."""

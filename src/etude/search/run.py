@@ -1,6 +1,7 @@
 """From a file to what was found."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -80,4 +81,7 @@ def search(space: str | PathLike[str], *, changed: Mapping[str, Any] | None = No
 
     etude.search("space.yaml").best
     """
+    known = [f.name for f in fields(Asked)]
+    if lost := [name for name in asked if name not in known]:
+        raise UsageError(f"unknown option `{lost[0]}`", where="etude.search", hint=f"known: {', '.join(known)}")
     return solve(read_space(space, changed), Asked(**asked))

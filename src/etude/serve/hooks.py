@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numba.core.dispatcher import Dispatcher
 
 from etude.errors import UsageError
+from etude.kernels.compile import Kernel
 from etude.serve import adapters, batching, loop, queues, routing, transfers
 from etude.serve import state as of
 from etude.serve.queues import put_last
@@ -167,13 +167,13 @@ def plain_form(modules: Sequence[types.ModuleType], given: dict[Any, Any], aroun
     made: dict[Any, Any] = {}
     for module, space in names.items():
         for value in vars(module).values():
-            if isinstance(value, Dispatcher) and value.py_func.__module__ == module.__name__:
+            if isinstance(value, Kernel) and value.py_func.__module__ == module.__name__:
                 made[value] = types.FunctionType(value.py_func.__code__, space, value.py_func.__name__)
     made |= given
     made |= {kernel: wrap(made[kernel]) for kernel, wrap in around.items()}
     for space in names.values():
         for name, value in list(space.items()):
-            if isinstance(value, Dispatcher) and value in made:
+            if isinstance(value, Kernel) and value in made:
                 space[name] = made[value]
     return made
 

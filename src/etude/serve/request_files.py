@@ -7,7 +7,7 @@
 | Mooncake | `timestamp`, milliseconds | `input_length`, `output_length` | `hash_ids`: blocks of 512 tokens |
 | Vidur, Splitwise | `arrived_at` or `arrival_timestamp`, seconds | `num_prefill_tokens`, `num_decode_tokens` | |
 | LLMServingSim, vLLM runs | `arrival_time` or `queued_ts`, seconds | `input_toks`, `output_toks` | |
-| `vllm bench serve --save-detailed` | `start_times`, seconds | `input_lens`, `output_lens` | failed ones are left out |
+| measured by vLLM or SGLang | as `etude.ingest.requests` reads it | ... | failed ones are left out |
 | segments | `arrival`, seconds | the sum of `segments`, `output` | `segments`: `[[name, tokens, group]]`|
 
 Rows are in order of time, or are sorted on purpose. Any file may have `session`, `tenant`, `tier`, `deadline` (seconds
@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, UsageError
+from etude.ingest.requests import holds_requests, measured_requests
 from etude.serve.requests import MAX_TOKENS, NO_DEADLINE, Requests, requests_of
 
 I64 = NDArray[np.int64]
@@ -56,10 +57,30 @@ ADAPTER: Final = ("adapter", "lora", "lora_name")
 IMAGES: Final = ("images", "num_images")
 
 
-def read_requests(path: str | PathLike[str], *, sort: bool = False) -> Requests:
+def read_requests(path: str | PathLike[str], *, sort: bool = False, timed: bool = True) -> Requests:
     """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not. A row that arrives before the one ahead
-    of it is refused unless `sort`."""
+    of it is refused unless `sort`. Not `timed`: only tokens are asked for, and a file of measured requests may lack
+    their arrivals."""
+    if holds_requests(path):
+        return _measured(Path(path), timed=timed)
     return _from_rows(rows_of(path), Path(path), sort=sort)
+
+
+def _measured(path: Path, *, timed: bool) -> Requests:
+    """Those of a file that an engine or its client wrote."""
+    found = measured_requests(path)
+    for name in ("prompt", "output"):
+        if found.table[name].null_count:
+            hint = "newer versions of the engine write the tokens of a request"
+            raise FormatError(f"no `{name}` tokens of some requests", path=path, hint=hint)
+    if timed and found.table["arrival_s"].null_count:
+        raise FormatError(
+            "no `start_times` of its requests",
+            path=path,
+            hint="a newer vLLM writes them; SGLang's client does not: --lengths FILE --rate 4 draws requests like them",
+        )
+    arrival_ns = np.nan_to_num(found.table["arrival_s"].to_numpy() * 1e9).round().astype(np.int64)
+    return requests_of(arrival_ns, found.table["prompt"].to_numpy(), found.table["output"].to_numpy())
 
 
 def rows_of(path: str | PathLike[str]) -> list[dict[str, Any]]:
@@ -95,7 +116,7 @@ def _json_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
         else:
             rows = msgspec.json.Decoder().decode_lines(data)
             if len(rows) == 1 and isinstance(rows[0], dict):
-                rows = _one_object(rows[0], path) or rows
+                rows = _one_object(rows[0]) or rows
     except msgspec.DecodeError as problem:
         raise FormatError(f"not JSON: {problem}", path=path) from None
     for number, row in enumerate(rows):
@@ -104,29 +125,11 @@ def _json_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
     return list(rows)
 
 
-def _one_object(record: dict[str, Any], path: Path) -> list[Any] | None:
-    """Rows of a file that is one object: `requests`, or the lists of `vllm bench serve`."""
+def _one_object(record: dict[str, Any]) -> list[Any] | None:
+    """Rows of a file that is one object with `requests`."""
     if isinstance(record.get("requests"), list):
         return list(record["requests"])
-    if "request_throughput" not in record:
-        return None
-    prompt, output = record.get("input_lens"), record.get("output_lens")
-    if not isinstance(prompt, list) or not isinstance(output, list) or len(prompt) != len(output):
-        raise FormatError(
-            "a result of `vllm bench serve` without its requests", path=path, hint="run it with --save-detailed"
-        )
-    at = record.get("start_times")
-    if not isinstance(at, list) and str(record.get("request_rate")) == "inf":
-        at = [0.0] * len(prompt)
-    if not isinstance(at, list) or len(at) != len(prompt):
-        raise FormatError("no `start_times` of its requests", path=path, hint="a newer vLLM writes them")
-    failed = [bool(why) for why in record.get("errors") or []] or [False] * len(prompt)
-    rows = zip(at, prompt, output, failed, strict=True) if len(failed) == len(prompt) else ()
-    kept = [{"arrival": t, "prompt": p, "output": o} for t, p, o, lost in rows if not lost and o]
-    try:  # its lists are in the order of the prompts, which start when the client lets them
-        return sorted(kept, key=lambda row: float(row["arrival"]))
-    except (TypeError, ValueError):
-        raise FormatError("`start_times` are not numbers", path=path) from None
+    return None
 
 
 def _segments(row: dict[str, Any], name: str, path: Path, where: str) -> list[Any]:

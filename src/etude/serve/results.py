@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
+from etude.model.tokens import token_times
 from etude.serve.engine import FOLLOWS
 from etude.serve.serving import Served
 from etude.serve.state import BARRIERS, NEVER, PREFILL
@@ -24,9 +25,9 @@ def request_times(served: Served, *, since: str = "arrival") -> dict[str, F64]:
     begin = served.column("ARRIVAL" if since == "arrival" else "QUEUED")
     # Branches side by side get a token each in a pass: each of them waits from pass to pass.
     tokens = np.where(requests.branches > 1, served.column("STEPS"), requests.output)
-    tpot = np.where(tokens > 1, (finish - first) / np.maximum(tokens - 1, 1), np.nan)
+    ttft, tpot = token_times(begin, first, finish, tokens)
     return {
-        "ttft_s": (first - begin) / 1e9,
+        "ttft_s": ttft / 1e9,
         "tpot_s": tpot / 1e9,
         "latency_s": (finish - begin) / 1e9,
     }

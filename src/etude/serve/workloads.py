@@ -202,7 +202,7 @@ def request_stream(
         arrival = arrivals(rate_per_s, count, cv, diurnal, random)
         if like is None:
             return requests_of(arrival, np.full(count, prompt), np.full(count, output))
-        return requests_of(arrival, *lengths_like(read_requests(like, sort=True), count, random))
+        return requests_of(arrival, *lengths_like(read_requests(like, sort=True, timed=False), count, random))
     if fspath(path).partition(":")[0] in GENERATORS:
         found = generated(fspath(path), rate_per_s, seed)
         return found.first(first) if first else found

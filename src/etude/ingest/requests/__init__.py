@@ -1,0 +1,12 @@
+"""Requests that an engine or its benchmark client measured, each with its times and tokens."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.ingest.requests.measured import MeasuredRequests as MeasuredRequests
+    from etude.ingest.requests.opening import holds_requests as holds_requests
+    from etude.ingest.requests.opening import measured_requests as measured_requests
+
+__getattr__ = face(__name__)
