@@ -15,10 +15,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 import llvmlite.binding as llvm
-from numba.core import codegen, targetconfig, typed_passes, types
+from numba.core import codegen, targetconfig, typed_passes
+from numba.core import types as numba_types
 from numba.core.errors import TypingError
 from numba.core.types import functions
 
+types: Any = numba_types
+DispatcherType: Any = functions.Dispatcher
 PACKAGE: Final = __name__.partition(".")[0]
 KIND: Final = "inner"
 """How a library without machine code is marked in the cache."""
@@ -124,10 +127,10 @@ def install() -> None:
     codegen.JITCodeLibrary._finalize_specific = make_code
     codegen.CPUCodegen.unserialize_library = read
     codegen.JITCPUCodegen.set_env = set_environment
-    functions.Dispatcher.get_call_type = _type_of_call
+    DispatcherType.get_call_type = _type_of_call
 
 
-_TYPE_OF_CALL = functions.Dispatcher.get_call_type
+_TYPE_OF_CALL = DispatcherType.get_call_type
 _LOWER = typed_passes.BaseNativeLowering.run_pass
 _MAKE_CODE = codegen.JITCodeLibrary._finalize_specific
 _READ = codegen.CPUCodegen.unserialize_library
