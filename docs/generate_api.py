@@ -2,13 +2,14 @@
 
 import inspect
 import re
+from collections.abc import Iterator
 from importlib import import_module
 
 import etude
 from etude.faces import homes
 
 GROUPS = {
-    "Nouns": "Job Run Trace Timing System Plan",
+    "Nouns": "Job Run Trace Timing System Plan Study",
     "Open": "open open_run open_system open_model open_feeder feeder",
     "Look": "check diff summary query fold expand report timeline",
     "Make and change": "collect link convert generate micro learn synthesise edit anonymise",
@@ -18,45 +19,22 @@ GROUPS = {
     "Errors": "EtudeError TraceError",
 }
 
-ROOMS = {
-    "etude.analyse.*": "more of each analysis: names in the `__all__` of its file ([analysis](analyse/index.md))",
-    "etude.archive": "`Lake`: an archive of many runs ([archive](archive.md))",
-    "etude.astra": "ASTRA-sim's results from its own files ([as ASTRA-sim](astra.md))",
-    "etude.collect.torch": "`trace`, `traced`: recording from inside a script ([collect](collect.md))",
-    "etude.cost.*": "prices of operators, collectives, tiers, energy ([costs](costs.md))",
-    "etude.fleet": "`Recovery`, `simulate_fleet` ([fleet](fleet.md))",
-    "etude.generate": "`Plan`, `Generated`, `MicroOptions` ([generate](generate.md))",
-    "etude.generate.directives.step": "`Select`, for rewrites of a step ([directives](directives.md))",
-    "etude.generate.maps": "`Domain` ([maps](maps.md))",
-    "etude.generate.schedules": "pipeline schedules ([schedules](schedules.md))",
-    "etude.generate.serving": "`Serving`, `serve` ([serving](serving.md))",
-    "etude.ingest.collectives": "`communications(host, device)` ([communications](communications.md))",
-    "etude.ingest.requests": "`measured_requests`: requests of engines and their clients ([requests](analyse/requests.md))",
-    "etude.link.recording": "`Recording`, for readers of your own ([readers](readers.md))",
-    "etude.machine": "devices, systems ([machines](machines.md))",
-    "etude.machine.infragraph.files": "InfraGraph files ([network](network.md))",
-    "etude.machine.topology": "`Wire`, `switch` and other graphs ([network](network.md))",
-    "etude.model.card": "`Card` ([cards](cards.md))",
-    "etude.model.schema": "enums of the data model ([data model](data-model.md))",
-    "etude.notebook": "tables in notebooks ([notebooks](notebooks.md))",
-    "etude.predict": "`predict_serving` ([serving](serving.md))",
-    "etude.search.placement": "`best_placement` ([placement](placement.md))",
-    "etude.serve": "`Engine`, `request_stream`, `summary` ([serve](serve.md))",
-    "etude.simulate": "`Options`, `Overlap`, `RemoteMemory`, `Draw` ([simulate](simulate.md))",
-    "etude.simulate.faults": "faults in the middle of a run ([simulate](simulate.md))",
-    "etude.simulate.flows": "messages of collectives as a table ([network](network.md))",
-    "etude.simulate.lower": "a job made ready for the engine ([simulate](simulate.md))",
-    "etude.simulate.networks": "a network by itself ([network](network.md))",
-    "etude.simulate.run": "`start`: an engine whose clock can be stopped ([simulate](simulate.md))",
-    "etude.simulate.together": "`simulate_jobs`: several jobs on one system ([simulate](simulate.md))",
-    "etude.store.cards": "cards of jobs ([cards](cards.md))",
-    "etude.study": "`Space`, `evaluate` ([studies](studies.md))",
-    "etude.study.on_ray": "`spread`: work on a Ray cluster ([studies](studies.md))",
-    "etude.synth": "`MakeOptions`, `learn`, `make` ([synthesis](synthesis.md))",
-    "etude.transform.edits": "`Edit`, `apply_edits` ([edits](edits.md))",
-    "etude.transform": "`AnonymiseOptions`, `with_device_times` ([anonymise](anonymise.md))",
+EXTEND = {
+    "Nodes and cards": "Kind Collective Card Edit",
+    "Recording from inside a script": "trace traced",
+    "Archives": "Lake entry_of",
+    "Analyses": "trend reasons patterns graph_replays traffic measured_requests html_table",
+    "Machines and networks": "Device topology read_cluster collective_time_ns p2p_time_ns calibrate_device "
+    "collective_schedule open_algorithm Operation run_operations flow_table best_placement",
+    "Generation": "Select Domain by_group pipeline_schedule pipeline_times in_flight Serving serving_job "
+    "predict_serving",
+    "Simulation": "Options LinkChange StopRanks SlowRank simulate_jobs simulate_until lower start with_device_times "
+    "astra",
+    "Sweeps": "Space evaluate spread",
+    "What verbs take and return": "Model Engine Generated Simulated Prediction Served Fleet Federated Found Outcome "
+    "Energy",
 }
-"""Rooms whose face is public, too: hooks for extensions, options, and what pages of the docs are about."""
+"""Names of `etude.extend`, in the order of the page."""
 
 HEAD = """# Python API
 
@@ -67,12 +45,10 @@ HEAD = """# Python API
 """
 
 FOOT = """
-## Rooms with a public face
+## Programs of your own
 
-Names that a room shows in its `__init__` are public for the rooms below. Everything else below `etude.` is private by convention and may change with any release.
+`etude.extend` has what programs and extensions take beside these verbs: `from etude.extend import Kind`. Its names are promised as those of `etude` are. Everything below other paths is private by convention and may change with any release; `etude.cli` is the command line.
 
-| room | what for |
-|---|---|
 """
 
 
@@ -108,14 +84,30 @@ def written(found: inspect.Signature) -> str:
 def api_page() -> str:
     text = HEAD
     listed = [name for names in GROUPS.values() for name in names.split()]
-    if missing := set(etude.__all__) - {"__version__"} - set(listed):
+    if missing := set(etude.__all__) - {"__version__", "extend"} - set(listed):
         raise SystemExit(f"docs/generate_api.py has no group for {', '.join(sorted(missing))}")
     for group, names in GROUPS.items():
         text += f"## {group}\n\n"
         for name in names.split():
             signature, line, example = parts(name)
             text += f"### {name}\n\n`{signature}`\n\n{line}.\n\n```python\n{example}\n```\n\n"
-    return text.rstrip("\n") + "\n" + FOOT + "".join(f"| `{room}` | {what} |\n" for room, what in ROOMS.items())
+    return text.rstrip("\n") + "\n" + FOOT + "\n".join(extend_tables())
+
+
+def extend_tables() -> Iterator[str]:
+    """A table for each group of `etude.extend`: name and first sentence."""
+    listed = [name for names in EXTEND.values() for name in names.split()]
+    if lost := set(dir(etude.extend)) ^ set(listed):
+        raise SystemExit(f"docs/generate_api.py and etude/extend.py differ in {', '.join(sorted(lost))}")
+    for group, names in EXTEND.items():
+        rows = [f"| `{name}` | {first_line(getattr(etude.extend, name))} |" for name in names.split()]
+        yield f"### {group}\n\n| name | what it is |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def first_line(thing: object) -> str:
+    """The first sentence of a docstring, as a cell of a table."""
+    text = " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=[.:]) (?=[A-Z`(])", text)[0].rstrip(".:").replace("|", "\\|") + "."
 
 
 def analyse_index(text: str) -> str:

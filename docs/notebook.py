@@ -53,7 +53,7 @@ def shown(value: Any, count: int) -> dict[str, Any]:
     from etude import notebook
 
     html = value._repr_html_() if hasattr(value, "_repr_html_") else notebook.table(value)
-    plain = f"<{type(value).__module__}.{type(value).__name__}>"
+    plain = f"<{type(value).__name__}>"
     data = {"text/html": html.splitlines(keepends=True), "text/plain": [plain]}
     return {"data": data, "execution_count": count, "metadata": {}, "output_type": "execute_result"}
 

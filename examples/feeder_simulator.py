@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from heapq import heappop, heappush
 
 import etude
-from etude.model.schema import Kind
+from etude.extend import Kind
 
 
 def simulate(job: etude.Job, *, bytes_per_ns: float = 50.0, latency_ns: int = 1000) -> int:

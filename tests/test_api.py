@@ -34,3 +34,11 @@ def test_a_name_that_means_nothing_is_refused_before_all_else(name: str):
     with pytest.raises(UsageError, match="nonsense") as problem:
         UNKNOWN[name]()
     assert "known: " in problem.value.hint
+
+
+def test_what_was_hidden_is_not_printed():
+    copy, hidden = etude.anonymise(etude.generate("gpt2", gpus=1, seq=64).job, keep_shapes=True)
+    assert copy.name == "anonymous"
+    assert "aten" in str(hidden.tokens)
+    assert repr(hidden).startswith("Hidden(")
+    assert "aten" not in repr(hidden)

@@ -66,8 +66,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"mcp", "api", "__init__"},
     # what `etude.NAME` calls where several rooms are put together
     "api": BASE | VERBS | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "search", "__init__"},
-    # the doors; __init__ also gives the version to whoever asks
-    "__init__": BASE | VERBS | {"store", "cost", "opening", "study", "search", "api"},
+    # the doors; __init__ also gives the version to whoever asks, extend what programs of one's own take
+    "__init__": BASE | VERBS | {"store", "cost", "opening", "study", "search", "api", "extend"},
+    "extend": BASE | VERBS | {"cost", "opening", "predict", "serve", "fleet", "archive", "study", "search"},
     "__main__": {"cli"},
 }
 

@@ -1,7 +1,7 @@
 """Etude: everything around MLCommons Chakra execution traces.
 
-`import etude` is light: each public name is loaded from its home when it is first asked for. These names are what is
-promised; docs/api.md lists them. Everything else is private, except the faces of rooms that api.md names.
+`import etude` is light: each public name is loaded from its home when it is first asked for. These names, and those of
+`etude.extend`, are what is promised; docs/api.md lists them. Everything else is private.
 """
 
 import sys
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude import extend as extend
     from etude.analyse.breakdown import breakdown as breakdown
     from etude.analyse.collectives import collectives as collectives
     from etude.analyse.compare import compare as compare
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
     from etude.analyse.steps import steps as steps
     from etude.analyse.stragglers import stragglers as stragglers
     from etude.analyse.what_if import what_if as what_if
+    from etude.api.converting import convert as convert
     from etude.api.making import federate as federate
     from etude.api.making import fleet as fleet
     from etude.api.making import generate as generate
     from etude.api.making import micro as micro
     from etude.api.making import plan as plan
     from etude.api.making import predict as predict
-    from etude.api.making import serve as serve
+    from etude.api.serving import serve as serve
+    from etude.api.writing import anonymise as anonymise
     from etude.api.writing import collect as collect
-    from etude.api.writing import convert as convert
     from etude.api.writing import link as link
     from etude.api.writing import replay as replay
     from etude.api.writing import report as report
@@ -60,9 +62,9 @@ if TYPE_CHECKING:
     from etude.simulate import simulate as simulate
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
+    from etude.study import Study as Study
     from etude.study import study as study
     from etude.synth import learn as learn
-    from etude.transform import anonymise as anonymise
     from etude.transform.edits import edit as edit
 
 __version__ = "0.1.0"
@@ -72,6 +74,7 @@ __all__ = [
     "Job",
     "Plan",
     "Run",
+    "Study",
     "System",
     "Timing",
     "Trace",
@@ -89,6 +92,7 @@ __all__ = [
     "edit",
     "energy",
     "expand",
+    "extend",
     "federate",
     "feeder",
     "fleet",

@@ -47,12 +47,19 @@ def face(room: str) -> Callable[[str], object]:
     def load(name: str) -> object:
         if name.startswith("_") or name not in homes(room):
             raise AttributeError(f"module `{room}` has no attribute `{name}`")
-        module, there = homes(room)[name]
-        value: object = import_module(f"{room}.{there}") if module == room else getattr(import_module(module), there)
+        value = _loaded(room, *homes(room)[name])
         setattr(sys.modules[room], name, value)
         return value
 
     return load
+
+
+def _loaded(room: str, module: str, there: str) -> object:
+    """A name of a module, or a module of a room."""
+    if module == room:
+        return import_module(f"{room}.{there}")
+    home = import_module(module)
+    return getattr(home, there) if hasattr(home, there) else import_module(f"{module}.{there}")
 
 
 class _Verb(ModuleType):

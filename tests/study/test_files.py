@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from etude.errors import UsageError
-from etude.study import Space
+from etude.extend import Space
 from etude.study.expressions import evaluated
 from etude.study.points import points_of
 from etude.study.spec import spec_of

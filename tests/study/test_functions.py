@@ -10,8 +10,8 @@ import pytest
 
 import etude
 from etude.errors import UsageError
+from etude.extend import Space, evaluate
 from etude.model.build import job_of
-from etude.study import Space, evaluate
 from tiny_jobs import GROUPS, ring
 
 GRID = Space(axes={"a": [1, 2, 3], "b": [10, 20]}, when="a * b < 50")

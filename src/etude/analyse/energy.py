@@ -91,6 +91,11 @@ class Energy:
     assumed: tuple[str, ...] = field(default=())
     """Devices whose constants are worked out from their limit instead of measured."""
 
+    def __repr__(self) -> str:
+        most = sorted(self.by_class.items(), key=lambda item: -item[1])[:3]
+        parts = ", ".join(f"{name} {joules:.4g} J" for name, joules in most)
+        return f"Energy({sum(self.by_class.values()):.6g} J of {self.ranks:,} ranks; most: {parts})"
+
 
 def energy(
     run: Run, *, device: Device | None = None, ratio: float = 1.0, end_ns: int = 0, menu: Menu | None = None

@@ -1,7 +1,9 @@
 """Verbs that put several rooms together: what `etude.NAME` calls where one room alone does not do it.
 
-making      generate, predict, plan, serve, fleet, federate: from a model's name and a plan
-writing     convert, link, report, timeline, synthesise, replay: from a job or a run to files
+making      generate, predict, plan, fleet, federate: from a model's name and a plan
+serving     serve: streams of requests on replicas
+converting  convert: a job in other formats
+writing     link, report, timeline, synthesise, replay: from a job or a run to files
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +11,9 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.api import converting as converting
     from etude.api import making as making
+    from etude.api import serving as serving
     from etude.api import writing as writing
 
 __getattr__ = face(__name__)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from etude.api.given import keywords, refuse_unknown
-from etude.errors import UsageError
 from etude.generate import Plan
 from etude.machine import System, open_system
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from etude.generate.model import Model
     from etude.model.job import Job
     from etude.predict import Prediction
-    from etude.serve import Engine, Served
 
 
 def model_named(model: str | PathLike[str] | Model) -> Model:
@@ -105,33 +102,6 @@ def plan(
         model=str(model), system=str(system), fixed=fixed, over=over, stack=stack, tries=tries, recipe=False
     )
     return pa.Table.from_pylist([dict(row) for row in solved(space, Asked()).rows])
-
-
-def serve(
-    model: str | PathLike[str] | Model, system: str, requests: str | PathLike[str] | None = None, *,
-    rate_per_s: float = 0.0, replicas: int = 1, tp: int = 1, ep: int = 1, router: str = "least",
-    precision: str = "bf16", stack: str = "vllm", engine: Engine | None = None, seed: int = 0, **stream: Any,
-) -> Served:  # fmt: skip
-    """A stream of requests, of a file or drawn at a rate, on replicas of a model: every request and its times.
-
-    etude.serve("llama3-8b", "dgx-h100", rate_per_s=4, count=100, prompt=512, output=64)
-    """
-    from etude.serve import Engine, request_stream
-    from etude.serve import serve as served
-    from etude.serve.pools import Between, deployed_pools, pools_of
-
-    refuse_unknown("serve", stream, keywords(request_stream))
-    if requests is None and not rate_per_s:
-        raise UsageError("no requests are given", hint="a file of requests, or rate_per_s=4")
-    rules, pools = engine or Engine(), pools_of(Between(), replicas=replicas, tp=tp, ep=ep)
-    if ep > tp:
-        rules = replace(rules, barrier=True)
-    asked = request_stream(requests, rate_per_s=rate_per_s, seed=seed, **stream)
-    groups, placed = deployed_pools(model_named(model), pools, rules, system=system, precision=precision, stack=stack)
-    return served(
-        asked, rules, groups, router=router, caching=placed.caching, token_bytes=placed.token_bytes * tp, seed=seed,
-        lora=placed.lora,
-    )  # fmt: skip
 
 
 def fleet(

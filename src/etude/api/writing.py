@@ -14,6 +14,7 @@ from etude.model.job import Job
 from etude.model.run import Run
 
 if TYPE_CHECKING:
+    from etude.transform import AnonymiseOptions
     from etude.view.slices import Slices
 
 ENDINGS = (".pftrace", ".perfetto-trace", ".json", ".json.gz")
@@ -28,31 +29,6 @@ def collect(command: Sequence[str], out: str | os.PathLike[str], *, whole: bool 
     from etude.collect import CollectOptions, launch
 
     return launch(command, out, CollectOptions.from_dict(options), whole=whole)
-
-
-def convert(job: Job | str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "parquet",
-            force: bool = False) -> Path:  # fmt: skip
-    """Writes a job as a folder of `parquet`, `et` or `json`, in full or not at all, and says where it is.
-
-    etude.convert(job, "job.parquet", to="parquet")
-    """
-    from etude.files import writing
-    from etude.model.fold import fold
-    from etude.opening import open as open_job
-    from etude.store import chakra, columns
-    from etude.store import json as json_store
-
-    writers: dict[str, Any] = {"et": chakra.write_job, "json": json_store.write_job}
-    if to != "parquet" and to not in writers:
-        raise UsageError(f"unknown format `{to}`", hint="parquet, et, json")
-    made = job if isinstance(job, Job) else open_job(job)
-    with writing(Path(out), force=force) as folder:
-        folder.mkdir()
-        if to == "parquet":
-            columns.write_job(fold(made), folder)
-        else:
-            writers[to](made, folder)
-    return Path(out)
 
 
 def link(path: str | os.PathLike[str], device: str | os.PathLike[str] | None = None, *, workers: int = 1) -> Job:
@@ -120,6 +96,20 @@ def synthesise(learned: Any, **options: Any) -> Job:
 
     refuse_unknown("synthesise", options, keywords(MakeOptions))
     return make(learned, MakeOptions(**options))
+
+
+def anonymise(job: Job, options: AnonymiseOptions | None = None, **more: Any) -> tuple[Job, Any]:
+    """(the copy, what was hidden); options are `keep_shapes`, `keep_times`, `per_octave`, `work`, `name`.
+
+    copy, hidden = etude.anonymise(job, keep_shapes=True)
+    """
+    from etude.transform import AnonymiseOptions
+    from etude.transform import anonymise as anonymised
+
+    refuse_unknown("anonymise", more, keywords(AnonymiseOptions))
+    if options is not None and more:
+        raise UsageError("options are given twice: as one value and by name", where="etude.anonymise")
+    return anonymised(job, options or AnonymiseOptions(**more))
 
 
 def replay(job: Job, *, ranks: Sequence[int] | None = None, out: str | os.PathLike[str] | None = None,

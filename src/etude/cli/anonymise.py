@@ -5,7 +5,7 @@ import typer
 
 from etude.cli.app import MAKE, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
-from etude.cli.job_out import Files, Force, Format, Out, To, check_place, write_job
+from etude.cli.job_out import Files, Force, Format, Out, To, write_job
 from etude.cli.output import AsJson, emit, say
 from etude.cli.times_on import TimesOn, with_times
 
@@ -53,6 +53,8 @@ def anonymise(
     from etude.transform import AnonymiseOptions, anonymise, kept
 
     if out is not None:
+        from etude.api.converting import check_place
+
         check_place(out, force, source=path)
     job = with_times(open_job(path, groups, workers, max_bytes), times_on)
     options = AnonymiseOptions(

@@ -1,17 +1,14 @@
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from etude.cli.app import CONVERT, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
-from etude.cli.job_out import Dialect, In, To, check_place, in_dialect, tell
+from etude.cli.job_out import Dialect, In, tell
 from etude.cli.output import progress, say
 from etude.errors import UsageError
-
-if TYPE_CHECKING:
-    from etude.model.job import Job
 
 
 class Target(StrEnum):
@@ -81,56 +78,23 @@ def convert(
 
     etude convert job/ flows.csv --to flows --system dgx-h100
     """
-    from etude.files import writing
-    from etude.model.fold import fold as fold_job
-    from etude.store import cards, chakra
+    from etude.api.converting import check_place
+    from etude.api.converting import convert as converted
+    from etude.store import cards
 
     out = _only(place, out)
     check_place(out, force, source=path)
     job = open_job(path, groups, workers, max_bytes, ranks=ranks, passes=passes)
-    if name:
-        job = job.replace(name=name)
-    if target in (Target.ASTRA, Target.FLOWS, Target.SIMAI):
-        _for_simulators(job, out, target, system, force)
-        return
-    to = To(target.value)
-    behind = chakra.left_behind(job) if to != To.PARQUET else []
-    job, problems = in_dialect(job, to, dialect)
-    suffix = "" if compress == Compression.NONE else f".{compress.value}"
-    with writing(out, force=force) as folder:
-        _write(fold_job(job) if fold and to == To.PARQUET else job, folder, to, suffix, str(out))
-        if (card := cards.find(path)) is not None:
-            cards.write(card, folder / cards.NAME)
-    say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
-    if behind:
-        say(f"left behind, since {to.value} has no place for it: {'; '.join(behind)}")
-    tell(problems, dialect)
-
-
-def _write(job: "Job", folder: Path, to: To, suffix: str, shown: str) -> None:
-    from etude.store import chakra, columns
-    from etude.store import json as json_store
-
-    folder.mkdir()
-    with progress(f"writing {shown}", len(job)) as advance:
-        if to == To.ET:
-            chakra.write_job(job, folder, suffix=f".et{suffix}", advance=advance)
-        elif to == To.JSON:
-            json_store.write_job(job, folder, suffix=f".json{suffix}", advance=advance)
-        else:
-            columns.write_job(job, folder)
+    found = converted(
+        job, out, to=target.value, dialect=dialect.value, system=system, name=name, compress=compress.value, fold=fold,
+        card=cards.find(path), force=force, progress=progress,
+    )  # fmt: skip
+    tell(found)
+    if found.left_behind:
+        say(f"left behind, since {target.value} has no place for it: {'; '.join(found.left_behind)}")
 
 
 def _only(place: Path | None, out: Path | None) -> Path:
     if (place is None) == (out is None):
         raise UsageError("one place to write is needed", hint="etude convert JOB OUT, or etude convert JOB -o OUT")
     return place or out or Path()
-
-
-def _for_simulators(job: "Job", out: Path, target: Target, system: str, force: bool) -> None:
-    from etude.cli.convert_out import write_astra, write_flows, write_simai
-
-    if not system and target != Target.SIMAI:
-        raise UsageError(f"`--to {target.value}` needs a system", hint="--system dgx-h100; `etude systems` lists them")
-    write = {Target.ASTRA: write_astra, Target.FLOWS: write_flows, Target.SIMAI: write_simai}[target]
-    write(job, out, system, force)

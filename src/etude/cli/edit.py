@@ -6,7 +6,7 @@ import typer
 from etude.cli.app import MAKE, app
 from etude.cli.edits_given import edits_of, run_times
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
-from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, check_place, write_job
+from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, write_job
 from etude.cli.output import AsJson, emit, say
 from etude.cli.times_on import TimesOn, with_times
 
@@ -55,6 +55,8 @@ def edit(
 
     asked = edits_of(edits)
     if out is not None:
+        from etude.api.converting import check_place
+
         check_place(out, force, source=path)
     job = with_times(open_job(path, groups, workers, max_bytes), times_on)
     asked_of = system or times_on

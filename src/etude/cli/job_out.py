@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.output import progress, say
-from etude.errors import UsageError
 
 if TYPE_CHECKING:
+    from etude.api.converting import Written
     from etude.model.card import Card
     from etude.model.job import Job
 
@@ -44,31 +44,11 @@ In = Annotated[
 NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
 
 
-def in_dialect(job: "Job", to: To, dialect: Dialect) -> tuple["Job", list[str]]:
-    """The job as its files are to have it, and what ASTRA-sim cannot run of them. The one place for dialects."""
-    if to == To.PARQUET:
-        if dialect != Dialect.PLAIN:
-            hint = f"`--to et --dialect {dialect.value}` writes files of single ranks"
-            raise UsageError("a Parquet folder holds the job as it is, in no dialect", hint=hint)
-        return job, []
-    from etude.transform.dialects import as_memory, as_storage, astra_problems, for_astra
-
-    if dialect == Dialect.STORAGE:
-        return as_storage(job), []
-    left = 0
-    if dialect in (Dialect.ASTRA, Dialect.MEMORY):
-        job, left = as_memory(job)
-    if dialect == Dialect.ASTRA:
-        job = for_astra(job)
-    told = [f"{left:,} storage nodes are no reads or writes of known size and stay as they are"] if left else []
-    return job, [*told, *(astra_problems(job) if to == To.ET else [])]
-
-
-def tell(problems: list[str], dialect: Dialect) -> None:
-    """Says what ASTRA-sim cannot run, and the way out."""
-    if problems:
-        way_out = "; `--dialect astra` writes what it can run" if dialect == Dialect.PLAIN else ""
-        say(f"note: not for ASTRA-sim as it is: {'; '.join(problems)}{way_out}")
+def tell(found: "Written") -> None:
+    """Says what was written, and what is to be said of it."""
+    say(f"wrote {found.place}: {found.what}")
+    for note in found.notes:
+        say(f"note: {note}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,33 +65,18 @@ class Files:
 def write_job(job: "Job", files: Files, card: "Card | None" = None) -> dict[str, Any]:
     """Writes a job that was made, with its card if it has one, in full or not at all. What ASTRA-sim cannot run of its
     `.et` files is said, and given back for `--json`."""
-    out, to = files.out, files.to
-    job, problems = in_dialect(job, to, files.dialect)
-    found = {"astra_problems": problems} if to == To.ET else {}
-    if files.no_write:
-        return found
-    if out is None:
-        say("nothing written: `-o job/` writes the job")
-        return found
-    from etude.files import writing
-    from etude.model.fold import fold
-    from etude.store import cards, chakra, columns
-    from etude.store import json as json_store
+    from etude.api.converting import convert, in_dialect
 
-    check_place(out, files.force)
-    with writing(out, force=files.force) as folder, progress(f"writing {out}", len(job)) as advance:
-        folder.mkdir()
-        if to == To.ET:
-            chakra.write_job(job, folder, advance=advance)
-        elif to == To.JSON:
-            json_store.write_job(job, folder, advance=advance)
-        else:
-            columns.write_job(fold(job), folder)
-        if card is not None:
-            cards.write(card, folder / cards.NAME)
-    say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
-    tell(problems, files.dialect)
-    return found
+    out, to, dialect = files.out, files.to.value, files.dialect.value
+    if out is None or files.no_write:
+        _, problems = in_dialect(job, to, dialect)
+        if not files.no_write:
+            say("nothing written: `-o job/` writes the job")
+    else:
+        written = convert(job, out, to=to, dialect=dialect, card=card, force=files.force, progress=progress)
+        problems = list(written.problems)
+        tell(written)
+    return {"astra_problems": problems} if files.to == To.ET else {}
 
 
 def shown(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,21 +90,3 @@ def shown(found: Mapping[str, Any]) -> dict[str, Any]:
         "operations": format_count(found["flops"]),
         "communication": sent or "none",
     }
-
-
-ASTRA_FILES = ("network.yml", "topology.txt", "README.md")
-OURS = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")
-
-
-def check_place(out: Path, force: bool, source: Path | None = None) -> None:
-    """`--force` replaces a folder that holds nothing but traces, and never the neighbours of what is read."""
-    if not force or not out.is_dir():
-        return
-    target = out.resolve()
-    if source is not None and source.resolve() != target and target in source.resolve().parents:
-        raise UsageError("holds the input, which would be lost", where=str(out), hint="give another folder")
-    known = (*OURS, *ASTRA_FILES) if (out / "network.yml").is_file() else OURS
-    others = [entry.name for entry in out.iterdir() if entry.is_dir() or not entry.name.endswith(known)]
-    if others:
-        hint = "--force replaces a folder of traces alone; give another name, or remove it yourself"
-        raise UsageError(f"holds what Etude did not write: {others[0]}", where=str(out), hint=hint)

@@ -10,7 +10,7 @@ import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.inputs import JobPath, open_job
-from etude.cli.job_out import Force, check_place
+from etude.cli.job_out import Force
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.ranks import Ranks, ranks_of
 from etude.errors import AnswerNo, UsageError
@@ -120,6 +120,8 @@ def check_out(out: Path | None, force: bool) -> None:
     if out is not None and out.exists() and not force and (out.is_file() or any(out.iterdir())):
         raise UsageError("exists already", where=str(out), hint="give another name, or --force to replace it")
     if out is not None:
+        from etude.api.converting import check_place
+
         check_place(out, force)
 
 

@@ -1,15 +1,15 @@
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.api.serving import read_as
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, progress, say
-from etude.cli.plan_flags import ModelName, model_of, with_fields
-from etude.config import key_of
+from etude.cli.plan_flags import ModelName, with_fields
 from etude.errors import UsageError
 from etude.serve import Engine
+from etude.serve.limits import parse_limits
 from etude.serve.pools import Between
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ MEASURED = "Measured runs"
 HOLDS = 0.9
 FLOW = "Workflows"
 IMAGES = "Images and videos"
-TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
@@ -201,7 +200,15 @@ def serve(
 
         how = {"system": system, "replicas": replicas, "router": router, "order": order, "stack": stack, "seed": seed}
         return sessions(
-            workflow, models, _engine(engine), how, hooks=(choose, place), slo=slo, out=out, force=force, json=json
+            workflow,
+            models,
+            read_as(Engine, engine),
+            how,
+            hooks=(choose, place),
+            slo=slo,
+            out=out,
+            force=force,
+            json=json,
         )
     if config or steps:
         raise UsageError("--config and --steps are of a measured run", hint="--run FOLDER")
@@ -221,10 +228,10 @@ def serve(
 
         drawn = {"count": count, "first": first, "cv": burst, "seed": seed}
         return show_images(
-            model, system, requests, degree, gpus=gpus, rates=_rates(rate), limits=_limits(slo), drawn=drawn,
-            encode=encode, set_up_ns=_between(between).set_up_ns, batch=images_at_once,
-            order=str(_engine(engine).scheduling_policy), stack=stack if stack != "vllm" else "xdit-0.4", out=out,
-            force=force, json=json,
+            model, system, requests, degree, gpus=gpus, rates=_rates(rate), limits=parse_limits(slo), drawn=drawn,
+            encode=encode, set_up_ns=read_as(Between, between).set_up_ns, batch=images_at_once,
+            order=str(read_as(Engine, engine).scheduling_policy), stack=stack if stack != "vllm" else "xdit-0.4",
+            out=out, force=force, json=json,
         )  # fmt: skip
     if not requests and not rate and not offload:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
@@ -232,25 +239,17 @@ def serve(
         raise UsageError("a window and a folder for its job go together", hint="--window 60s:62s --job-out job/")
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
-    rules = _engine(engine)
+    from etude.api.serving import service
     from etude.machine import open_system
     from etude.serve import request_stream, summary
-    from etude.serve import serve as served_by
-    from etude.serve.beside import tower_cost, weighed, with_images
-    from etude.serve.elastic import elastic_pools
-    from etude.serve.pools import between_options, deployed_pools, pools_of, read_pools
     from etude.serve.stored import write_served
 
-    pooled, given = read_pools(model), _between(between)
-    network = model_of(pooled[0] if pooled else model)
-    pools = pooled[1] if pooled else pools_of(given, replicas=replicas, tp=tp, ep=ep)
-    if any(pool.ep > pool.tp for pool in pools):
-        rules = replace(rules, barrier=True)
-    how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype} | (
-        {"experts": experts} if experts else {}
-    )
-    groups, placed, control = elastic_pools(network, pools, rules, given, file=pooled is not None, **how)
-    token_bytes = placed.token_bytes * pools[0].tp
+    made = service(
+        model, system, replicas=replicas, tp=tp, ep=ep, router=router, precision=precision, kv_dtype=kv_dtype,
+        stack=stack, ops=ops, engine=read_as(Engine, engine), between=read_as(Between, between), slo=slo, seed=seed,
+        **({"experts": experts} if experts else {}),
+    )  # fmt: skip
+    placed, limits, given = made.placed, made.limits, made.between
     if offload:
         from etude.cli.serve_offload import show_offloaded
 
@@ -258,25 +257,17 @@ def serve(
         stream = request_stream(
             requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output, sort=sort
         )
-        kept = network.layers, token_bytes
+        kept = made.network.layers, made.token_bytes
         return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
     if hbm_split:
         from etude.cli.serve_split import show_split
 
         stream = request_stream(requests or None, first=first, rate_per_s=_one_rate(rate), seed=seed, sort=sort)
-        room = float(placed.blocks * rules.block_size * token_bytes), float(token_bytes)
+        room = placed.blocks * made.rules.block_size * made.token_bytes, made.token_bytes
         return show_split(
             stream, placed.cost, open_system(system), hbm_split, room, replicas=replicas, router=router,
-            limits=_limits(slo), json=json,
+            limits=limits, json=json,
         )  # fmt: skip
-    limits, chosen = _limits(slo), _router(router)
-    options = between_options(given, token_bytes) | {
-        "tpot_ns": _least(limits, "tpot_s") * 1e9, "router": chosen, "caching": placed.caching,
-        "token_bytes": token_bytes, "seed": seed, "lora": placed.lora,
-    }  # fmt: skip
-    if given.draft_model:
-        draft = deployed_pools(model_of(given.draft_model), pools[:1], rules, **how)  # type: ignore[arg-type]
-        options["draft"] = draft[0][0].cost
     rates = _rates(rate)
     if window and len(rates) > 1:
         raise UsageError("--window is of one stream", hint="one --rate")
@@ -290,15 +281,7 @@ def serve(
             requests or None, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst,
             diurnal=diurnal, like=lengths, seed=seed, sort=sort,
         )  # fmt: skip
-        if stream.images.any():
-            tower = tower_cost(network, pools[0].tp, open_system(pools[0].system or system))
-            stream, options["image_ns"] = with_images(stream, tower), tower.image_ns
-        if given.tenant_weights:
-            stream = weighed(stream, given.tenant_weights)
-        found = served_by(
-            stream, rules, groups, keep_passes=(out is not None and len(rates) < 2) or bool(window),
-            control=control(stream, limits, options), **options,
-        )  # fmt: skip
+        found = made.serve(stream, keep_passes=(out is not None and len(rates) < 2) or bool(window))
         points.append((one, found))
     if bench is not None:
         from etude.serve.measured import beside_bench
@@ -306,14 +289,14 @@ def serve(
         return _beside(beside_bench(bench, points[0][1]), json=json)
     if sort:
         say(f"note: --sort moved {points[0][1].requests.moved:,} rows of {requests}")
-    more: dict[str, Any] = {"interpolation_error": _interpolation(groups)}
+    more: dict[str, Any] = {"interpolation_error": _interpolation(made.groups)}
     if placed.experts:
         more["experts"] = placed.experts
     if job_out is not None:
         from etude.cli.serve_window import write_window
 
         more["window"] = write_window(
-            points[0][1], network, pools, window, {"groups": groups, **options}, job_out,
+            points[0][1], made.network, made.pools, window, {"groups": made.groups, **made.options}, job_out,
             system=system, precision=precision, kv_dtype=kv_dtype, force=force,
         )  # fmt: skip
     if requests_out is not None:
@@ -328,26 +311,13 @@ def serve(
             from etude.cli.serve_curve import curve_of, shown_point
 
             curve = curve_of(points, limits, HOLDS)
-            stream = points[shown_point(curve)][1].requests
-            shown = served_by(
-                stream, rules, groups, keep_passes=True, control=control(stream, limits, options), **options
-            )
+            shown = made.serve(points[shown_point(curve)][1].requests, keep_passes=True, again=True)
         engine_said = {name: str(value) for name, value in (engine | between).items()}
         record = summary(shown, limits=limits) | more | curve | {"asked": asked | engine_said}
         write_served(shown, record, out, force=force)
         say(f"wrote {out}")
     _emit(points, limits, more, json=json)
     return 0
-
-
-def _engine(given: dict[str, Any]) -> Engine:
-    keys = {f.name: key_of(f) for f in fields(Engine)}
-    return Engine.from_dict({keys[name]: value for name, value in given.items()})
-
-
-def _between(given: dict[str, Any]) -> Between:
-    keys = {f.name: key_of(f) for f in fields(Between)}
-    return Between.from_dict({keys[name]: value for name, value in given.items()})
 
 
 def _run(folder: Path, ops: Path | None, config: str, steps: str, *, json: bool) -> int:
@@ -417,33 +387,6 @@ def _one_rate(text: str) -> float:
     if len(found) > 1:
         raise UsageError("--hbm-split takes one rate", hint="one --rate")
     return found[0] if found else 0.0
-
-
-def _limits(text: str) -> dict[str, dict[str, float]]:
-    """By tier; those of the empty name are of all others."""
-    from etude.units import parse_time
-
-    hint = f"ttft=1s,tpot=50ms, or chat:ttft=1s;batch:latency=60s; known: {', '.join(TIMES)}"
-    found: dict[str, dict[str, float]] = {"": {}}
-    for group in filter(None, text.split(";")):
-        tier, colon, limits = group.rpartition(":")
-        for part in filter(None, limits.split(",")):
-            name, equals, value = part.strip().partition("=")
-            if not equals or name not in TIMES or (colon and not tier):
-                raise UsageError(f"--slo: `{part}`", hint=hint)
-            found.setdefault(tier.strip(), {})[TIMES[name]] = parse_time(value) / 1e9
-    return found
-
-
-def _router(text: str) -> Any:
-    """A built-in's name, or the function that FILE.py:name says."""
-    from etude.serve.pools import function_of
-
-    return function_of(text) if ":" in text and not text.startswith("br:") else text
-
-
-def _least(limits: dict[str, dict[str, float]], name: str) -> float:
-    return min((of[name] for of in limits.values() if name in of), default=0.0)
 
 
 def _write(served: "Served", path: Path, *, force: bool) -> None:

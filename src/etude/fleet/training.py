@@ -30,6 +30,11 @@ class Fleet:
     tiers: tuple[SaveTier, ...]
     chains: Chains | None = None
 
+    def __repr__(self) -> str:
+        found = self.record()
+        days, useful = found["duration_s"] / 86_400, found["useful_fraction"]
+        return f"Fleet({days:.4g} days, {found['interruptions']:,} interruptions, {useful:.1%} of the time useful)"
+
     def record(self, *, name: str = "", price: float = 0.0) -> dict[str, Any]:
         found = summary(self.ran, self.costs, name=name, price=price)
         if self.searched is not None:

@@ -15,8 +15,8 @@ from etude.model.trace import Trace
 
 
 def by_group(job: Job) -> dict[str, dict[str, int]]:
-    """Input bytes of all ranks by what a group is for (`tp`, `dp`, `ep`, ...; messages: `cp`, `pp`,
-    `border`) and by type."""
+    """Input bytes of all ranks by what a group is for and by type. Groups are `tp`, `dp`, `ep`, ...; of messages `cp`,
+    `pp`, `border`."""
     found: dict[str, dict[str, int]] = {}
     for trace, ranks in programs(job):
         sent = known(trace.in_bytes)

@@ -79,6 +79,8 @@ class SoftwareCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
+    """The workload card of a run: its model, plan, hardware and software."""
+
     card: int = figure("count", "version of this format", FORMAT)
     name: str = figure("text", "name of the run", "")
     doc: str = figure("text", "notes for a reader", "")

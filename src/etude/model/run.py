@@ -65,6 +65,10 @@ class Run:
                 f"times of {times[first]} nodes for a trace of {nodes[first]}", where=f"rank {job.ranks[first]}"
             )
 
+    def __repr__(self) -> str:
+        on = f", on {self.system.name}" if self.system is not None else ""
+        return f"{type(self).__name__}(`{self.job.name}`: {len(self.job):,} ranks, {self.timing.told()}{on})"
+
     def _repr_html_(self) -> str:
         from etude.model.shown import run_html
 

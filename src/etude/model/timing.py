@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model.schema import UNKNOWN
+from etude.units import format_time
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -49,6 +50,15 @@ class Timing:
             start.flags.writeable = end.flags.writeable = False
         if len(self.block_of) and not 0 <= self.block_of.min() <= self.block_of.max() < len(self.start_ns):
             raise TraceError(f"timing names a block outside its {len(self.start_ns)}")
+
+    def __repr__(self) -> str:
+        return f"Timing({self.told()}; {len(self.block_of):,} ranks, {len(self.start_ns):,} blocks)"
+
+    def told(self) -> str:
+        """Where the times come from, and from the first start to the last end: `simulated, 12.3 ms`."""
+        span, cut = self.span(), ", partial" if self.partial else ""
+        took = format_time(span[1] - span[0]) if span is not None else "no times"
+        return f"{self.origin.name.lower()}, {took}{cut}"
 
     def _repr_html_(self) -> str:
         from etude.model.shown import timing_html

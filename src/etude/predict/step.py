@@ -14,11 +14,13 @@ from etude.generate.model import Model
 from etude.generate.schedules import steady_from
 from etude.machine.system import System
 from etude.simulate import Overlap, RemoteMemory, Simulated, simulate
-from etude.units import format_bytes
+from etude.units import format_bytes, format_time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
+    """A generated step, simulated on a system: its time, memory and utilisation."""
+
     generated: Generated
     simulated: Simulated
     system: System
@@ -27,6 +29,13 @@ class Prediction:
     """What was taken from the stack's recipe, or from a database of operators."""
     by_database: bool = False
     """Kernels take the times of a database of operators: the errors of a stack say nothing of it."""
+
+    def __repr__(self) -> str:
+        made, peak = self.generated, format_bytes(self.generated.memory_peak_bytes)
+        return (
+            f"Prediction(`{made.model.name}` on {made.plan.gpus:,} devices of {self.system.name}: step "
+            f"{format_time(self.step_time_ns)}, MFU {self.mfu:.1%}, memory {peak})"
+        )
 
     @property
     def time_ns(self) -> int:

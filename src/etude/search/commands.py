@@ -18,8 +18,9 @@ from etude.errors import UsageError
 from etude.search.found import Found, Row, frontier
 from etude.search.given import Asked, Given
 from etude.search.methods import METHODS, Point
-from etude.study import Space, evaluate
+from etude.study import evaluate
 from etude.study.expressions import evaluated
+from etude.study.space import Space
 
 FAILED = "failed"
 

@@ -32,6 +32,10 @@ class Found:
     more: Mapping[str, Any] = field(default_factory=dict)
     """What else this kind of search tells, beside the rest in the record."""
 
+    def __repr__(self) -> str:
+        best = ", ".join(f"{key}={value}" for key, value in list(self.best.items())[:6])
+        return f"Found({best}; {self.tried:,} of {self.space:,} candidates tried)"
+
     def _repr_html_(self) -> str:
         from etude.search.shown import found_html
 

@@ -111,7 +111,8 @@ def offers_of(
                 raise UsageError(f"a rate of `{one.model}` on `{one.kind}`, which are not both asked for",
                                  where=str(given.keys["throughput"]))  # fmt: skip
         return offers, {}
-    from etude.study import Space, evaluate
+    from etude.study import evaluate
+    from etude.study.space import Space
 
     seconds, part = given.keys.get("seconds", 20), given.keys.get("part", 0.99)
     if not isinstance(seconds, (int, float)) or not 0 < seconds < inf or not isinstance(part, (int, float)):

@@ -21,8 +21,9 @@ from etude.errors import ClusterError, UsageError
 from etude.search.found import Found, Row, frontier
 from etude.search.given import Asked, Given
 from etude.serve.workflow import Workflow, open_workflow
-from etude.study import Space, evaluate
+from etude.study import evaluate
 from etude.study.expressions import evaluated
+from etude.study.space import Space
 
 SCORES: Final = {"latency": 1, "cost": 1, "p99": 1, "label": -1}
 """1 where less is better. Means over sessions in s and in the unit of prices; labels are carried."""

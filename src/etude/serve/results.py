@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.model.tokens import token_times
 from etude.serve.engine import FOLLOWS
-from etude.serve.serving import Served
 from etude.serve.state import BARRIERS, NEVER, PREFILL
 from etude.serve.workloads import statistics
+
+if TYPE_CHECKING:
+    from etude.serve.serving import Served
 
 F64 = NDArray[np.float64]
 

@@ -101,6 +101,22 @@ class Served:
     """Time that each replica was there; None: all the time."""
     changes: list[dict[str, Any]] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"Served({len(self.requests.arrival_ns):,} requests on {len(self.state.replica):,} replicas)"
+
+    def summary(self, slo: str = "") -> dict[str, Any]:
+        """First tokens, tails and goodput; `slo` as `etude serve --slo`: `ttft=1s,tpot=50ms`."""
+        from etude.serve.limits import parse_limits
+        from etude.serve.results import summary
+
+        return summary(self, limits=parse_limits(slo))
+
+    def table(self) -> pa.Table:
+        """A row for each request."""
+        from etude.serve.results import request_table
+
+        return request_table(self)
+
     def column(self, name: str) -> I64:
         """Of the requests: one of `state.Column`."""
         return self.state.request[:, of.Column[name]]

@@ -157,6 +157,8 @@ def _in_order(changes: Sequence[LinkChange]) -> tuple[LinkChange, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
+    """How a job is simulated; what is not given is as the job and the system say."""
+
     policy: Policy = Policy.READY
     compute: Compute = Compute.RECORDED
     scale: float = 1.0

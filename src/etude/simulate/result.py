@@ -30,7 +30,7 @@ class LinkUse:
     busy_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Simulated(Run):
     """A simulated run. A node that holds a lane starts when the lane takes it, so a collective's time includes its wait
     for the others, as in a measured run; one that holds none starts when its operation does."""

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from etude.study.library import entries as entries
     from etude.study.library import template as template
     from etude.study.run import Outcome as Outcome
+    from etude.study.run import Study as Study
     from etude.study.run import evaluate as evaluate
     from etude.study.run import study as study
-    from etude.study.space import Space as Space
     from etude.study.tasks import answer as answer
     from etude.study.tasks import serve as serve
 

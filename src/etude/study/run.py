@@ -48,6 +48,10 @@ class Outcome:
         """Every check holds, and some point has an answer."""
         return all(check["ok"] for check in self.checks) and any(not row["error"] for row in self.points)
 
+    def __repr__(self) -> str:
+        held = sum(bool(check["ok"]) for check in self.checks)
+        return f"Outcome(`{self.spec.name}`: {len(self.points)} points, {held} of {len(self.checks)} checks hold)"
+
     def _repr_html_(self) -> str:
         from etude.study.shown import outcome_html
 
@@ -65,9 +69,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study that can be run: `etude.study("my.yaml").run(workers=8)`."""
+    """A study that can be run.
+
+    study: etude.Study = etude.study("my.yaml")
+    """
 
     spec: Spec
+
+    def __repr__(self) -> str:
+        return f"Study(`{self.spec.name}`: {self.spec.facts.get('title', '')}; {len(self.spec.checks)} checks)"
 
     def _repr_html_(self) -> str:
         from etude.study.shown import study_html

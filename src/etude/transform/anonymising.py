@@ -68,6 +68,10 @@ class Hidden:
     counts: Counter[str] = field(default_factory=Counter)
     _known: dict[tuple[str, bytes], str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:  # counts alone: what is printed or logged does not tell the words
+        words = sum(map(len, self.tokens.values()))
+        return f"Hidden({words:,} words, {sum(self.counts.values()):,} other values)"
+
     def token(self, column: str, original: bytes) -> str:
         """The token of a word, the same whenever it comes."""
         words = self.tokens.setdefault(column, {})

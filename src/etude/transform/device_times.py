@@ -53,7 +53,8 @@ class DeviceTimes:
 
 
 def with_device_times(job: Job, other: Job, host_factor: float | None = None) -> DeviceTimes:
-    """`host_factor`: given, instead of told from the operators that both ran. Raises MismatchError where the two are
+    """The job with the device times of another recording of its program. `host_factor`: given, instead of told from the
+    operators that both ran. Raises MismatchError where the two are
     not recordings of one program."""
     if job.ranks.tolist() != other.ranks.tolist():
         raise MismatchError(f"the recordings are of {len(job.ranks):,} and {len(other.ranks):,} ranks",

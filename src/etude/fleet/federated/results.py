@@ -23,6 +23,8 @@ WHOLE: Final = ("asked", "answered", "last")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Federated:
+    """Rounds over clients: a row a round, and what each client did."""
+
     clients: Clients
     columns: F64
     """[round, one of `COLUMNS`]"""
@@ -35,6 +37,9 @@ class Federated:
     labelled: bool
     parts: int
     split: Split | None = None
+
+    def __repr__(self) -> str:
+        return f"Federated({len(self.columns):,} rounds of {len(self.clients):,} clients, {self.round_s.sum():.6g} s)"
 
     def column(self, name: str) -> NDArray[Any]:
         values = self.columns[:, COLUMNS.index(name)]

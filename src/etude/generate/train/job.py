@@ -71,6 +71,9 @@ class Generated:
     mapped: Mapped | None = None
     """With a map: what each context-parallel rank has."""
 
+    def __repr__(self) -> str:
+        return f"Generated(`{self.model.name}`: {self.job!r}, memory {format_bytes(self.memory_peak_bytes)})"
+
     @property
     def samples(self) -> int:
         return int(self.dealt.samples.sum()) if self.dealt else self.plan.steps * self.plan.batch
