@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
 
-I32, I64, U64 = NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
 
 
 @kernel(allocates=False, inline="llvm")
