@@ -13,6 +13,7 @@ from etude.astra.kernels import collective_table as tables
 from etude.astra.kernels.binding import WORLD
 from etude.astra.state import I64
 from etude.errors import DeadlockError
+from etude.kernels.arrays import distinct_values
 from etude.model.schema import UNKNOWN
 from etude.model.trace import COLL, RECV, SEND
 
@@ -118,7 +119,7 @@ def _way_out(w: RankedNodes, program: state.AstraProgram, options: AstraOptions)
     """What would make a hang end, by what the nodes that have started wait for."""
     c, nodes = w.columns, program.nodes[: len(w)]
     running = np.flatnonzero((nodes["start_ns"] != UNKNOWN) & (nodes["end_ns"] == UNKNOWN))
-    waiting = np.unique(c.group[running[c.kind[running] == COLL]])
+    waiting = distinct_values(c.group[running[c.kind[running] == COLL]])
     if any(len(w.groups[g]) == 1 for g in waiting.tolist() if g >= 0):
         return "one rank alone has nobody to exchange with: leave collectives of a group of one out of the trace"
     if WORLD in waiting and (c.group[c.kind == COLL] != WORLD).any():
@@ -168,8 +169,8 @@ def _shares_list(w: RankedNodes, network: NetworkConfig, system: SystemConfig, k
     rows = np.flatnonzero((c.kind == COLL) & (c.collective == kind) & (c.group >= 0))
     rows = rows[small[c.group[rows]]]
     rank = np.searchsorted(c.rank_start, rows, side="right")
-    pairs = np.unique(rank.astype(np.int64) << 32 | c.group[rows].astype(np.int64))
-    return len(np.unique(pairs >> 32)) < len(pairs)
+    pairs = distinct_values(rank.astype(np.int64) << 32 | c.group[rows].astype(np.int64))
+    return len(distinct_values(pairs >> 32)) < len(pairs)
 
 
 def _collective_quirks(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.ingest.engine_passes import engine_passes
+from etude.kernels.arrays import distinct_values
 from etude.link import tree_kernels as k
 from etude.link.device import DeviceTrace
 from etude.link.tree import Tree, call_tree, innermost
@@ -116,7 +117,7 @@ def _stacks(device: DeviceTrace, tree: Tree) -> tuple[I64, tuple[str, ...]]:
     around = _frame_around(device, tree, frames)
     words: dict[str, int] = {}
     of_frame = np.full(len(frames.row) + 1, -1, np.int64)
-    for frame in np.unique(around[around >= 0]).tolist():
+    for frame in distinct_values(around[around >= 0]).tolist():
         lines: list[str] = []
         at = frame
         while at >= 0 and len(lines) < DEEPEST:

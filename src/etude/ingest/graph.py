@@ -32,6 +32,7 @@ from etude.ingest.events import DeviceEvents, HostEvents
 from etude.ingest.streams import NOISE_NS, Marks, Queues, marks
 from etude.ingest.timeline import Timeline, timeline
 from etude.ingest.waits import DeviceWaits, Handovers, backward_handovers, device_waits, pauses_of_calls
+from etude.kernels.arrays import distinct_values
 from etude.link.device import DeviceTrace
 from etude.model import frames
 from etude.model.schema import UNKNOWN, Kind, Why
@@ -240,7 +241,9 @@ class _Nodes:
         before = self._node(self.line.before(found.from_thread, found.from_ns))
         before = np.where(found.from_event >= 0, found.from_event, before)
         after = self._node(self.line.after(found.to_thread, found.to_ns))
-        return [(before[found.why == why], after[found.why == why], Why(why)) for why in np.unique(found.why).tolist()]
+        return [
+            (before[found.why == why], after[found.why == why], Why(why)) for why in distinct_values(found.why).tolist()
+        ]
 
     def tensors(self, writer: I64, reader: I64) -> Edge:
         """What reads a tensor behind what wrote it, where that was over: another's id may have been given to it."""
@@ -264,7 +267,7 @@ class _Nodes:
         """The outermost operator that begins at a moment on a thread; -1: none."""
         thread = np.searchsorted(self.host.tid, tid)
         found = np.full(len(tid), -1, np.int64)
-        for t in np.unique(thread[thread < len(self.host.tid)]).tolist():
+        for t in distinct_values(thread[thread < len(self.host.tid)]).tolist():
             mine = np.flatnonzero((thread == t) & (tid == self.host.tid[t]))
             low, high = int(self.host.first[t]), int(self.host.first[t + 1])
             at = low + np.searchsorted(self.host.start_ns[low:high], start_ns[mine])
@@ -287,7 +290,7 @@ class _Nodes:
     def collectives(self) -> Edges:
         """The collectives of a group, each behind the one before it, where that was over."""
         table, found = self.comms.table, []
-        for group in np.unique(table.group).tolist():
+        for group in distinct_values(table.group).tolist():
             mine = self.of_comm[(table.group == group) & (table.kind == Kind.COLL)]
             mine = mine[mine >= 0]
             over = self.end[mine[:-1]] <= self.start[mine[1:]] + NOISE_NS
@@ -298,7 +301,7 @@ class _Nodes:
         """Starts, by which rows are ordered; but collectives of a group come in the order of their calls, whichever of
         gloo's threads was first to begin its work: the k-th on one rank is the k-th on the others."""
         start, table = self.start.copy(), self.comms.table
-        for group in np.unique(table.group).tolist():
+        for group in distinct_values(table.group).tolist():
             mine = self.of_comm[(table.group == group) & (table.kind == Kind.COLL)]
             mine = mine[mine >= 0]
             start[mine] = np.minimum.accumulate(start[mine][::-1])[::-1]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.ingest.events import HostEvents
+from etude.kernels.arrays import distinct_values
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.pair import DISAGREEMENT, check_pair
@@ -41,7 +42,7 @@ def host_rows(host: HostTrace, device: DeviceTrace, events: HostEvents) -> I64:
 
 
 def _same_process(host: HostTrace, device: DeviceTrace) -> bool:
-    return host.members.get("pid") in np.unique(device.pid[device.is_category("cpu_op")]).tolist()
+    return host.members.get("pid") in distinct_values(device.pid[device.is_category("cpu_op")]).tolist()
 
 
 def _by_order(host: HostTrace, nodes: I64, device: DeviceTrace, events: HostEvents, rows: I64) -> None:
@@ -50,7 +51,7 @@ def _by_order(host: HostTrace, nodes: I64, device: DeviceTrace, events: HostEven
     code = {name: i for i, name in enumerate(device.names)}
     as_device = np.array([code.get(name, -2) for name in host.names] + [-2], np.int64)
     free = np.ones(len(events.tid), np.bool_)
-    for tid in np.unique(host.tid[nodes]).tolist():
+    for tid in distinct_values(host.tid[nodes]).tolist():
         mine = nodes[host.tid[nodes] == tid]
         mine = mine[np.argsort(host.id[mine], kind="stable")]  # ids are given at the start of an operator
         wanted = as_device[host.name[mine]]

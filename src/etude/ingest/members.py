@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.ingest.clocks import NOISE_NS, Clocks, GroupCalls, clocks
+from etude.kernels.arrays import distinct_values
 from etude.model.match import Matching
 from etude.model.schema import RECORDED_NS, UNKNOWN, ValueKind, Why
 from etude.model.trace import Trace
@@ -68,7 +69,7 @@ def own_times(ranks: Sequence[RankTimes], matching: Matching) -> Clocks:
     """Sets the durations of communications, and ends of sends, in place; returns what is known of the clocks."""
     uses, sides = matching.uses, matching.sides
     groups, rows = [], []
-    for group in np.unique(uses.group).tolist():
+    for group in distinct_values(uses.group).tolist():
         mine = np.flatnonzero(uses.group == group)
         at = uses.at[mine].astype(np.int64)
         listed = [sides.rows[sides.span(int(uses.side[u]))] for u in mine.tolist()]
@@ -150,7 +151,7 @@ def _end_sends(rank: RankTimes, rows: I32, end_ns: I64) -> None:
     earlier = (rank.duration_ns[rows] == UNKNOWN) | (end_ns < rank.end_ns[rows])
     rows, end_ns = rows[earlier], end_ns[earlier]
     rank.end_ns[rows], rank.moved = end_ns, rank.moved or len(rows) > 0
-    for after in np.unique(rank.waits_for(rows)).tolist():
+    for after in distinct_values(rank.waits_for(rows)).tolist():
         deps = rank.trace.data[rank.trace.data_start[after] : rank.trace.data_start[after + 1]]
         late = int(rank.start_ns[after] - rank.end_ns[deps].max())
         if late > 0:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
-
-import msgspec
 
 from etude.errors import FormatError, UsageError
 from etude.ingest import causal, host_alone, reading
@@ -107,6 +104,8 @@ def manifest_of(files: RankFiles) -> Mapping[str, Any]:
 def _json(path: Path | None, max_bytes: int | None) -> Mapping[str, Any]:
     if path is None:
         return {}
+    import msgspec
+
     heap, size = compressed.load(path, max_bytes)
     try:
         found = msgspec.json.decode(heap[:size].tobytes())
@@ -164,6 +163,8 @@ def _each(
         for files, place in zip(ranks, places, strict=True):
             yield _spilled(files, place, max_bytes)
         return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
     with ProcessPoolExecutor(min(workers, len(ranks))) as pool:
         jobs = [pool.submit(_spilled, files, place, max_bytes) for files, place in zip(ranks, places, strict=True)]
         try:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from etude.ingest import stream_kernels as k
 from etude.ingest.events import DeviceEvents, HostEvents
+from etude.kernels.arrays import distinct_values
 from etude.link.device import DeviceTrace
 from etude.model.schema import UNKNOWN
 
@@ -54,7 +55,7 @@ class Queues:
 
     def _find(self, stream: I64, time_ns: I64, side: str, step: int) -> I64:
         found = np.full(len(stream), -1, np.int64)
-        for s in np.unique(stream[stream >= 0]).tolist():
+        for s in distinct_values(stream[stream >= 0]).tolist():
             low, high = int(self.device.first[s]), int(self.device.first[s + 1])
             mine = np.flatnonzero(stream == s)
             at = low + np.searchsorted(self.given_ns[low:high], time_ns[mine], side) + step  # type: ignore[call-overload]

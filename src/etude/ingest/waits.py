@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from etude.ingest.events import DeviceEvents, HostEvents
 from etude.ingest.launch_queue import full_queues
 from etude.ingest.streams import NOISE_NS, Marks, Queues, sync_rows
+from etude.kernels.arrays import distinct_values
 from etude.link.device import DeviceTrace
 from etude.model.schema import UNKNOWN, Why
 
@@ -178,7 +179,7 @@ def _backward_threads(trace: DeviceTrace, host: HostEvents, device: DeviceEvents
     is_engine = _named(trace, host, ("autograd::engine::evaluate_function",)) & (host.parent < 0)
     forward = np.bincount(host.thread[~host.is_call & ~is_engine], minlength=len(host.tid))
     arrows = _arrows(trace, host)
-    for thread in np.unique(
+    for thread in distinct_values(
         np.concatenate([host.thread[is_engine], host.thread[device.call[device.call >= 0]]])
     ).tolist():
         mine = slice(host.first[thread], host.first[thread + 1])
@@ -226,7 +227,7 @@ def _turns(host: HostEvents, thread: int) -> int:
         moments = np.sort(np.concatenate([host.start_ns[asking], host.end_ns[asking]]))
         since, until = np.searchsorted(moments, start + NOISE_NS), np.searchsorted(moments, end - NOISE_NS, "right")
         inside = until <= since
-        still = np.unique(since[inside & (since > 0) & (since < len(moments))])
+        still = distinct_values(since[inside & (since > 0) & (since < len(moments))])
         if not len(still) or (end - start)[inside].sum() < INSIDE * (end - start).sum():
             continue
         first = np.searchsorted(since, still)  # events of one standstill follow one another

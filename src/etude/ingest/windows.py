@@ -22,6 +22,7 @@ import numpy as np
 from etude.errors import MismatchError
 from etude.ingest.linked import Linked, cut
 from etude.ingest.window_time import by_time
+from etude.kernels.arrays import distinct_values
 from etude.model.job import ranges
 
 NOTHING = "nothing"
@@ -55,7 +56,7 @@ def _counted(one: Linked, manifest: Mapping[str, Any]) -> _Counted:
     if isinstance(steps, dict) and isinstance(numbers := steps.get("numbers"), list):
         return _Counted(str(steps.get("counted_by") or ""), tuple(n for n in numbers if type(n) is int))
     step = one.part.trace.step
-    return _Counted("", tuple(np.unique(step[step >= 0]).tolist()))
+    return _Counted("", tuple(distinct_values(step[step >= 0]).tolist()))
 
 
 def _by_step(one: Linked, own: tuple[int, ...], shared: list[int]) -> Linked:

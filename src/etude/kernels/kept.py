@@ -33,6 +33,9 @@ _MAGIC: Final = b"etude kernel 2\n"
 _OWN: Final = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS")
 """Settings that change no code."""
 
+_MAKERS: Final = ("dispatch.py", "elf.py", "guard.py", "inner.py", "kept.py", "kinds.py", "records.py", "sooner.py")
+"""Files of this folder that decide what code is made of a kernel, and how it is kept."""
+
 
 class Entry(NamedTuple):
     """Compiled code of a kernel for some kinds of arguments."""
@@ -97,7 +100,7 @@ def _ground(level: str, settings: tuple[tuple[str, str], ...]) -> str:
         binding.get_process_triple(),
         binding.get_host_cpu_name(),
         binding.get_host_cpu_features().flatten(),
-        *(source_digest(str(path)) for path in sorted(Path(__file__).parent.glob("*.py"))),
+        *(source_digest(str(Path(__file__).with_name(name))) for name in _MAKERS),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError
+from etude.kernels.arrays import distinct_values
 from etude.link.scan import ATTRIBUTES, ENTER, INT, TEXT, WORD, Json, JsonField, Rows, Scanner
 from etude.model.schema import UNKNOWN
 
@@ -196,7 +197,7 @@ def _not_empty(json: Json, rows: I64, places: I64) -> tuple[I64, I64]:
 
 def _comms(json: Json, rows: Rows) -> Comms:
     found = [rows.rare[key][0] for key in _COMM_TEXT + _COMM_INT if key in rows.rare]
-    row = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    row = distinct_values(np.concatenate(found)) if found else np.empty(0, np.int64)
 
     def spread(key: str) -> I64:
         out = np.full(len(row), UNKNOWN, np.int64)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import MismatchError
+from etude.kernels.arrays import distinct_values
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 
@@ -34,7 +35,7 @@ def check_pair(host: HostTrace, rows: I64, device: DeviceTrace, events: I64) -> 
             where=where,
             hint=hint,
         )
-    pid, pids = host.members.get("pid"), np.unique(device.pid[device.is_category("cpu_op")]).tolist()
+    pid, pids = host.members.get("pid"), distinct_values(device.pid[device.is_category("cpu_op")]).tolist()
     if pids and pid not in pids:
         raise MismatchError(
             f"of two different runs: process {pid} on the host, {device.identity(pids[0])} on the device",

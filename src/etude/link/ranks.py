@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import distinct_values
 from etude.link import recording as r
 from etude.link.recording import Recording, select
 from etude.model.schema import UNKNOWN
@@ -16,7 +17,7 @@ def split(of: Recording) -> list[Recording]:
     """One recording for each device, in order of their numbers. A thread lies with the devices that it launches work
     for; one that launches nothing lies with the first. A recording of one device, or of none, stays as it is."""
     work = of.category >= r.KERNEL
-    devices = np.unique(of.device[work]).tolist()
+    devices = distinct_values(of.device[work]).tolist()
     if len(devices) < 2:
         return [of]
     host = ~work & (of.category != r.SYNC)
@@ -35,4 +36,4 @@ def _launching(of: Recording, work: Bools) -> Bools:
     """Rows of threads that launch any of this work."""
     known = of.correlation[work]
     calls = (of.category == r.CUDA_CALL) & np.isin(of.correlation, known[known > 0])
-    return np.isin(of.thread, np.unique(of.thread[calls])) & (of.thread != UNKNOWN)
+    return np.isin(of.thread, distinct_values(of.thread[calls])) & (of.thread != UNKNOWN)

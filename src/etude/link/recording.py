@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import distinct_values
 from etude.link.device import RARE_INT, RARE_TEXT, DeviceTrace
 from etude.link.scan import Json
 from etude.model.schema import UNKNOWN
@@ -126,7 +127,7 @@ def device_trace(of: Recording) -> DeviceTrace:
         numbers["wait_on_event"] = _known(of.wait_on_event)
     n = len(of)
     unknown = np.full(n, UNKNOWN, np.int64)
-    used = np.unique(of.category)
+    used = distinct_values(of.category)
     return DeviceTrace(
         json=texts.json(of.path),
         members=_members(of),

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
+_FEW = 20_000
+"""Rows that are sorted as soon as they are looked up, by far sooner than the library for looking up is imported."""
 
 
 def distinct(columns: Sequence[NDArray[Any]]) -> tuple[I64, I64]:
@@ -29,6 +30,11 @@ def distinct(columns: Sequence[NDArray[Any]]) -> tuple[I64, I64]:
 
 
 def _coded(values: NDArray[Any]) -> tuple[I64, int]:
-    """(codes, how many), in order of first use."""
+    """(a code for each value, how many codes)."""
+    if len(values) <= _FEW:
+        values_found, codes = np.unique(values, return_inverse=True)
+        return codes.astype(np.int64), len(values_found)
+    import pyarrow as pa
+
     found = pa.array(np.ascontiguousarray(values)).dictionary_encode()
     return found.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(found.dictionary)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import distinct_values
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
@@ -112,6 +113,8 @@ def _plus(sum_: int | None, ranks: int, more: int | None) -> int | None:
 def _group_sizes(job: Job) -> dict[str, int]:
     """Size in ranks -> number of groups of that size; `unknown` where the source did not say."""
     sizes = np.diff(job.groups.start)
-    found = {str(s): int(((sizes == s) & job.groups.known).sum()) for s in np.unique(sizes[job.groups.known]).tolist()}
+    found = {
+        str(s): int(((sizes == s) & job.groups.known).sum()) for s in distinct_values(sizes[job.groups.known]).tolist()
+    }
     unknown = int((~job.groups.known).sum())
     return found | ({"unknown": unknown} if unknown else {})

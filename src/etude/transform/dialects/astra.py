@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import distinct_values
 from etude.kernels.compile import kernel
 from etude.model.graph import dependencies, topological_order
 from etude.model.job import Job
@@ -261,8 +262,8 @@ def _uneven_calls(job: Job, found: Matching) -> Iterator[tuple[Trace, I32, I32]]
     wanted: dict[int, tuple[set[int], set[int]]] = {}
     for mine in np.split(np.arange(len(uses.group)), np.flatnonzero(np.diff(uses.group)) + 1):
         members = uses.at[mine]
-        if len(mine) and len(np.unique(alike[members])) > 1:
-            tied = len(np.unique(near[members])) < len(members)
+        if len(mine) and len(distinct_values(alike[members])) > 1:
+            tied = len(distinct_values(near[members])) < len(members)
             for at, side in zip(members.tolist(), uses.side[mine].tolist(), strict=True):
                 both = wanted.setdefault(int(job.trace_of[at]), (set(), set()))
                 both[0].add(side)
