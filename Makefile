@@ -7,9 +7,12 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 TORCH_VERSION := 2.13.0
 RAY    ?= $(TORCH)
+
+# Without bytecode every process that a test starts would compile all of Etude again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # A stamp per set of packages; all but the first two are renewed when pyproject.toml changes. Each stands on the one
 # before, so that one pip runs at a time even under `make -j`.

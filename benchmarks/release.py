@@ -1,11 +1,11 @@
 """Every benchmark once, in one table: what is claimed, the figure, what it is held to, the command, CPU seconds.
 
-    python benchmarks/release.py run [--out out/release] [--only NAME ...] [--kind exact]
+    python benchmarks/release.py run [--out out/release] [--only NAME ...] [--kind exact] [--nice 15]
     python benchmarks/release.py table [--out out/release] [--write]
 
 `release.toml` has a row for each: the command, how its figure is read from what it prints, and the bar. `run` starts
-one process at a time at low priority with a limit of time, and keeps what it printed below the folder; what ran with
-the same sources is not run again. `table` prints the table of what is there, and with `--write` puts it into
+one process at a time at low priority with a limit of CPU time, and keeps what it printed below the folder; what ran
+with the same sources is not run again. `table` prints the table of what is there, and with `--write` puts it into
 docs/benchmarks.md. A command that failed, ran out of time or printed no figure says so in its row. Exit code 1 if a
 bar was missed or a command failed.
 """
@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -32,8 +33,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- made by benchmarks/release.py: begin -->", "<!-- made by benchmarks/release.py: end -->"
-NICE = 15
 STOPPED = -9
+WAIT = 4
+"""Seconds by the clock for each CPU second of a limit, since other work may run beside it."""
 COLUMNS = ("claim", "figure", "bar", "command", "CPU s")
 BECAME = ("held", "missed", "failed", "not run", "recorded")
 KINDS = {
@@ -59,7 +61,8 @@ class Claim:
     figure: str = ""
     bar: str = ""
     hold: list[str] = field(default_factory=list)
-    limit_s: int = 1200
+    limit_s: int = 600
+    """CPU seconds that each process of the command may take."""
     last: str = ""
     """The last figure and its date, which stands in the row when the command was not run."""
     needs: str = ""
@@ -106,13 +109,15 @@ def outcome(folder: Path, claim: Claim) -> tuple[Outcome, str] | None:
     return Outcome(**json.loads(place.read_text())), (folder / f"{claim.name}.txt").read_text(errors="replace")
 
 
-def step_back() -> None:
-    """Low priority, for the process that is about to run the command."""
-    os.nice(max(0, NICE - os.nice(0)))
+def prepare(limit_s: int, nice: int) -> None:
+    """Priority and limit of CPU time of the process that is about to run the command."""
+    os.nice(max(0, nice - os.nice(0)))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
 
 
-def carry_out(claim: Claim, folder: Path) -> Outcome:
-    """Runs the command at low priority in a process group of its own, which is ended at the limit."""
+def carry_out(claim: Claim, folder: Path, nice: int = 15) -> Outcome:
+    """Runs the command with that niceness in a process group of its own, which is ended at its limit of CPU time, or
+    when four times as much has passed by the clock."""
     variables = {"ETUDE_SHARED": str(ROOT.parent / "shared")} | os.environ
     variables |= {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "160"}
     words = [os.path.expandvars(word) if word != "python" else sys.executable for word in shlex.split(claim.command)]
@@ -122,10 +127,10 @@ def carry_out(claim: Claim, folder: Path) -> Outcome:
     with (folder / f"{claim.name}.txt").open("w") as out:
         process = subprocess.Popen(
             words, cwd=ROOT, env=variables, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=step_back,
+            preexec_fn=lambda: prepare(claim.limit_s, nice),
         )  # fmt: skip
         try:
-            rc = process.wait(claim.limit_s)
+            rc = process.wait(WAIT * claim.limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -140,7 +145,7 @@ def carry_out(claim: Claim, folder: Path) -> Outcome:
     )  # fmt: skip
 
 
-def run(folder: Path, only: list[str], kind: str) -> int:
+def run(folder: Path, only: list[str], kind: str, nice: int = 15) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for claim in claims():
         if claim.kind == "recorded" or (only and claim.name not in only) or (kind and claim.kind != kind):
@@ -152,7 +157,7 @@ def run(folder: Path, only: list[str], kind: str) -> int:
         if claim.needs and not Path(os.path.expandvars(claim.needs)).exists():
             print(f"{claim.name}: not run, {claim.needs} is not here", flush=True)
             continue
-        done = carry_out(claim, folder)
+        done = carry_out(claim, folder, nice)
         (folder / f"{claim.name}.json").write_text(json.dumps(asdict(done), indent=1) + "\n")
         print(f"{claim.name}: exit code {done.rc}, {done.cpu_s} CPU s, {done.wall_s} s", flush=True)
     return 0
@@ -185,8 +190,8 @@ def missed(claim: Claim, found: dict[str, str]) -> list[str]:
 def shown(claim: Claim, done: Outcome, text: str) -> tuple[str, str]:
     """(the figure of a row, what became of it: held, missed, failed)."""
     found = figures(claim, text)
-    if done.rc == STOPPED:
-        return f"**stopped** after {done.wall_s:.0f} s", "failed"
+    if done.rc in (STOPPED, -signal.SIGXCPU):
+        return f"**stopped** after {done.cpu_s:.0f} CPU s, {done.wall_s:.0f} s by the clock", "failed"
     try:
         figure = claim.figure.format(**found) or "ran to its end"
     except KeyError as missing:
@@ -256,10 +261,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "release", help="where outputs are kept")
     parser.add_argument("--only", nargs="*", default=[], help="names of rows")
     parser.add_argument("--kind", default="", choices=["", *KINDS], help="rows of this kind alone")
+    parser.add_argument("--nice", type=int, default=15, help="how far commands stand back for other work, 0 to 19")
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     given = parser.parse_args()
     if given.what == "run":
-        return run(given.out, given.only, given.kind)
+        return run(given.out, given.only, given.kind, given.nice)
     text, became = table(given.out)
     print(text)
     if given.write:

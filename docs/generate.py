@@ -271,6 +271,10 @@ MACHINES_CATALOGUE = """## The catalogue
 
 An *assumption* says so: it was not measured.
 
+![Devices by their dense rate and their memory bandwidth](pictures/machines.svg)
+
+*Each point is a device. Above the upper line an operator needs more than 300 operations for each byte to be limited by compute. (`python docs/pictures.py machines`)*
+
 """
 
 
@@ -303,11 +307,8 @@ def gallery_page() -> str:
     from etude.study import entries
     from etude.study import study as opened
 
-    rows = [
-        (f"`{e['name']}`", e["system"], e["group"], ", ".join(e["mechanisms"]), e["status"], e["title"])
-        for e in entries()
-    ]
-    parts = [GALLERY_HEAD, table(("study", "system", "group", "mechanisms", "status", "what it shows"), rows)]
+    rows = [(f"`{e['name']}`", e["system"], GROUPS[e["group"]], e["title"], e["status"]) for e in entries()]
+    parts = [GALLERY_HEAD, table(("study", "system", "about", "what it shows", "status"), rows)]
     for e in entries():
         spec = opened(e["name"]).spec
         facts = {key: " ".join(str(spec.facts[key]).split()) for key in ("about", "published", "not_shown")}

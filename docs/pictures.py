@@ -1,7 +1,7 @@
 """Draws the pictures of the pages from what the commands say: `python docs/pictures.py [NAME...] [--screens]`.
 
 The inputs are the embedded recording and generated jobs, so that the same code draws the same bytes. `--screens` also
-takes the pictures of pages in a headless Chromium. docs/pictures_more.py has those of models and mechanisms.
+takes the pictures of pages in a headless Chromium. docs/pictures_more.py has those of models and mechanisms, docs/pictures_pages.py those of single pages.
 """
 
 import contextlib
@@ -203,8 +203,9 @@ PICTURES: dict[str, Callable[[], str]] = {
 
 def all_pictures() -> dict[str, Callable[[], str]]:
     import pictures_more
+    import pictures_pages
 
-    return {**PICTURES, **pictures_more.PICTURES}
+    return {**PICTURES, **pictures_more.PICTURES, **pictures_pages.PICTURES}
 
 
 @contextlib.contextmanager
@@ -222,7 +223,10 @@ def main(argv: list[str]) -> int:
     OUT.mkdir(exist_ok=True)
     with workshop():
         for name in names or known:
-            (OUT / f"{name}.svg").write_text(known[name]())
+            try:
+                (OUT / f"{name}.svg").write_text(known[name]())
+            except FileNotFoundError as error:
+                print(f"{name}.svg stays as it is: {error}", file=sys.stderr)
         if "--screens" in argv:
             import screens
 

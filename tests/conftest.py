@@ -57,7 +57,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     return captured
 
 
-EARLY = ("simulate", "astra", "serve", "store", "search", "", "docs", "collect", "ingest", "generate")
+EARLY = ("simulate", "astra", "store", "serve", "search", "", "docs", "collect", "ingest", "generate")
 """Folders that start first: three that compile kernels of their own, so that no two processes compile the same ones,
 then the longest."""
 LONG = ("coral", "kvserve", "local-moe", "edgeserving", "faasmoe", "helm", "resihp", "fate")

@@ -90,6 +90,7 @@ def readers(folder: Path) -> list[Reader]:
     from etude.generate.schedules import csv as schedule_files
     from etude.generate.train.lengths import Lengths
     from etude.ingest import causal, reading
+    from etude.ingest.requests import measured_requests
     from etude.machine.open import open_system
     from etude.serve.request_files import read_requests
     from etude.store import cards
@@ -148,6 +149,10 @@ def readers(folder: Path) -> list[Reader]:
         Reader("card", "card.yaml", yaml.safe_dump(CARD).encode(), cards.read),
         Reader("ops", "ops.csv", b"op,shape,flops,bytes,microseconds\nmm_bf16,4x8x16,1024,512,3.5\n", read_measured),
         Reader("requests", "r.csv", b"arrival,prompt,output\n0.5,100,20\n1.5,7,3\n", read_requests),
+        Reader("vllm spans", "s.jsonl", _requests("vllm-0.32.0.jsonl"), measured_requests),
+        Reader("sglang spans", "s.jsonl", _requests("sglang-0.5.23.jsonl"), measured_requests),
+        Reader("vllm bench", "r.json", _requests("vllm-bench-0.32.0.json"), read_requests),
+        Reader("sglang bench", "r.jsonl", _requests("sglang-bench-0.5.23.jsonl"), measured_requests),
         Reader("lengths", "l.csv", b"length,count\n512,3\n2048,1\n", lambda path: Lengths.parse(str(path))),
         Reader("schedule", "s.csv", b"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", schedule_files.read),
         Reader("times", "t.csv", b"rank,source_id,start_ns,end_ns\n0,0,5,9\n", lambda path: read_timing(job, path)),
@@ -181,6 +186,10 @@ def _profile(name: str) -> bytes:
     """A file of another profiler, unpacked."""
     data = (Path(__file__).parent / "golden" / "profiles" / name).read_bytes()
     return gzip.decompress(data) if name.endswith(".gz") else data
+
+
+def _requests(name: str) -> bytes:
+    return (Path(__file__).parent / "golden" / "requests" / name).read_bytes()
 
 
 def _jobs(folder: Path) -> dict[str, Path]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +154,17 @@ def test_every_command_of_the_folder_is_listed():
     assert files - {"app"} == {file_of(name) for name in COMMANDS}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_is_listed_as_it_is(name: str):
+@cache
+def whole() -> Any:
+    """All commands; made once, since Typer reads every option of those that are loaded."""
     from etude.cli.app import app
 
-    root = typer.main.get_group(app)
-    _, command, _ = root.resolve_command(typer.Context(root), name.split())  # loads it
+    return typer.main.get_group(app)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_as_it_is(name: str):
+    _, command, _ = whole().resolve_command(typer.Context(whole()), name.split())  # loads it
     assert command is not None
     assert (command.rich_help_panel, command.help.partition("\n")[0]) == COMMANDS[name]
 
@@ -184,12 +190,11 @@ BELOW = {
 
 
 def test_these_commands_have_others_below_them():
-    from etude.cli.app import app
     from etude.cli.groups import below
 
-    root, found = typer.main.get_group(app), set()
+    found = set()
     for name in COMMANDS:
-        command = root.resolve_command(typer.Context(root), name.split())[1]
+        command = whole().resolve_command(typer.Context(whole()), name.split())[1]
         inner = getattr(command, "commands", {})
         found |= {name} if inner or below(name) else set()
         found |= {f"{name} {word}" for word, deeper in inner.items() if getattr(deeper, "commands", None)}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,9 +22,14 @@ def inside(words: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from inside(f"{words} {name}", inner)
 
 
+@cache
+def whole() -> Any:
+    """All commands; made once, since Typer reads every option of those that are loaded."""
+    return typer.main.get_group(app)
+
+
 def commands(name: str) -> list[tuple[str, Any]]:
-    root = typer.main.get_group(app)
-    _, command, _ = root.resolve_command(typer.Context(root), name.split())
+    _, command, _ = whole().resolve_command(typer.Context(whole()), name.split())
     return list(inside(name, command))
 
 

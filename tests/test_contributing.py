@@ -137,6 +137,7 @@ def test_what_was_added_takes_part(followed: tuple[Path, str]):
         followed, "simulate reduce --system dgx-h100 --collective all_reduce=star --network links"
     )
     assert "the bubble costs time" in said(followed, "study run")
+    assert "Longest nodes" in (followed[0] / "longest.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", sorted({name for b in sections().values() for name, _ in files(b) if "etude" in name}))

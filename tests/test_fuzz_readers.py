@@ -13,7 +13,8 @@ NAMES = (
     "nsight", "rocprofv3", "rocprof", "dump", "dump.json",
     "parquet", "manifest",
     "system", "infragraph", "model", "hugging face", "card", "ops",
-    "requests", "lengths", "schedule", "times", "table", "msccl", "text",
+    "requests", "vllm spans", "sglang spans", "vllm bench", "sglang bench",
+    "lengths", "schedule", "times", "table", "msccl", "text",
     "astra network", "astra system", "learned",
 )  # fmt: skip
 
@@ -52,6 +53,8 @@ FOUND = [
     ("astra system", b'{"a":' * 20_000),
     ("astra system", b'{"active-chunks-per-dimension":Infinity}'),
     ("learned", b"[" * 20_000),
+    ("vllm spans", b'{"resourceSpans":[],"a":' + b"[" * 20_000),
+    ("vllm bench", b'{"request_throughput":1,"a":' + b"[" * 200_000),
     ("learned", b'{"format":"\xff"}'),
     ("times", b"rank,source_id,start_ns,end_ns,\xff\n0,0,5,9,1\n"),
     ("table", b"step,\xff\n0,1\n"),

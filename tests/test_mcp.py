@@ -17,8 +17,9 @@ from etude.errors import UsageError
 from etude.mcp import Access, make_server
 from etude.mcp.access import check_model, check_names
 from etude.mcp.bounds import BYTES, ROWS, bounded, rows_of
+from later import later
 
-mcp = pytest.importorskip("mcp")
+mcp = later("mcp")
 
 Ask = Callable[..., tuple[bool, Any]]
 SAMPLE = Path(__file__).resolve().parent.parent / "src/etude/sample"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_a_row_says_what_became_of_it(tmp_path: Path) -> None:
         ("2 good", 0, "abc"): ("2 good; **missed**: good >= 3", "missed"),
         ("4 good", 1, "abc"): ("**failed** with exit code 1: 4 good", "failed"),
         ("", 0, "abc"): ("**no figure**: `good` was not printed", "failed"),
-        ("4 good", release.STOPPED, "abc"): ("**stopped** after 20 s", "failed"),
+        ("4 good", release.STOPPED, "abc"): ("**stopped** after 12 CPU s, 20 s by the clock", "failed"),
     }
     for (text, rc, commit), (figure, became) in expected.items():
         (tmp_path / "n.json").write_text(json.dumps(vars_of(outcome(rc=rc, commit=commit))))
@@ -99,7 +100,11 @@ def test_a_command_is_run_once_for_the_same_sources(
 def test_a_command_is_stopped_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "sources", lambda claim: "same")
     slow = claim(command='python -c "import time; time.sleep(60)"', limit_s=1)
+    monkeypatch.setattr(release, "WAIT", 1)
     assert release.carry_out(slow, tmp_path).rc == release.STOPPED
+    busy = claim(command='python -c "while True: pass"', limit_s=1)
+    monkeypatch.setattr(release, "WAIT", 100)
+    assert release.carry_out(busy, tmp_path).rc == -signal.SIGXCPU
 
 
 def test_the_page_has_the_block_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

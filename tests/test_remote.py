@@ -1,4 +1,5 @@
-"""Jobs that lie elsewhere, read from servers on this machine: S3 (moto), a page of links, and fsspec's memory."""
+"""Jobs that lie elsewhere, read from servers on this machine: S3 (moto), Google Cloud Storage (gcp-storage-emulator), a
+page of links, and fsspec's memory."""
 
 import os
 import threading
@@ -228,3 +229,39 @@ def test_s3(s3: Any, run: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None
     assert main(["info", "s3://traces/run/"]) == 2
     said = capsys.readouterr().err
     assert "no permission" in said and "AWS_PROFILE" in said
+
+
+# -- gs ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gs(run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    gcsfs = pytest.importorskip("gcsfs", reason="pip install gcsfs gcp-storage-emulator")
+    server_of = pytest.importorskip("gcp_storage_emulator.server", reason="pip install gcsfs gcp-storage-emulator")
+    server = server_of.create_server("127.0.0.1", 0, in_memory=True)
+    server.start()
+    port = server._api._httpd.server_port  # port 0 is any that is free, and nothing else says which
+    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "GCLOUD_", "FSSPEC_G"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("FSSPEC_GS_TOKEN", "anon")
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    files = gcsfs.GCSFileSystem(token="anon", project="none")
+    files.mkdir("traces")
+    files.put(str(run), "traces/run", recursive=True)
+    yield gcsfs.GCSFileSystem
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    server.stop()
+
+
+def test_gs(gs: Any, run: Path, capsys) -> None:
+    assert etude.diff(etude.open("gs://traces/run/"), etude.open(run)) is None
+    assert main(["diff", "gs://traces/run/step", str(run)]) == 0
+    assert len(etude.open("gs://traces/run/step.3.et").ranks) == 1
+    capsys.readouterr()
+    assert main(["info", "gs://nobody/run"]) == 2
+    assert "bucket" in capsys.readouterr().err
+    assert main(["info", "gs://traces/other"]) == 2
+    assert "nothing there is called `other`" in capsys.readouterr().err
+    assert main(["convert", str(run), "gs://traces/out"]) == 2
+    assert "output is written to this machine only" in capsys.readouterr().err

@@ -137,12 +137,6 @@ def is_text(path: Path) -> bool:
 def _read_text(path: Path, ranks: int | None, passes: int | None) -> Job:
     from etude.ingest import text
 
-    if ranks is None:
-        raise UsageError(
-            "a text workload does not say how many ranks run it",
-            where=str(path),
-            hint="`etude convert w.txt OUT --ranks 8`, or etude.open(path, ranks=8)",
-        )
     return text.read_text(path, ranks, passes=1 if passes is None else passes)
 
 

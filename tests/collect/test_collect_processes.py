@@ -11,8 +11,9 @@ import pytest
 
 import etude
 from collected import PROGRAMS, ROOTS, SCENARIOS, Files, finished, start
+from later import TORCH, later
 
-pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+later("torch", TORCH)
 
 GLOO = {
     "ddp": {"gloo:all_reduce"},

@@ -15,8 +15,9 @@ import pytest
 from collected import ROOTS, Files
 from etude.collect import torch as collect
 from etude.errors import UsageError
+from later import TORCH, later
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+torch = later("torch", TORCH)
 
 
 @pytest.fixture(autouse=True)

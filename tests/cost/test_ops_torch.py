@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from etude.cost.aten import aten_work
+from later import TORCH, later
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+torch = later("torch", TORCH)
 
 Q = [2, 8, 64, 16]
 STRIDE, PADDING, ONE = [2, 2], [1, 1], [1, 1]

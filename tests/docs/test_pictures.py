@@ -13,10 +13,21 @@ import drawing  # noqa: E402
 import pictures  # noqa: E402
 
 MECHANISMS = """index tutorial costs network schedules energy serve fleet search edits tiers data stacks simulate
-generate link studies contention models maps placement sections report timeline"""
+generate link studies contention models maps placement sections report timeline case-study machines micro synthesis
+serving"""
 ANALYSES = [page.relative_to(DOCS).as_posix() for page in sorted((DOCS / "analyse").glob("*.md"))]
 WITH_PICTURE = ANALYSES + [f"{name}.md" for name in MECHANISMS.split()]
-QUICK = ("breakdown", "idle", "kernels", "roofline", "collective-bandwidth", "schedules", "maps", "placement")
+QUICK = (
+    "breakdown",
+    "idle",
+    "kernels",
+    "roofline",
+    "collective-bandwidth",
+    "schedules",
+    "maps",
+    "placement",
+    "machines",
+)
 
 
 @pytest.mark.parametrize("name", WITH_PICTURE)
@@ -30,6 +41,14 @@ def test_every_picture_that_is_named_exists_and_is_small() -> None:
             path = (page.parent / link).resolve()
             assert path.is_file(), f"{page.relative_to(ROOT)}: {link}"
             assert path.stat().st_size < 150_000, link
+
+
+def test_every_drawn_picture_has_a_caption_that_says_how_it_is_drawn() -> None:
+    for page in DOCS.rglob("*.md"):
+        text = page.read_text()
+        for name in re.findall(r"pictures/([\w-]+)\.svg\)", text):
+            caption = rf"pictures/{name}\.svg\)\n\n\*[A-Z][^\n]+ \(`python docs/pictures\.py {name}`\)\*\n"
+            assert re.search(caption, text), f"{page.relative_to(ROOT)}: {name}"
 
 
 def test_every_picture_is_used_and_has_its_maker() -> None:

@@ -75,6 +75,7 @@ def test_phases_steps_and_times(tmp_path: Path) -> None:
     rows = {row["metric"]: row["value"] for row in metrics(run).to_pylist()}
     # kernels end at 90, 150, 290, 360 and 460 us: two requests wait 210 us for their next token, three then 100 us
     assert rows["tpot"] == pytest.approx((2 * 210 + 3 * 100) / 5 * 1e-6)
+    assert rows["decode_pass_interval"] == pytest.approx((210 + 100) / 2 * 1e-6)
     assert (rows["prefill_passes"], rows["decode_passes"], rows["max_batch"]) == (2, 3, 3)
     assert rows["prefill_pass_time"] == pytest.approx(60e-6)
     assert rows["decode_pass_time"] == pytest.approx(80 / 3 * 1e-6)
@@ -108,6 +109,8 @@ def test_it_is_kept_in_files_and_said(tmp_path: Path, capsys) -> None:
 def test_what_cannot_be_told_is_not_said(tmp_path: Path, names: tuple[str, ...]) -> None:
     rows = {row["metric"] for row in metrics(opened(tmp_path, *names, lasts=(20, 20, 20))).to_pylist()}
     assert not rows & {"tpot", "ttft"}
+    known = not names[0].startswith("execute_new") and not names[1].startswith("step[EXTEND")
+    assert ("decode_pass_interval" in rows) == known  # however many tokens a pass makes
 
 
 def test_of_a_pass_inside_another_the_outer_counts(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from etude.cli import main
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
+from later import TORCH, later
 
-pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+later("torch", TORCH)
 
 STEPS, WIDTH, FLOAT = 2, 16, 4
 LAYER = (WIDTH * WIDTH + WIDTH) * FLOAT

@@ -17,6 +17,7 @@ from etude.cli import main
 from etude.errors import EtudeError
 from etude.ingest.requests import holds_requests, measured_requests
 from etude.serve import request_stream
+from recorded import device_json, op, put
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "requests"
 VLLM, SGLANG = GOLDEN / "vllm-0.32.0.jsonl", GOLDEN / "sglang-0.5.23.jsonl"
@@ -277,3 +278,47 @@ def test_measured_requests_are_served_again(tmp_path: Path, capsys: pytest.Captu
     beside = json.loads(capsys.readouterr().out)
     assert beside["measured"]["ttft_s"] == pytest.approx(0.875 / 3)
     assert beside["predicted"]["ttft_s"] == pytest.approx(predicted["ttft_s"]["mean"])
+
+
+# -- passes of a profiler in the time of a request ---------------------------------------------------------------------
+
+
+def engine_trace(path: Path, base_ns: int) -> Path:
+    """Passes of 1 s each, from 9 s on: two read prompts, then four make tokens, the third of which reads, too."""
+    names = (
+        ["step[EXTEND bs=1 toks=9]"] * 2 + ["step[DECODE bs=1]"] * 2 + ["step[MIXED bs=2 c=1 g=1]", "step[DECODE bs=2]"]
+    )
+    events = [op(name, (9 + k) * 1_000_000, 900_000, k + 1, cat="user_annotation") for k, name in enumerate(names)]
+    put(path, device_json(*events) | {"baseTimeNanoseconds": base_ns})
+    return path
+
+
+def vllm_span(name: str, at: float, queue: float, ttft: float, e2e: float) -> dict[str, Any]:
+    said = {"time_in_queue": queue, "time_to_first_token": ttft, "e2e": e2e}
+    return {"name": "llm_request", "gen_ai.request.id": name, "at": (at, at + e2e)} | {
+        f"gen_ai.latency.{key}": value for key, value in said.items()
+    }
+
+
+def test_passes_in_the_time_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    base = 1_790_000_000
+    trace = engine_trace(tmp_path / "t.json.gz", base * 10**9)
+    path = tmp_path / "s.jsonl"
+    # a: scheduled at 9, first token at 10.95, done at 14.5. b: scheduled at 13, first token at 13.95. c: before it all.
+    path.write_text(
+        spans(
+            vllm_span("c", base + 1.0, 0.0, 1.0, 1.5),
+            vllm_span("a", base + 8.5, 0.5, 2.45, 6.0),
+            vllm_span("b", base + 12.0, 1.0, 1.95, 2.9),
+        )
+    )
+    assert main(["requests", str(path), "--passes", str(trace), "--json"]) == 0
+    rows = {row["request"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["a"]["prefill_passes"], rows["a"]["decode_passes"]) == (2, 4)  # at 9 and 10; at 11, 12, 13, 14
+    assert (rows["b"]["prefill_passes"], rows["b"]["decode_passes"]) == (1, 1)  # at 13; at 14
+    assert (rows["c"]["prefill_passes"], rows["c"]["decode_passes"]) == (None, None)
+    assert main(["requests", str(path), "--passes", str(engine_trace(tmp_path / "u.json.gz", 0))]) == 2
+    assert "not since 1970" in capsys.readouterr().err
+    far = engine_trace(tmp_path / "v.json.gz", (base + 500) * 10**9)
+    assert main(["requests", str(path), "--passes", str(far)]) == 2
+    assert "no request lies within the recording" in capsys.readouterr().err

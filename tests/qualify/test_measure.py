@@ -4,8 +4,9 @@ import pytest
 
 from etude.errors import UsageError
 from etude.qualify import MeasureOptions, measure_node
+from later import TORCH, later
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+torch = later("torch", TORCH)
 QUICK = MeasureOptions(repetitions=3, seconds=0.002, side=64, copy_bytes=1 << 20)
 
 

@@ -25,10 +25,9 @@ from etude.replay.communication import (
     rehearse,
     shrink,
 )
+from later import TORCH, later
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
-
-from etude.replay.communication.stopping import Stopping  # noqa: E402 - needs PyTorch
+torch = later("torch", TORCH)
 
 C = Collective
 FLOATS = "['Tensor(float)']"
@@ -170,7 +169,7 @@ def test_a_process_that_dies_ends_the_others(monkeypatch, tmp_path):
 def test_the_end_of_the_parent_is_the_end_of_all(tmp_path):
     """A replay that is told to stop leaves no process and no file."""
     program = (
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_communication_torch import every_call\n"
         "from etude.replay.communication import PlayOptions, plan_communication, play\n"
         "import signal\n"
@@ -180,7 +179,8 @@ def test_the_end_of_the_parent_is_the_end_of_all(tmp_path):
     )
     here = Path(__file__).resolve()
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", program, str(here.parents[2] / "src"), str(here.parent)]
+    paths = [str(here.parents[2] / "src"), str(here.parent), str(here.parent.parent)]
+    command = [sys.executable, "-c", program, *paths]
     child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: len(list(tmp_path.glob("etude-replay-*/store"))) == 1)
@@ -290,7 +290,7 @@ def test_a_wish_to_stop_is_agreed_on_and_keeps_what_is_done(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        stopping = Stopping(torch.device("cpu"))
+        stopping = later("etude.replay.communication.stopping").Stopping(torch.device("cpu"))
         assert not stopping.agreed(True)
         stopping.wanted = True
         assert stopping.agreed(True)

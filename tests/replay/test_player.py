@@ -1,6 +1,7 @@
 """Playing, on the CPU: numbers come out right, memory is let go, what cannot be called is counted."""
 
 import json
+import sys
 import time
 from importlib.resources import files
 from pathlib import Path
@@ -16,12 +17,11 @@ from etude.pages import page_faults
 from etude.replay import PlayerOptions, plan, play, play_together
 from etude.replay.builder import ProgramBuilder
 from etude.replay.program import CommKind, Fill, Origin, Program, StandInKind, StepKind
+from later import TORCH, later
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
-
-from etude.replay.cuda_graph import refusals  # noqa: E402 - needs PyTorch
-from etude.replay.own_cost import Events, Expected, Session, own, session  # noqa: E402
-from etude.replay.player import Player  # noqa: E402
+torch = later("torch", TORCH)
+cuda_graph, own_cost = later("etude.replay.cuda_graph"), later("etude.replay.own_cost")
+players = later("etude.replay.player")
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def chain() -> tuple[Program, dict[str, int]]:
 
 def test_numbers_flow_from_call_to_call_and_memory_is_let_go():
     program, slots = chain()
-    player = Player(program, "cpu")
+    player = players.Player(program, "cpu")
     player.prepare()
     player._values[slots["x"]].fill_(1)
     player.iteration()
@@ -66,8 +66,7 @@ def test_compiled_code_runs_on_arguments_of_its_own():
         play(b.build(), PlayerOptions(iterations=2, warmup=0, device="cpu"))
     assert not hasattr(torch, "ran_compiled")
     found = play(b.build(), PlayerOptions(iterations=2, warmup=0, device="cpu", trust_code=True))
-    ran = torch.ran_compiled
-    del torch.ran_compiled
+    ran = vars(sys.modules["torch"]).pop("ran_compiled")
     assert ran == [3.0, 3.0, 3.0] and found["coverage"]["time"] == 1.0  # once to see that it works
 
 
@@ -89,7 +88,7 @@ def test_a_result_whose_shape_depends_on_values_has_the_recorded_one():
     back = b.slot(b.storage(16), "int64", [1, 2])
     b.call("aten::nonzero", [{"t": 0}], [x], [at])
     b.call("aten::t", [{"t": 0}], [at], [back])
-    player = Player(b.build(), "cpu")
+    player = players.Player(b.build(), "cpu")
     player.prepare()
     assert player.pinned == {at} and not player.failures
     player.iteration()
@@ -99,7 +98,7 @@ def test_stand_ins_do_what_they_say():
     b = ProgramBuilder()
     b.stand_in(StandInKind.GEMM, "gemm", flops=2 * 8 * 16 * 32, dims=[8, 16, 32, 1])
     b.stand_in(StandInKind.ELEMENTWISE, "copy", size_bytes=4096)
-    player = Player(b.build(), "cpu")
+    player = players.Player(b.build(), "cpu")
     player.prepare()
     with torch.profiler.profile(record_shapes=True) as profiler:
         player.iteration()
@@ -181,9 +180,9 @@ def test_calls_are_made_when_the_host_made_them(monkeypatch: pytest.MonkeyPatch)
     b.step(StepKind.END, 0)
     b.host_ns = [0, 300, 200, 100]
     program, moments = b.build(), []
-    monkeypatch.setattr(Player, "_until", lambda self, moment: moments.append(moment))
+    monkeypatch.setattr(players.Player, "_until", lambda self, moment: moments.append(moment))
     for host, expected in (("fast", []), ("", []), ("recorded", [300, 500, 600])):
-        player = Player(program, "cpu", host=host)
+        player = players.Player(program, "cpu", host=host)
         player.prepare()
         player.iteration()
         assert moments == expected
@@ -201,7 +200,7 @@ def test_time_between_operators_of_a_cpu_is_played_by_default(monkeypatch: pytes
     program, spun = b.build(), []
     monkeypatch.setattr("etude.replay.player.spin", spun.append)
     for host, expected in (("fast", []), ("", [300, 100]), ("recorded", [300, 100])):
-        player = Player(program, "cpu", host=host)
+        player = players.Player(program, "cpu", host=host)
         player.prepare()
         player.iteration()
         assert spun == expected
@@ -223,12 +222,12 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
     spun: list[int] = []
     monkeypatch.setattr("etude.replay.player.work", spun.append)
     # Played twice; a pass takes 1,000 ns, which are 100 rounds, and took 2,000 in the recording. An event costs 100 ns.
-    events = Events(["aten::neg_"] * 4, *np.array([[50, 60, 100, 112], [55, 65, 105, 117], [7, 7, 7, 7]]) * us)
-    told = Session(events, np.array([1000.0, 1000.0]), np.array([100.0, 100.0]), 200.0)
+    events = own_cost.Events(["aten::neg_"] * 4, *np.array([[50, 60, 100, 112], [55, 65, 105, 117], [7, 7, 7, 7]]) * us)
+    told = own_cost.Session(events, np.array([1000.0, 1000.0]), np.array([100.0, 100.0]), 200.0)
     monkeypatch.setattr("etude.replay.player.session", lambda play, times: told)
     monkeypatch.setattr("etude.replay.player.times_for", lambda once_ns: 2)
     monkeypatch.setattr("etude.replay.player.pause_rounds", lambda: 3.0)
-    player = Player(b.build(), "cpu")
+    player = players.Player(b.build(), "cpu")
     player.prepare()
     spun.clear()
     player.iteration()
@@ -246,8 +245,8 @@ def test_gaps_that_are_not_played_are_said(monkeypatch: pytest.MonkeyPatch):
     b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
     b.step(StepKind.END, 0)
     b.host_ns = [0, 300_000, 0]
-    events = Events(["aten::neg_"], *np.array([[50], [55], [7]]))  # once, though it is played several times
-    told = Session(events, np.array([1000.0]), np.array([100.0]), 200.0)
+    events = own_cost.Events(["aten::neg_"], *np.array([[50], [55], [7]]))  # once, though it is played several times
+    told = own_cost.Session(events, np.array([1000.0]), np.array([100.0]), 200.0)
     monkeypatch.setattr("etude.replay.player.session", lambda play, times: told)
     result = play(b.build(), PlayerOptions(device="cpu", iterations=1))
     assert [note.partition(":")[0] for note in result["notes"]] == ["no gaps between operators are played"]
@@ -260,26 +259,27 @@ def test_the_cost_of_a_gap_is_measured_between_operators():
         torch.abs(x)
 
     x = torch.ones(8)
-    told = session(play, 3)
-    steps = [Expected(at, StepKind.CALL, name, 0) for at, name in enumerate(("aten::neg", "aten::abs"))]
-    found = own(told.events, steps, 3, 2)
+    told = own_cost.session(play, 3)
+    steps = [own_cost.Expected(at, StepKind.CALL, name, 0) for at, name in enumerate(("aten::neg", "aten::abs"))]
+    found = own_cost.own(told.events, steps, 3, 2)
     assert found is not None and len(told.pass_ns) == 3
     assert np.isnan(found.before_ns[:, 0]).all() and (found.before_ns[:, 1] >= 2e6).all()
     assert (found.inside_ns < 2e6).all() and (found.events[:, 1] == 1).all()
-    assert own(told.events, [*steps, Expected(2, StepKind.CALL, "aten::neg", 0)], 3, 3) is None  # another program
+    another = [*steps, own_cost.Expected(2, StepKind.CALL, "aten::neg", 0)]
+    assert own_cost.own(told.events, another, 3, 3) is None
 
 
 def test_a_wait_for_communication_is_no_cost_of_the_player():
     # An operator up to 20; a call of 30 to 40, done at 90; the next operator at 100 waits for it.
     names = ["aten::neg", "c10d::allreduce_", "gloo:all_reduce", "aten::abs"]
-    events = Events(names, np.array([10, 30, 35, 100]), np.array([20, 40, 90, 110]), np.array([1, 1, 2, 1]))
+    events = own_cost.Events(names, np.array([10, 30, 35, 100]), np.array([20, 40, 90, 110]), np.array([1, 1, 2, 1]))
     kinds = (
         (StepKind.CALL, "aten::neg"),
         (StepKind.COMM, "c10d"),
         (StepKind.WAIT, "c10d"),
         (StepKind.CALL, "aten::abs"),
     )
-    found = own(events, [Expected(at, kind, name, 0) for at, (kind, name) in enumerate(kinds)], 1, 4)
+    found = own_cost.own(events, [own_cost.Expected(at, kind, name, 0) for at, (kind, name) in enumerate(kinds)], 1, 4)
     assert found is not None and found.before_ns[0].tolist()[1::2] == [10, 10]
 
 
@@ -288,7 +288,7 @@ def test_a_step_touches_as_many_new_pages_as_the_program_did():
     x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
     b.mark(0)
     b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
-    player = Player(b.build(), "cpu", host="fast")
+    player = players.Player(b.build(), "cpu", host="fast")
     player.prepare()
     before = page_faults()
     player.iteration()
@@ -306,7 +306,7 @@ def test_second_moments_are_0_where_gradients_are():
     b.call("aten::zero_", [{"t": 0}], [half], [])
     b.call("aten::lerp_.Scalar", [{"t": 0}, {"t": 1}, 0.1], [m, g], [])
     b.call("aten::addcmul_", [{"t": 0}, {"t": 1}, {"t": 2}, 0.001], [v, g, g], [])
-    player = Player(b.build(), "cpu", host="fast")
+    player = players.Player(b.build(), "cpu", host="fast")
     player.prepare()
     assert player._values[m].tolist()[:2] == [0, 0] == player._values[v].tolist()[:2]
     assert min(player._values[v].tolist()[2:]) > 0.001 and not player.failures
@@ -318,7 +318,7 @@ def test_functions_of_python_are_called_where_they_take_the_arguments():
     b.call("aten::fill_.Scalar", [{"t": 0}, 3], [x], [])
     b.call("aten::add_.Tensor", [{"t": 0}, {"t": 1}, 2], [x, x], [])  # alpha must have its name
     b.call("aten::ones_like", [{"t": 0}, 6, 0, "cpu", False, None], [x], [])  # a data type as a number: the operator
-    player = Player(b.build(), "cpu")
+    player = players.Player(b.build(), "cpu")
     player.prepare()
     player.iteration()
     assert player._values[x].tolist() == [9.0] * 4 and not player.failures
@@ -332,7 +332,7 @@ def test_streams_and_events_of_a_device_are_none_on_a_cpu():
     b.step(StepKind.EVENT, 0)
     b.step(StepKind.AWAIT, 0, stream=13)
     b.call("aten::neg_", [{"t": 0}], [x], [], stream=13)
-    player = Player(b.build(), "cpu")
+    player = players.Player(b.build(), "cpu")
     player.prepare()
     player.iteration()
     assert player._values[x].tolist() == [-3.0] * 4
@@ -345,11 +345,11 @@ def test_what_cannot_be_a_cuda_graph():
     b.call("aten::item", [{"t": 0}], [here], [])
     b.call("aten::copy_", [{"t": 0}, {"t": 1}, False], [there, there], [])
     b.comm(CommKind.ALL_REDUCE, in_bytes=4, out_bytes=4)
-    assert list(refusals(b.build(), communicates=False)) == []
-    assert list(refusals(b.build(), communicates=True)) == ["it communicates"]
+    assert list(cuda_graph.refusals(b.build(), communicates=False)) == []
+    assert list(cuda_graph.refusals(b.build(), communicates=True)) == ["it communicates"]
     b.call("aten::item", [{"t": 0}], [there], [])
     b.call("aten::copy_", [{"t": 0}, {"t": 1}, False], [here, there], [])
-    assert list(refusals(b.build(), communicates=False)) == [
+    assert list(cuda_graph.refusals(b.build(), communicates=False)) == [
         "the host reads what aten::item gives",
         "aten::copy_ copies between host and device",
     ]

@@ -15,7 +15,7 @@ from etude.simulate.run import simulate
 from naive_simulate import Naive
 from simulated_jobs import random_job, random_options, symmetric_job, system
 
-TWINS = int(os.environ.get("ETUDE_TWINS", "500"))
+TWINS = int(os.environ.get("ETUDE_TWINS", "250"))
 """Random jobs; ETUDE_TWINS=10000 for more."""
 
 

@@ -70,7 +70,7 @@ def test_archived_files_come_back(shared: Path, codec: fuzz_et.Codec) -> None:
     assert count > 0
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.et_files())
 def test_any_file_comes_back(codec: fuzz_et.Codec, data: bytes) -> None:
     assert_comes_back(data, codec)

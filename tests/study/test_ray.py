@@ -15,8 +15,9 @@ from etude.extend import Space, evaluate
 from etude.study.on_ray import Machine, connected, on_ray
 from etude.study.points import points_of
 from etude.study.spec import spec_of
+from later import later
 
-ray = pytest.importorskip("ray")
+ray = later("ray")
 
 STUDY = """
 run:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import etude
 from etude.cli import main
 from etude.errors import UsageError
 from etude.generate import MicroOptions, micro
@@ -84,3 +85,74 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "no dependencies" in capsys.readouterr().err
     assert main(["convert", str(job), str(out), "--to", "simai", "--system", "dgx-h100", "-f"]) == 0
     assert out.read_text().splitlines()[2].split("\t")[2:5] == alone
+
+
+# -- read back ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "w.txt"
+    path.write_text(simai_text(job_of()))
+    job = etude.open(path)
+    assert job.world_size == 4 and len(job.traces) == 1
+    trace = job.traces[0]
+    calls = [row for row in range(len(trace)) if trace.kind[row] == Kind.COLL]
+    assert [(Collective(int(trace.collective[r])).name, int(trace.in_bytes[r])) for r in calls] == [
+        ("ALL_GATHER", 10), ("ALL_REDUCE", 64),
+    ]  # fmt: skip
+    slots = [int(trace.group[row]) for row in calls]
+    members = [job.groups.ranks(int(job.group_slots(3)[slot])) for slot in slots]
+    assert [None if found is None else found.tolist() for found in members] == [[2, 3], [1, 3]]
+    forward = [row for row in range(len(trace)) if trace.text("name", row).endswith("_FWD")]
+    assert [int(trace.duration_ns[row]) for row in forward] == [700, 700, 700]  # ns, not us
+    again = tmp_path / "again.txt"
+    again.write_text(simai_text(job))  # the same collectives on the same groups
+    said = [[word for word in line.split("\t") if word.isupper() and word != "NONE"] for line in again.open()][2:]
+    assert [words for words in said if words] == [["ALLGATHER"], ["ALLREDUCE"]]
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "said"),
+    [
+        (HEAD.format(2, 4).replace("ep: 1", "ep: 2"), "", "`ep` is 2"),
+        (HEAD.format(2, 4).replace("pp: 1", "pp: 4", 1), "", "`pp` is 4"),
+        (HEAD.format(2, 0), "", "`all_gpus` is 0"),
+        (HEAD.format(3, 4), "", "4 ranks are not groups of 3"),
+        (HEAD.format(2, 4), "a -1 5 ALLGATHER 21 1 NONE 0 1 NONE 0 1", "not the parts of 2 members"),
+        (HEAD.format(2, 4), "a -1 5 ALLTOALL_EP 20 1 NONE 0 1 NONE 0 1", "unknown collective `ALLTOALL_EP`"),
+    ],
+)
+def test_a_text_that_cannot_be_read(tmp_path: Path, head: str, line: str, said: str, capsys) -> None:
+    path = tmp_path / "w.txt"
+    path.write_text(f"{head}\n1\n{line or 'a -1 5 NONE 0 1 NONE 0 1 NONE 0 1'}\n")
+    assert main(["info", str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_lines_as_aicb_writes_them(tmp_path: Path) -> None:
+    # The kinds of lines of aliyun/SimAI's examples: an older head without vpp, experts of nothing, NONE with bytes.
+    path = tmp_path / "w.txt"
+    head = HEAD.format(8, 64).replace(" vpp: 1", "").replace("pp_comm: 0", "pp_comm 251658240")
+    lines = [
+        "grad_norm\t-1\t1\tALLGATHER\t800\t1\tNONE\t0\t1\tREDUCESCATTER\t1600\t100",
+        "moe_grad_norm1\t-1\t1\tNONE\t0\t1\tNONE\t0\t1\tALLGATHER_DP_EP\t0\t100",
+        "embedding_layer     -1 556000  ALLREDUCE   536870912     1      NONE 16777216       1     NONE   0     1 ",
+    ]
+    path.write_text("\n".join([head, "3", *lines]) + "\n")
+    job = etude.open(path)
+    trace = job.traces[0]
+    calls = {
+        Collective(int(trace.collective[row])).name: int(trace.in_bytes[row])
+        for row in range(len(trace))
+        if trace.kind[row] == Kind.COLL
+    }
+    assert job.world_size == 64
+    assert calls == {"ALL_GATHER": 100, "REDUCE_SCATTER": 1600, "ALL_REDUCE": 536870912}
+
+
+def test_ranks_of_a_text_are_its_own(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "w.txt"
+    path.write_text(simai_text(job_of()))
+    assert main(["convert", str(path), str(tmp_path / "a"), "--ranks", "4"]) == 0
+    assert main(["convert", str(path), str(tmp_path / "b"), "--ranks", "8"]) == 2
+    assert "8 ranks of a text for 4" in capsys.readouterr().err

@@ -117,8 +117,19 @@ def _metrics(found: EnginePasses) -> Iterator[Row]:
     for name, tokens in (("prompt", found.context_tokens), ("generated", found.generation_tokens)):
         if (tokens > 0).any() and span_s > 0 and not (tokens == UNKNOWN).any():
             yield f"{name}_tokens_per_second", float(tokens.sum() / span_s), "1/s"
+    if (interval := decode_interval_ns(found)) is not None:
+        yield "decode_pass_interval", interval / 1e9, "s"
     if (pace := tpot_ns(found)) is not None:
         yield "tpot", pace / 1e9, "s"
+
+
+def decode_interval_ns(found: EnginePasses) -> float | None:
+    """Mean time between the ends of a pass that makes tokens and of the next that does; None where fewer than two do,
+    or where what some passes do is not known. However many requests and tokens are in a pass, it counts once."""
+    if not all(found.phase):
+        return None
+    ends = found.end_ns[np.isin(np.array(found.phase), ("decode", "mixed", "verify"))]
+    return float(np.diff(ends).mean()) if len(ends) > 1 else None
 
 
 def _known(values: I64) -> I64:

@@ -5,6 +5,7 @@ import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
+from etude.errors import UsageError
 
 if TYPE_CHECKING:
     from etude.ingest.requests import MeasuredRequests
@@ -21,6 +22,10 @@ def requests(
         ),
     ],
     each: Annotated[bool, typer.Option("--each", help="Every request, instead of percentiles.")] = False,
+    passes: Annotated[
+        Path | None,
+        typer.Option(help="Profiler's trace of the same run: every request with the passes in its time."),
+    ] = None,
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,
@@ -30,13 +35,19 @@ def requests(
     etude requests traces.jsonl
     etude requests result.json --json
     etude requests traces.jsonl --each --csv
+    etude requests traces.jsonl --passes trace.json.gz
     etude serve llama3-8b --system dgx-h100 --requests traces.jsonl -o served/; etude requests traces.jsonl served/
     """
     from etude.analyse.requests import request_metrics, request_rates
-    from etude.ingest.requests import measured_requests
+    from etude.ingest.requests import measured_requests, with_passes
 
     found = [(str(file), measured_requests(file)) for file in files]
     several = len(found) > 1
+    if passes is not None:
+        if several:
+            raise UsageError("--passes is of one file of requests", hint="one FILE")
+        emit(with_passes(found[0][1], passes).drop_columns("itl_s"), json=json, csv=csv, md=md)
+        return
     if each:
         _each(found, json=json, csv=csv, md=md)
         return

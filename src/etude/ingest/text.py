@@ -7,13 +7,13 @@
 
 The columns of a layer: name, a number that nothing reads, then of the forward pass, of the input's gradient and of the
 weights' gradient each the compute time in us, the collective and its bytes, then the time of the update, which nothing
-reads either. All ranks run the same layers.
+reads either. All ranks run the same layers. SimAI's text, whose first line has `all_gpus`, is in ns.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -42,12 +42,15 @@ _COLUMNS: Final = 12
 _OWN: Final = ("DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA")
 """What a layer of HYBRID_CUSTOMIZED may be by itself."""
 _LISTS: Final = {"checkpoints": "checkpoints", "checkpoint_initiates": "recomputing"}
+_SIMAI: Final = ("ep", "pp", "vpp", "ga", "all_gpus", "pp_comm")
+_ALONE: Final = ("ep", "pp")
+"""Of SimAI's text only 1 is read: other groups and stages have no place in one program."""
 _TRANSFORMERS: Final = ("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD")
 
 
-def read_text(path: Path, ranks: int, *, passes: int = 1) -> Job:
-    """A workload as a job of so many ranks and passes, which share one trace."""
-    if not 1 <= ranks <= MAX_WORLD:
+def read_text(path: Path, ranks: int | None, *, passes: int = 1) -> Job:
+    """A workload as a job of so many ranks and passes, which share one trace; None: as many as the text says."""
+    if ranks is not None and not 1 <= ranks <= MAX_WORLD:
         raise UsageError(f"{ranks:,} ranks", hint=f"from 1 to {MAX_WORLD:,}")
     if passes < 1:
         raise UsageError(f"{passes} passes", hint="at least 1")
@@ -61,7 +64,40 @@ def read_text(path: Path, ranks: int, *, passes: int = 1) -> Job:
     except UnicodeDecodeError as problem:
         raise FormatError("not a text", path=path, offset=problem.start) from None
     header, layers = _Reader(path, text).read()
-    return _job(path.name.removesuffix(".txt"), text, header, layers, ranks, passes)
+    if header.gpus:
+        layers = [_gathered(layer, header, path) for layer in layers]
+    return _job(path.name.removesuffix(".txt"), text, header, layers, _ranks(header, ranks, path), passes)
+
+
+def _ranks(header: Header, ranks: int | None, path: Path) -> int:
+    if ranks is None and not header.gpus:
+        raise UsageError(
+            "a text workload does not say how many ranks run it",
+            where=str(path),
+            hint="`etude convert w.txt OUT --ranks 8`, or etude.open(path, ranks=8)",
+        )
+    if ranks is not None and header.gpus not in (0, ranks):
+        raise UsageError(f"{ranks:,} ranks of a text for {header.gpus:,}", where=str(path), hint="no --ranks")
+    return ranks or header.gpus
+
+
+def _gathered(layer: Layer, header: Header, path: Path) -> Layer:
+    """Its all-gathers by the bytes of a member, as everywhere else."""
+    width = header.model_parallel or header.gpus
+    found = []
+    for comm, members in (
+        (layer.forward, width),
+        (layer.input_gradient, width),
+        (layer.weight_gradient, header.gpus // width),
+    ):
+        size = comm.size_bytes
+        if comm.collective == Collective.ALL_GATHER:
+            if size % max(members, 1):
+                problem = f"an all-gather of {size:,} bytes is not the parts of {members} members"
+                raise FormatError(problem, path=path, where=f"layer `{layer.name}`")
+            size //= max(members, 1)
+        found.append(replace(comm, size_bytes=size))
+    return replace(layer, forward=found[0], input_gradient=found[1], weight_gradient=found[2])
 
 
 @dataclass(slots=True)
@@ -108,12 +144,22 @@ class _Reader:
                 setattr(header, _LISTS[key], listed)
             elif key == "model_parallel_NPU_group":
                 header.model_parallel = value
+            elif key in _SIMAI and policy == _TRANSFORMERS[1]:
+                self._simai(number, header, key, value)
             else:
                 known = ", ".join(("model_parallel_NPU_group", *_LISTS))
                 self._fail(number, f"unknown key `{key}`", f"known: {known}")
         if rest:
             self._fail(number, f"`{rest[0]}` behind the parallelism", _SHAPE)
         return header
+
+    def _simai(self, number: int, header: Header, key: str, value: int) -> None:
+        if key in _ALONE and value != 1:
+            self._fail(number, f"`{key}` is {value}", "experts over ranks and pipeline stages of SimAI are not read")
+        if key == "all_gpus":
+            if not 1 <= value <= MAX_WORLD:
+                self._fail(number, f"`all_gpus` is {value:,}", f"from 1 to {MAX_WORLD:,}")
+            header.gpus = value
 
     def _layer(self, number: int, words: list[str], header: Header) -> Layer:
         customized = header.policy == "HYBRID_CUSTOMIZED"
@@ -125,10 +171,13 @@ class _Reader:
         for at, of in ((2, "forward"), (5, "input gradient"), (8, "weight gradient")):
             time = self._number(number, f"compute time, {of}", words[at])
             size = self._number(number, f"bytes, {of}", words[at + 2])
-            if words[at + 1] not in COLLECTIVES:
-                known = ", ".join(COLLECTIVES)
-                self._fail(number, f"unknown collective `{words[at + 1]}`, {of}", f"known: {known}")
-            comms.append(Comm(time, words[at + 1], COLLECTIVES[words[at + 1]], size))
+            word = words[at + 1]
+            if header.gpus and not size and word.endswith("_EP"):  # AICB's lines of experts, of a model without them
+                word = "NONE"
+            if word not in COLLECTIVES:
+                self._fail(number, f"unknown collective `{word}`, {of}", f"known: {', '.join(COLLECTIVES)}")
+            time *= 1 if header.gpus else 1000
+            comms.append(Comm(time, word, COLLECTIVES[word], size))
         policy = words[12] if customized else ""
         if customized and policy not in _OWN:
             self._fail(number, f"a layer cannot be `{policy}`", f"known: {', '.join(_OWN)}")
@@ -179,7 +228,7 @@ def _job(name: str, text: str, header: Header, layers: list[Layer], ranks: int, 
         world_size=ranks,
         metadata=(_string("schema", SCHEMA) + _string("input_file", text),),
         metadata_of=np.zeros(ranks, np.int32),
-        provenance={"source_format": "astra-sim text", "schema": SCHEMA},
+        provenance={"source_format": "simai text" if header.gpus else "astra-sim text", "schema": SCHEMA},
     )
 
 

@@ -19,8 +19,8 @@ NONE: Final = -1
 """Row of a node that is not there."""
 
 
-def _compute(b: TraceBuilder, layer: Layer, part: str, time_us: int, *after: int) -> int:
-    duration_ns = time_us * 1000 if time_us else UNKNOWN
+def _compute(b: TraceBuilder, layer: Layer, part: str, time_ns: int, *after: int) -> int:
+    duration_ns = time_ns or UNKNOWN
     deps = [row for row in after if row != NONE]
     return b.add(Kind.COMP, f"COMP_NODE_{layer.name}_{part}", data=deps, duration_ns=duration_ns)
 
@@ -57,13 +57,13 @@ def _data(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) -> 
     for _ in range(passes):
         last = NONE
         for i, layer in enumerate(layers):
-            last = _compute(b, layer, "FWD", layer.forward.time_us, last, reduced[i])
+            last = _compute(b, layer, "FWD", layer.forward.time_ns, last, reduced[i])
         for i in reversed(range(len(layers))):
             layer = layers[i]
-            weights = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_us, last)
+            weights = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_ns, last)
             reduced[i] = _communicate(b, layer.name, layer.weight_gradient, weights)
             if i:
-                last = _compute(b, layer, "BWD_IG", layer.input_gradient.time_us, weights)
+                last = _compute(b, layer, "BWD_IG", layer.input_gradient.time_ns, weights)
 
 
 def _model(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) -> None:
@@ -72,15 +72,15 @@ def _model(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) ->
     for _ in range(passes):
         sent = NONE
         for i, layer in enumerate(layers):
-            forward = _compute(b, layer, "FWD", layer.forward.time_us, sent, weights[i])
+            forward = _compute(b, layer, "FWD", layer.forward.time_ns, sent, weights[i])
             sent = _communicate(b, layer.name, layer.forward, forward)
         below = NONE
         for i in reversed(range(len(layers))):
             layer = layers[i]
-            inputs = _compute(b, layer, "BWD_IG", layer.input_gradient.time_us, below, sent)
+            inputs = _compute(b, layer, "BWD_IG", layer.input_gradient.time_ns, below, sent)
             if i:
                 sent = _communicate(b, layer.name, layer.input_gradient, inputs)
-            below = weights[i] = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_us, inputs)
+            below = weights[i] = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_ns, inputs)
 
 
 def _hybrid(suffix: str) -> Graph:
@@ -91,15 +91,15 @@ def _hybrid(suffix: str) -> Graph:
         for _ in range(passes):
             sent = NONE
             for i, layer in enumerate(layers):
-                forward = _compute(b, layer, "FWD", layer.forward.time_us, reduced[i], sent)
+                forward = _compute(b, layer, "FWD", layer.forward.time_ns, reduced[i], sent)
                 sent = _communicate(b, layer.name, layer.forward, forward)
             below = NONE
             for i in reversed(range(len(layers))):
                 layer = layers[i]
-                inputs = _compute(b, layer, "BWD_IG", layer.input_gradient.time_us, below, sent)
+                inputs = _compute(b, layer, "BWD_IG", layer.input_gradient.time_ns, below, sent)
                 if i:
                     sent = _communicate(b, layer.name + suffix, layer.input_gradient, inputs)
-                below = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_us, inputs)
+                below = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_ns, inputs)
                 reduced[i] = _communicate(b, layer.name, layer.weight_gradient, below)
 
     return graph
@@ -113,7 +113,7 @@ def _dlrm(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) -> 
         last = exchanged = NONE
         for i, layer in enumerate(layers):
             waits = exchanged if i == bottom else NONE
-            last = _compute(b, layer, "FWD", layer.forward.time_us, done[i], last, waits)
+            last = _compute(b, layer, "FWD", layer.forward.time_ns, done[i], last, waits)
             if layer.forward.collective == Collective.ALL_TO_ALL:
                 sent = _communicate(b, layer.name, layer.forward, last)
                 exchanged = sent if i == 0 else exchanged
@@ -121,11 +121,11 @@ def _dlrm(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) -> 
         for i in reversed(range(len(layers))):
             layer = layers[i]
             waits = returned if i == 0 else NONE
-            done[i] = weights = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_us, last, waits)
+            done[i] = weights = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_ns, last, waits)
             if layer.weight_gradient.collective != Collective.NONE:
                 done[i] = _communicate(b, layer.name, layer.weight_gradient, weights)
             if i:
-                last = _compute(b, layer, "BWD_IG", layer.input_gradient.time_us, weights)
+                last = _compute(b, layer, "BWD_IG", layer.input_gradient.time_ns, weights)
             if i and i == bottom + 1:
                 returned = _communicate(b, layers[0].name, layers[0].input_gradient, last)
 
@@ -147,18 +147,18 @@ def _transformer(b: TraceBuilder, header: Header, layers: list[Layer], passes: i
     for _ in range(passes):
         last = NONE
         for i, layer in enumerate(layers):
-            forward = _compute(b, layer, "FWD", layer.forward.time_us, last, done[i])
+            forward = _compute(b, layer, "FWD", layer.forward.time_ns, last, done[i])
             last = _after(b, layer, layer.forward, forward, model)
         below = NONE
         for i in reversed(range(len(layers))):
             layer = layers[i]
             for again in _recomputed(header, i):
-                forward = _compute(b, layers[again], "FWD_IN_BWD", layers[again].forward.time_us, below, last)
+                forward = _compute(b, layers[again], "FWD_IN_BWD", layers[again].forward.time_ns, below, last)
                 last, below = _after(b, layers[again], layers[again].forward, forward, model), NONE
-            inputs = _compute(b, layer, "BWD_IG", layer.input_gradient.time_us, below, last)
+            inputs = _compute(b, layer, "BWD_IG", layer.input_gradient.time_ns, below, last)
             sends = i and layer.input_gradient.collective
             last = _communicate(b, layer.name, layer.input_gradient, inputs, model) if sends else NONE
-            below = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_us, inputs)
+            below = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_ns, inputs)
             done[i] = _after(b, layer, layer.weight_gradient, below, data)
 
 
@@ -175,15 +175,15 @@ def _customized(b: TraceBuilder, header: Header, layers: list[Layer], passes: in
     for _ in range(passes):
         last = NONE
         for i, layer in enumerate(layers):
-            forward = _compute(b, layer, "FWD", layer.forward.time_us, last, done[i])
+            forward = _compute(b, layer, "FWD", layer.forward.time_ns, last, done[i])
             last = forward if layer.policy == "DATA" else _after(b, layer, layer.forward, forward, None)
         below = NONE
         for i in reversed(range(len(layers))):
             layer = layers[i]
-            inputs = _compute(b, layer, "BWD_IG", layer.input_gradient.time_us, below, last)
+            inputs = _compute(b, layer, "BWD_IG", layer.input_gradient.time_ns, below, last)
             sends = i and layer.policy != "DATA" and layer.input_gradient.collective
             last = _communicate(b, layer.name, layer.input_gradient, inputs) if sends else NONE
-            below = done[i] = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_us, inputs)
+            below = done[i] = _compute(b, layer, "BWD_WG", layer.weight_gradient.time_ns, inputs)
             if layer.policy != "MODEL":
                 done[i] = _after(b, layer, layer.weight_gradient, below, None)
 
@@ -193,7 +193,7 @@ def _inference(b: TraceBuilder, header: Header, layers: list[Layer], passes: int
     last = NONE
     for _ in range(passes):
         for layer in layers:
-            forward = _compute(b, layer, "FWD", layer.forward.time_us, last)
+            forward = _compute(b, layer, "FWD", layer.forward.time_ns, last)
             last = _after(b, layer, layer.forward, forward, None)
 
 

@@ -11,7 +11,7 @@ from etude.model.schema import Collective
 class Comm:
     """A part of a layer: it computes, then communicates."""
 
-    time_us: int
+    time_ns: int
     word: str
     """The collective as it is written; it is part of a node's name."""
     collective: Collective
@@ -41,3 +41,6 @@ class Header:
     """Layers from whose inputs others are computed again."""
     recomputing: list[int] = field(default_factory=list)
     """Layers whose backward pass starts with that."""
+    gpus: int = 0
+    """Ranks, where the text says so: that of SimAI does. Its times are in ns, and an all-gather has the bytes of its
+    result."""

@@ -8,5 +8,6 @@ if TYPE_CHECKING:
     from etude.ingest.requests.measured import MeasuredRequests as MeasuredRequests
     from etude.ingest.requests.opening import holds_requests as holds_requests
     from etude.ingest.requests.opening import measured_requests as measured_requests
+    from etude.ingest.requests.passes import with_passes as with_passes
 
 __getattr__ = face(__name__)

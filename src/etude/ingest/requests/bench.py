@@ -68,7 +68,7 @@ def _record(data: bytes, path: Path) -> dict[str, Any]:
         )
     try:
         record = msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         try:
             record = json.loads(data)
         except (ValueError, RecursionError) as problem:

@@ -153,7 +153,7 @@ def _batches(data: bytes, path: Path) -> Iterator[_Batch]:
             lines = [text]
         for line in lines:
             yield decoder.decode(line)
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise FormatError(f"not spans in OTLP JSON: {problem}", path=path) from None
 
 
