@@ -58,7 +58,13 @@ def report(
     )
     memory = allocated(paths[0]) if len(runs) == 1 and not system and timing is None else None
     with progress(f"writing {out}", PARTS) as advance:
-        asked = {"title": title, "ran_on": ran_on, "system": system, "allocated": memory, "advance": advance}
+        asked: dict[str, Any] = {
+            "title": title,
+            "ran_on": ran_on,
+            "system": system,
+            "allocated": memory,
+            "advance": advance,
+        }
         page = written(lambda: run_page(runs, **asked), out, force=force)
     _tell(page, out)
 
