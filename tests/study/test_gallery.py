@@ -51,7 +51,7 @@ def test_all_entries_end_with_one_line_of_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two small entries in the place of all."""
-    listed = [ENTRIES[name] for name in ("tempus", "taper")]
+    listed = [ENTRIES[name] for name in ("tempus", "ccl-d")]
     monkeypatch.setattr("etude.study.entries", lambda: listed)
     monkeypatch.chdir(tmp_path)
     checks = sum(len(opened(entry["name"]).spec.checks) for entry in listed)
