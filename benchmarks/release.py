@@ -37,7 +37,7 @@ STOPPED = -9
 WAIT = 4
 """Seconds by the clock for each CPU second of a limit, since other work may run beside it."""
 COLUMNS = ("claim", "figure", "bar", "command", "CPU s")
-BECAME = ("held", "missed", "failed", "not run", "recorded")
+BECAME = ("held", "ran", "missed", "failed", "not run", "recorded")
 KINDS = {
     "exact": "Equal, or within a bound",
     "accuracy": "Errors against measurements",
@@ -188,7 +188,7 @@ def missed(claim: Claim, found: dict[str, str]) -> list[str]:
 
 
 def shown(claim: Claim, done: Outcome, text: str) -> tuple[str, str]:
-    """(the figure of a row, what became of it: held, missed, failed)."""
+    """(the figure of a row, what became of it: held, ran, missed or failed; `ran` has no bar that is compared)."""
     found = figures(claim, text)
     if done.rc in (STOPPED, -signal.SIGXCPU):
         return f"**stopped** after {done.cpu_s:.0f} CPU s, {done.wall_s:.0f} s by the clock", "failed"
@@ -200,7 +200,7 @@ def shown(claim: Claim, done: Outcome, text: str) -> tuple[str, str]:
         return f"**failed** with exit code {done.rc}: {figure}", "failed"
     if bad := missed(claim, found):
         return f"{figure}; **missed**: {'; '.join(bad)}", "missed"
-    return figure, "held"
+    return figure, "held" if claim.hold else "ran"
 
 
 def row_of(claim: Claim, folder: Path, usual: str) -> tuple[dict[str, str], str]:
@@ -220,6 +220,7 @@ def row_of(claim: Claim, folder: Path, usual: str) -> tuple[dict[str, str], str]
 def head(ran: list[Outcome], became: Counter[str], usual: str) -> str:
     """What ran, where, and how it went."""
     counts = ", ".join(f"{became[what]} {what}" for what in BECAME if became[what])
+    counts += " (held: a figure was compared with its bar; ran: exit code 0, nothing else is compared)"
     if not ran:
         return f"{sum(became.values())} rows: {counts}.\n"
     loads, dates = [done.load for done in ran], sorted(done.date for done in ran)

@@ -1,5 +1,6 @@
-"""Functions of `etude`: what they refuse."""
+"""Functions of `etude`: what they refuse, and that a command and its function give the same."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 import etude
+from etude.cli import main
 from etude.errors import UsageError
 
 CLIENTS = Path(__file__).resolve().parent.parent / "examples" / "clients.csv"
@@ -42,3 +44,127 @@ def test_what_was_hidden_is_not_printed():
     assert "aten" in str(hidden.tokens)
     assert repr(hidden).startswith("Hidden(")
     assert "aten" not in repr(hidden)
+
+
+# --- a command and its function
+
+SAMPLE = Path(etude.__file__).parent / "sample" / "gpt.rank0.kineto.json.gz"
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What a command prints as JSON."""
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--replicas 2 --router tokens --slo ttft=1s,tpot=50ms", {"replicas": 2, "router": "tokens"}),
+        ("--max-num-seqs 2 --kv-dtype fp8", {"max_num_seqs": 2, "kv_dtype": "fp8"}),
+        ("--disaggregate 1:1 --kv-codec fp8", {"disaggregate": "1:1", "kv_codec": "fp8"}),
+    ],
+)
+def test_serve_answers_as_its_command(words: str, options: dict[str, Any], capsys: pytest.CaptureFixture[str]):
+    drawn = "--rate 8 --count 12 --prompt 96 --output 8 --seed 3"
+    told = asked(capsys, "serve", "gpt2", "--system", "dgx-h100", *drawn.split(), *words.split())
+    found = etude.serve("gpt2", "dgx-h100", rate_per_s=8, count=12, prompt=96, output=8, seed=3, **options)
+    summary = found.summary("ttft=1s,tpot=50ms" if "--slo" in words else "")
+    assert json.loads(json.dumps(summary)) == {name: told[name] for name in summary}
+    assert len(found.table()) == 12
+
+
+def test_fleet_runs_as_its_command(capsys: pytest.CaptureFixture[str]):
+    """The plan as given does not fit 80 GB: both take it with ZeRO 1."""
+    words = (
+        "--gpus 16 --system dgx-h100 --days 2 --faults llama3 --checkpoint remote:1h --seed 5 --spares 1 --exclude 1"
+    )
+    told = asked(capsys, "fleet", "llama3-8b", *words.split())
+    found = etude.fleet(
+        "llama3-8b", "dgx-h100", gpus=16, days=2, faults="llama3", checkpoint="remote:1h", seed=5, spares=1, exclude="1"
+    )
+    record = json.loads(json.dumps(found.record(name="llama3-8b")))
+    assert record == {name: told[name] for name in record}
+    with pytest.raises(UsageError, match="0 days cannot be"):
+        etude.fleet("llama3-8b", "dgx-h100", gpus=16, days=0)
+
+
+def test_generate_refuses_and_reads_ids_as_its_command(capsys: pytest.CaptureFixture[str]):
+    for memory in ("1GB", 1_000_000_000):
+        with pytest.raises(UsageError, match="does not fit"):
+            etude.generate("gpt2", gpus=2, memory=memory)
+    assert main(["generate", "gpt2", "--gpus", "2", "--memory", "1GB"]) == 2
+    assert "does not fit" in capsys.readouterr().err
+    assert str(etude.generate("Qwen/Qwen3-0.6B-FP8", gpus=1, seq=64).plan.precision) == "fp8"  # as the id says
+
+
+@pytest.mark.parametrize(
+    ("out", "options"),
+    [
+        ("et", {"to": "et", "compress": "gz", "dialect": "astra", "name": "x"}),
+        ("json", {"to": "json"}),
+        ("parquet", {"to": "parquet"}),
+        ("astra", {"to": "astra", "system": "dgx-h100"}),
+        ("flows.csv", {"to": "flows", "system": "dgx-h100"}),
+        ("simai.txt", {"to": "simai", "system": "dgx-h100"}),
+    ],
+)
+def test_convert_writes_as_its_command(out: str, options: dict[str, str], tmp_path: Path):
+    etude.convert(etude.generate("gpt2", gpus=2, seq=64).job, tmp_path / "job")
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    assert main(["convert", str(tmp_path / "job"), str(tmp_path / f"a.{out}"), *words]) == 0
+    written = etude.convert(tmp_path / "job", tmp_path / f"b.{out}", **options)  # type: ignore[arg-type]
+    assert Path(written) == written.place
+    assert files_in(tmp_path / f"a.{out}") == files_in(tmp_path / f"b.{out}")
+
+
+def test_convert_refuses_as_its_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    job = etude.micro("all_reduce", ranks=2)
+    place = etude.convert(job, tmp_path / "job")
+    (tmp_path / "job" / "mine.py").write_text("")
+    for options in ({"to": "astra"}, {"to": "parquet", "dialect": "astra"}, {"force": True}):
+        with pytest.raises(UsageError) as problem:
+            etude.convert(job, place, **options)  # type: ignore[arg-type]
+        words = [
+            w for name, value in options.items() for w in ([f"--{name}"] if value is True else [f"--{name}", value])
+        ]
+        assert main(["convert", str(tmp_path / "job"), str(place.place), *words]) == 2
+        assert problem.value.problem in capsys.readouterr().err
+
+
+def test_link_links_as_its_command(tmp_path: Path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rank0.json.gz").write_bytes(SAMPLE.read_bytes())
+    assert main(["link", str(SAMPLE), "-o", str(tmp_path / "one.et")]) == 0
+    assert main(["link", str(run), "-o", str(tmp_path / "all")]) == 0
+    one = etude.convert(etude.link(SAMPLE), tmp_path / "one", to="et", name="one")
+    both = etude.convert(etude.link(run, any_window=True, max_bytes="1GiB"), tmp_path / "both", to="et")
+    assert (one.place / "one.0.et").read_bytes() == (tmp_path / "one.et").read_bytes()
+    assert (both.place / "run.0.et").read_bytes() == (tmp_path / "all" / "run.0.et").read_bytes()
+    with pytest.raises(etude.EtudeError):
+        etude.link(run, max_bytes="1KiB")
+
+
+def test_report_writes_as_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "gpt2", "--system", "dgx-h100", "--rate", "4", "--count", "5", "-o", "served"]) == 0
+    for what, words in ((SAMPLE, [str(SAMPLE)]), ([SAMPLE, SAMPLE], [str(SAMPLE)] * 2), ("served", ["served"])):
+        assert main(["report", *words, "-o", "a.html", "--force"]) == 0
+        verdict = etude.report(what, "b.html", force=True)  # type: ignore[arg-type]
+        assert Path("a.html").read_bytes() == Path("b.html").read_bytes()
+        assert verdict.endswith(".")
+    with pytest.raises(UsageError, match="no times"):
+        etude.report(etude.micro("all_reduce", ranks=2), "c.html")
+
+
+def test_simulate_takes_a_name_with_room_for_the_ranks():
+    job = etude.micro("all_reduce", ranks=1040)  # more than the 1,024 devices that the catalogue has
+    run = etude.simulate(job, "dgx-h100")
+    assert run.makespan_ns == etude.simulate(job, etude.open_system("dgx-h100").for_ranks(1040)).makespan_ns

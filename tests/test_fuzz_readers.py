@@ -54,6 +54,7 @@ FOUND = [
     ("astra system", b'{"active-chunks-per-dimension":Infinity}'),
     ("learned", b"[" * 20_000),
     ("vllm spans", b'{"resourceSpans":[],"a":' + b"[" * 20_000),
+    ("vllm bench", b'{"request_throughput":1,"a":"\xff"}'),
     ("vllm bench", b'{"request_throughput":1,"a":' + b"[" * 200_000),
     ("learned", b'{"format":"\xff"}'),
     ("times", b"rank,source_id,start_ns,end_ns,\xff\n0,0,5,9,1\n"),

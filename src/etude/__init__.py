@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from etude.analyse.stragglers import stragglers as stragglers
     from etude.analyse.what_if import what_if as what_if
     from etude.api.converting import convert as convert
+    from etude.api.fleets import fleet as fleet
+    from etude.api.linking import link as link
     from etude.api.making import federate as federate
-    from etude.api.making import fleet as fleet
     from etude.api.making import generate as generate
     from etude.api.making import micro as micro
     from etude.api.making import plan as plan
     from etude.api.making import predict as predict
+    from etude.api.reporting import report as report
     from etude.api.serving import serve as serve
     from etude.api.writing import anonymise as anonymise
     from etude.api.writing import collect as collect
-    from etude.api.writing import link as link
     from etude.api.writing import replay as replay
-    from etude.api.writing import report as report
     from etude.api.writing import synthesise as synthesise
     from etude.api.writing import timeline as timeline
     from etude.errors import EtudeError as EtudeError

@@ -223,6 +223,8 @@ def test_a_result_of_sglang_has_no_arrivals(tmp_path: Path):
         (result(ttfts=["x", 0, 1]), "not numbers"),
         (result(ttfts=[float("nan"), 0, 1]), "not numbers"),
         (result(itls=[3, [], []]), "not numbers"),
+        (result(ttfts=[]), "`ttfts` has 0 entries"),
+        (result(errors=7), "`errors` is not a list"),
         (result(errors=["a", "b", "c"]), "no request was answered"),
         (result(ttfts=None), "--save-detailed"),
         (result(tag="x", ttfts=None), "--output-details"),

@@ -5,7 +5,7 @@ import numpy as np
 from etude.kernels.compile import kernel
 
 
-@kernel
+@kernel(allocates=False)
 def add_to_callers(parent, rows, value, total):
     """Adds the value of each row to all that called it, directly or not."""
     for i in range(len(rows)):

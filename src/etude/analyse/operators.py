@@ -12,6 +12,7 @@ from etude.analyse.counting import OURS, Counting
 from etude.analyse.device_work import on_device, uses_as
 from etude.analyse.grouping import Tally, key_kinds, table
 from etude.analyse.kernels import add_to_callers, outermost
+from etude.kernels.arrays import as_read
 from etude.model.run import Run, RunPart
 from etude.model.use import Use, segments, uses
 
@@ -85,7 +86,7 @@ def _operator_times(part: RunPart) -> tuple[I64, dict[str, I64]]:
     called = np.bincount(trace.parent[host & (trace.parent >= 0)], lasted[host & (trace.parent >= 0)], len(trace))
     direct, below = device_times(part)
     rows = np.flatnonzero(host)
-    top = outermost(np.ascontiguousarray(trace.parent), trace.coded("name")[0])
+    top = outermost(as_read(trace.parent), trace.coded("name")[0])
     columns = {"launching": np.zeros(len(trace), np.int64)}
     columns["launching"][trace.parent[_launched(part)]] = 1
     columns |= {"self_ns": lasted - called.astype(np.int64), "total_ns": np.where(top, lasted, 0)}
@@ -104,5 +105,5 @@ def device_times(part: RunPart) -> tuple[I64, I64]:
     lasted = (part.end_ns - part.start_ns)[rows]
     direct, below = np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
     np.add.at(direct, trace.parent[rows], lasted)
-    add_to_callers(np.ascontiguousarray(trace.parent), rows, lasted, below)
+    add_to_callers(as_read(trace.parent), rows, lasted, below)
     return direct, below

@@ -27,6 +27,7 @@ from etude.cost.aten import aten_work, causal_known
 from etude.cost.aten_matrix import CAUSAL
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.cost.traces import ops_of, values_of
+from etude.kernels.arrays import as_read
 from etude.machine.system import Device
 from etude.model.distinct import distinct
 from etude.model.run import Run, RunPart
@@ -186,7 +187,7 @@ def _flops(trace: Trace, row: int, causal: bool) -> int:
 def _called(trace: Trace, rows: I64) -> I64:
     """How many of these rows each node called, directly or not."""
     count = np.zeros(len(trace), np.int64)
-    add_to_callers(np.ascontiguousarray(trace.parent), rows, np.ones(len(rows), np.int64), count)
+    add_to_callers(as_read(trace.parent), rows, np.ones(len(rows), np.int64), count)
     return count
 
 

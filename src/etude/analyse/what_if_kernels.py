@@ -112,7 +112,7 @@ def in_order(waits, by_time):
     return order
 
 
-@kernel
+@kernel(allocates=False)
 def times(order, waits, add, recorded, found):
     """When each event happens; one that waits for nothing, as recorded."""
     first, before, weight = waits.first, waits.before, waits.weight

@@ -1,9 +1,12 @@
 """Verbs that put several rooms together: what `etude.NAME` calls where one room alone does not do it.
 
-making      generate, predict, plan, fleet, federate: from a model's name and a plan
+fleets      fleet: days of a job on a cluster
+linking     link: the causal graph of a recording
+making      generate, predict, plan, federate: from a model's name and a plan
+reporting   report: pages
 serving     serve: streams of requests on replicas
 converting  convert: a job in other formats
-writing     link, report, timeline, synthesise, replay: from a job or a run to files
+writing     timeline, synthesise, replay: from a job or a run to files
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +15,10 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.api import converting as converting
+    from etude.api import fleets as fleets
+    from etude.api import linking as linking
     from etude.api import making as making
+    from etude.api import reporting as reporting
     from etude.api import serving as serving
     from etude.api import writing as writing
 

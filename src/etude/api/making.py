@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.api.given import keywords, refuse_unknown
@@ -33,22 +34,50 @@ def system_named(system: str | PathLike[str] | System) -> System:
     return system if isinstance(system, System) else open_system(system)
 
 
-def plan_from(plan: Plan | None, axes: Mapping[str, Any]) -> Plan:
-    """The plan with axes over it; a plan's keys, as `etude predict --plan` reads them."""
+def plan_keys(model: Any, axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a plan, with the precision that a model's id says."""
+    from etude.generate.model import stored_as
+
+    stored = stored_as(model) if isinstance(model, str) and "precision" not in axes else ""
+    return {**axes, **({"precision": stored} if stored else {})}
+
+
+def plan_from(plan: Plan | None, axes: Mapping[str, Any], model: Any = "") -> Plan:
+    """The plan with axes over it; a plan's keys, as `etude predict --plan` reads them. Where they say no precision, the
+    last word of a model's id may."""
     if plan is None:
-        return Plan.from_dict(dict(axes), "plan")
+        return Plan.from_dict(plan_keys(model, axes), "plan")
     refuse_unknown("Plan", axes, keywords(Plan))
     return plan.replace(**axes) if axes else plan
 
 
-def generate(model: str | PathLike[str] | Model, plan: Plan | None = None, *, name: str = "", **axes: Any) -> Generated:
-    """The job of a model's training step, `.job`, with its memory; axes are those of a plan.
+def memory_limit(text: str | int) -> int:
+    """Bytes of `80GB`, or of the memory of a device of a system; 0 where nothing is given."""
+    from etude.machine import system_names
+    from etude.units import parse_bytes
+
+    if isinstance(text, int):
+        return text
+    if text in system_names() or (text and Path(text).is_file()):
+        return open_system(text).device.memory_bytes
+    return parse_bytes(text) if text else 0
+
+
+def generate(
+    model: str | PathLike[str] | Model, plan: Plan | None = None, *, name: str = "", memory: str | int = "", **axes: Any
+) -> Generated:
+    """The job of a model's training step, `.job`, with its memory; axes are those of a plan. With `memory` (`80GB`, or
+    a system's name) a plan that does not fit is refused.
 
     made = etude.generate("llama3-8b", gpus=16, tp=2, zero=1)
     """
     from etude.generate import generate as made
+    from etude.predict import check_memory
 
-    return made(model_named(model), plan_from(plan, axes), name=name)
+    found = made(model_named(model), plan_from(plan, axes, model), name=name)
+    if limit := memory_limit(memory):
+        check_memory(found, limit, found.model.name)
+    return found
 
 
 def micro(pattern: str, ranks: int, sizes: Sequence[int] = (64_000_000,), **options: Any) -> Job:
@@ -81,7 +110,7 @@ def predict(
     rest = {key: value for key, value in options.items() if key not in known}
     software = open_stack(stack) if isinstance(stack, str) else stack
     return predicted(
-        model_named(model), plan_from(plan, axes), system_named(system), stack=software, check=check, **rest
+        model_named(model), plan_from(plan, axes, model), system_named(system), stack=software, check=check, **rest
     )
 
 
@@ -102,24 +131,6 @@ def plan(
         model=str(model), system=str(system), fixed=fixed, over=over, stack=stack, tries=tries, recipe=False
     )
     return pa.Table.from_pylist([dict(row) for row in solved(space, Asked()).rows])
-
-
-def fleet(
-    model: str | PathLike[str] | Model, system: str | PathLike[str] | System, plan: Plan | None = None, *,
-    days: float = 30.0, faults: str = "none", checkpoint: str = "none", recover: str = "restart",
-    stack: str | Stack = "default", check: bool = True, seed: int = 0, **axes: Any,
-) -> Any:  # fmt: skip
-    """Days of a training job on a cluster with faults, checkpoints and recovery; `.record()` has its figures.
-
-    etude.fleet("llama3-8b", "dgx-h100", gpus=64, zero=1, days=7, faults="llama3", checkpoint="remote:1h")
-    """
-    from etude.cost.stacks import open_stack
-    from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet
-
-    machine, software = system_named(system), open_stack(stack) if isinstance(stack, str) else stack
-    costs = predicted_costs(model_named(model), plan_from(plan, axes), machine, stack=software, check=check)
-    tiers = parse_checkpoints(checkpoint, machine.tiers)
-    return simulate_fleet(costs, days=days, faults=faults, tiers=tiers, recover=recover, seed=seed)
 
 
 def federate(

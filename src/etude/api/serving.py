@@ -40,6 +40,8 @@ class Service:
     """Makes what brings and takes replicas during a stream."""
     options: dict[str, Any]
     limits: dict[str, dict[str, float]]
+    notes: tuple[str, ...] = ()
+    """What had to be assumed of the models."""
 
     @property
     def token_bytes(self) -> float:
@@ -87,11 +89,14 @@ def service(
         "tpot_ns": least(limits, "tpot_s") * 1e9, "router": _router(router), "caching": placed.caching,
         "token_bytes": token_bytes, "seed": seed, "lora": placed.lora,
     }  # fmt: skip
+    models = [network]
     if given.draft_model:
-        options["draft"] = deployed_pools(model_named(given.draft_model), pools[:1], rules, **how)[0][0].cost
+        models.append(model_named(given.draft_model))
+        options["draft"] = deployed_pools(models[1], pools[:1], rules, **how)[0][0].cost
     return Service(
         network=network, system=system, pools=pools, rules=rules, between=given, groups=groups, placed=placed,
         control=control, options=options, limits=limits,
+        notes=tuple(f"assumed {one.assumed}" for one in models if one.assumed),
     )  # fmt: skip
 
 

@@ -31,39 +31,6 @@ def collect(command: Sequence[str], out: str | os.PathLike[str], *, whole: bool 
     return launch(command, out, CollectOptions.from_dict(options), whole=whole)
 
 
-def link(path: str | os.PathLike[str], device: str | os.PathLike[str] | None = None, *, workers: int = 1) -> Job:
-    """The causal graph of what PyTorch recorded: a folder of all ranks, a profiler's trace, or host and device traces.
-
-    job = etude.link("run/")
-    """
-    from etude.ingest import causal, reading, runs
-
-    first = Path(path)
-    if device is None and first.is_dir():
-        name, ranks = runs.find_run(first)
-        return causal.to_job(name, runs.link_run(ranks, workers=workers))
-    host, timed = (None, first) if device is None else (reading.load_host(first), Path(device))
-    return causal.to_job(reading.stem(timed), [causal.convert(reading.load_device(timed), host)])
-
-
-def report(run: Run, out: str | os.PathLike[str], *, title: str = "", ran_on: str = "", force: bool = False) -> str:
-    """Writes one HTML page about a run and gives its verdict, a sentence.
-
-    etude.report(run, "report.html", ran_on="h200")
-    """
-    from etude import __version__
-    from etude.files import writing
-    from etude.report import device_of
-    from etude.report import report as compose
-    from etude.view.page import render
-
-    device = device_of(run.job, ran_on) or (run.system.device if run.system is not None else None)
-    page = compose(run, name=title or run.job.name, device=device, made_by=f"Etude {__version__}")
-    with writing(Path(out), force=force) as place:
-        place.write_text(render(page), encoding="utf-8")
-    return page.verdict
-
-
 def timeline(
     run: Run, out: str | os.PathLike[str], *, ranks: Sequence[int] | None = None, flows: bool = True,
     counters: bool = True, critical: bool = True, force: bool = False,

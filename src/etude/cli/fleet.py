@@ -5,7 +5,7 @@ import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
-from etude.cli.plan_flags import ModelName, figures_of, given_of, model_of, with_fields
+from etude.cli.plan_flags import ModelName, given_of, with_fields
 from etude.errors import UsageError
 from etude.fleet import Recovery
 from etude.fleet.experts import Group
@@ -13,8 +13,6 @@ from etude.generate import Plan
 
 if TYPE_CHECKING:
     from etude.fleet import Costs
-    from etude.generate.model import Model
-    from etude.machine.system import System
 
 EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or many jobs that share its devices
 
@@ -147,15 +145,14 @@ def fleet(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
     json: AsJson = False,
 ) -> int:
+    from etude.api.fleets import days_of, recovery_of
     from etude.cli.fleet_functions import called_as_functions
     from etude.cli.fleet_radio import shared_with_radio
     from etude.cli.fleet_services import served_in_turns, served_on_a_backbone
     from etude.cli.fleet_sharing import pooled, shared
     from etude.config import keys_in
-    from etude.cost.stacks import open_stack
-    from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet, write_fleet
+    from etude.fleet import write_fleet
     from etude.fleet.sharing import is_pool
-    from etude.machine import open_system
 
     if serve:
         from etude.cli.fleet_experts import served_group
@@ -198,19 +195,15 @@ def fleet(
         raise UsageError("no model is given", hint="etude fleet llama3-8b --gpus 64 --system dgx-h100 --days 30")
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-    if not 0 < days < 36_500:
-        raise UsageError(f"--days: {days:g} days is not a valid length", hint="--days 54")
-    network, machine = model_of(model), open_system(system)
-    tiers = parse_checkpoints(checkpoint, machine.tiers)
-    rules = figures_of(Recovery, recovery, "recovery")
-    wanted = fitting(network, given_of(flags, plan, model), machine, str(plan or "plan"), check=memory_check)
-    costs = predicted_costs(network, wanted, machine, stack=open_stack(stack or "default"), check=memory_check)
-    out_of_use = excluded_nodes(exclude, sweep)
-    found = simulate_fleet(
-        costs, days=days, faults=faults, tiers=tiers, recover=recover, recovery=rules, seed=seed, excluded=out_of_use,
-        retry=retry,
+    made = days_of(
+        model, system, given_of(flags, plan, model), days=days, faults=faults, checkpoint=checkpoint, recover=recover,
+        recovery=recovery_of(recovery), exclude=exclude, sweep=sweep, retry=retry, stack=stack, check=memory_check,
+        seed=seed, where=str(plan or "plan"),
     )  # fmt: skip
-    record = found.record(name=model, price=price) | {"excluded": list(out_of_use)}
+    for note in made.notes:
+        say(f"note: {note}")
+    found, costs = made.fleet, made.costs
+    record = found.record(name=model, price=price) | {"excluded": list(made.excluded)}
     if json and recover == "replan" and faults == "none" and costs.planned is not None:
         record["plans"] = [{"name": one.name, "step_s": one.step_ns / 1e9} for one in costs.planned()]
     if out is not None:
@@ -223,56 +216,6 @@ def fleet(
         say(f"wrote {out}")
     emit(record if json else shown(record, costs), json=json)
     return 0
-
-
-def excluded_nodes(text: str, sweep: Path | None) -> tuple[int, ...]:
-    """Nodes by number: those given, and those that a sweep finds slow."""
-    found: set[int] = set()
-    for part in text.split(",") if text else ():
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not (last.isdecimal() and int(first) <= int(last) < int(first) + 10**6)):
-            raise UsageError(f"--exclude: `{part}` is not a node or a range of nodes", hint="--exclude 3,17-20")
-        found |= set(range(int(first), int(last or first) + 1))
-    return tuple(sorted(found | (slow_nodes(sweep) if sweep is not None else set())))
-
-
-def slow_nodes(folder: Path) -> set[int]:
-    """Nodes of which a part is slow against the others, by the number at the end of their names."""
-    import re
-
-    from etude.qualify import qualify, read_node
-
-    nodes = [read_node(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
-    if len(nodes) < 3:
-        raise UsageError(f"--sweep: {len(nodes)} files of nodes are too few", where=str(folder),
-                         hint="one `etude qualify -o node3.json` for each of at least three")  # fmt: skip
-    found = set()
-    for finding in qualify(nodes[0], nodes[1:]).findings:
-        number = re.search(r"(\d+)$", str(finding["node"]))
-        if number is None:
-            raise UsageError(f"--sweep: node `{finding['node']}` has no number", hint="etude qualify --name node3")
-        found.add(int(number[1]))
-        say(f"note: {finding['node']}: {finding['part']} is {finding['slow_down']:.1%} slower; it is not used")
-    return found
-
-
-def fitting(model: "Model", given: dict[str, Any], system: "System", where: str, *, check: bool) -> Plan:
-    """The plan. Where it says nothing of sharding and recomputation and does not fit, the first of these that does."""
-    from etude.generate.train import plan_memory
-
-    tries: list[dict[str, Any]]
-    tries = [{}, {"zero": 1}, {"zero": 1, "recompute": "selective:norm,activation"}, {"zero": 1, "recompute": "full"}]
-    first = Plan.from_dict(given, where)
-    if not check or given.keys() & {"zero", "recompute", "directives"} or not system.memory_bytes:
-        return first
-    for more in tries:
-        plan = Plan.from_dict(given | more, where)
-        if max(m.peak_bytes for m in plan_memory(model, plan)) <= system.memory_bytes:
-            if more:
-                changed = " ".join(f"--{name} {value}" for name, value in more.items())
-                say(f"note: the plan as given does not fit the devices; used instead: {changed}")
-            return plan
-    return first
 
 
 def shown(record: dict[str, Any], costs: "Costs") -> dict[str, Any]:

@@ -3,8 +3,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.api.making import memory_limit
 from etude.cli.app import MAKE, app
-from etude.cli.inputs import memory_limit
 from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, write_job
 from etude.cli.output import AsJson, emit, say
 from etude.cli.plan_flags import ModelName, mapped_figures, model_of, plan_of, with_plan

@@ -39,16 +39,6 @@ MaxBytes = Annotated[
 ]
 
 
-def memory_limit(text: str) -> int:
-    """Bytes of `80GB`, or of the memory of a device of a system; 0 where nothing is given."""
-    from etude.machine import open_system, system_names
-    from etude.units import parse_bytes
-
-    if text in system_names() or (text and Path(text).is_file()):
-        return open_system(text).device.memory_bytes
-    return parse_bytes(text) if text else 0
-
-
 def open_job(
     path: Path,
     groups: Path | None = None,

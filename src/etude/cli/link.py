@@ -60,46 +60,41 @@ def link(
     if out == Path():
         raise UsageError("no output file is given", hint="-o FILE.et")
     limit = parse_bytes(max_bytes) if max_bytes else None
-    if second is None and not as_official and not first.is_file():
-        _run(first, out, {"max_bytes": limit, "workers": workers, "any_window": any_window}, force, json)
-        return
     if as_official:
-        report = _official(first, second, out, limit, force)
-    else:
-        host, device = (first, second) if second is not None else (None, first)
-        report = _causal(host, device, out, limit, force)
-    emit(report, json=json)
-    say(f"wrote {out}")
+        emit(_official(first, second, out, limit, force), json=json)
+        say(f"wrote {out}")
+        return
+    _causal(first, second, out, {"max_bytes": limit, "workers": workers, "any_window": any_window}, force, json)
 
 
-def _causal(host: Path | None, device: Path, out: Path, limit: int | None, force: bool) -> dict[str, Any]:
+def _causal(first: Path, second: Path | None, out: Path, options: dict[str, Any], force: bool, json: bool) -> None:
+    """Links and writes a rank, or the folder of a run."""
+    from etude.api.linking import is_run, linked
     from etude.files import writing
-    from etude.ingest import causal, reading
-
-    with writing(out, force=force) as path, progress(f"linking {device}"):
-        device_trace = reading.load_device(device, limit)
-        linked = causal.convert(device_trace, reading.load_host(host, limit) if host else None)
-        _write(causal.to_job(reading.stem(out), [linked]), path)
-    return linked.report
-
-
-def _run(path: Path, out: Path, options: dict[str, Any], force: bool, json: bool) -> None:
-    import os
-
-    from etude.files import writing
-    from etude.ingest import card, causal, runs
+    from etude.ingest import reading, runs
     from etude.store import cards, chakra
 
-    name, ranks = runs.find_run(path)
-    with writing(out, force=force) as folder:
-        with progress(f"linking {path}", len(ranks)) as advance:
-            options["workers"] = options["workers"] or os.cpu_count() or 1
-            done = runs.link_run(ranks, advance=advance, **options)
-        job = causal.to_job(name, done)
-        folder.mkdir()
-        chakra.write_job(job, folder)
-        cards.write(cards.find(path) or card.card_of_run(job, ranks), folder / cards.NAME)
-    report = runs.total_report(name, job, done)
+    run = is_run(first, second)
+    total = len(runs.find_run(first)[1]) if run else None
+    with writing(out, force=force) as path:
+        with progress(f"linking {second or first}", total) as advance:
+            found = linked(first, second, name="" if run else reading.stem(out), advance=advance, **options)
+        if run:
+            path.mkdir()
+            chakra.write_job(found.job, path)
+            if found.card is not None:
+                cards.write(found.card, path / cards.NAME)
+        else:
+            _write(found.job, path)
+    if not run:
+        emit(found.report, json=json)
+        say(f"wrote {out}")
+        return
+    _tell_run(found.report, found.job, json=json)
+    say(f"wrote {len(found.report['ranks'])} ranks to {out}")
+
+
+def _tell_run(report: dict[str, Any], job: "Job", *, json: bool) -> None:
     if json:
         emit(report, json=True)
     else:
@@ -109,7 +104,6 @@ def _run(path: Path, out: Path, options: dict[str, Any], force: bool, json: bool
     tell_absent(job)
     for note in job.notes:
         say(f"note: rank {note.rank}: {note.what}")
-    say(f"wrote {len(done)} ranks to {out}")
 
 
 def _write(job: "Job", path: Path) -> None:

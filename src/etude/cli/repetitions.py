@@ -87,7 +87,7 @@ def sampled(place: Path, run: "Run", device: "Device | None", *, memory: bool) -
 def _allocated(place: Path) -> float | None:
     """The most that a profiler saw allocated on a device, over the ranks of a run."""
     from etude.analyse.memory import peaks
-    from etude.cli.report import allocated
+    from etude.api.reporting import allocated
     from etude.ingest import runs
 
     files = [place] if place.is_file() else [rank.device for found in runs.runs_in(place).values() for rank in found]

@@ -1,6 +1,5 @@
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +10,6 @@ from etude.cli.output import progress, say
 from etude.cli.runs import OnSystem, RanOn, TimesFile, grown, open_run
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from etude.model.job import Job
     from etude.model.run import Run
 
@@ -45,18 +42,12 @@ def report(
     etude report served/ -o serve.html
     etude report run/ --edit "speed op=aten::mm by=1.3" -o whatif.html
     """
-    from etude import __version__
+    from etude.api.reporting import allocated, folder_page, is_folder, plain, run_page, written
     from etude.errors import UsageError
-    from etude.files import writing
-    from etude.report import PARTS, comparison, device_of
-    from etude.report import report as compose
-    from etude.view.page import MARKS, render
+    from etude.report import PARTS
 
-    if any((path / "fleet.json").is_file() for path in paths):
-        _fleet(paths, out, title, force=force)
-        return
-    if any((path / "served.json").is_file() for path in paths):
-        _served(paths, out, title, force=force)
+    if is_folder(paths):
+        _tell(written(lambda: folder_page(paths, title), out, force=force), out)
         return
     if len(paths) > 2:
         raise UsageError("a page shows one run or two", hint="etude report measured/ simulated/ -o compare.html")
@@ -67,60 +58,26 @@ def report(
         if edit
         else opened(paths, groups, workers, system, timing)
     )
-    by = f"Etude {__version__}"
-    with writing(out, force=force) as place, progress(f"writing {out}", PARTS) as advance:
-        if len(runs) == 2:
-            together, pair = named_apart(runs)
-            page = comparison(*pair, title=title or together, made_by=by)
-        else:
-            run, name = runs[0]
-            on = device_of(run.job, ran_on, system)
-            memory = allocated(paths[0]) if not system and timing is None else None
-            page = compose(run, name=title or name, device=on, allocated=memory, made_by=by, advance=advance)
-        place.write_text(render(page), encoding="utf-8")
+    memory = allocated(paths[0]) if len(runs) == 1 and not system and timing is None else None
+    with progress(f"writing {out}", PARTS) as advance:
+        asked: dict[str, Any] = {
+            "title": title,
+            "ran_on": ran_on,
+            "system": system,
+            "allocated": memory,
+            "advance": advance,
+        }
+        page = written(lambda: run_page(runs, **asked), out, force=force)
+    _tell(page, out)
+
+
+def _tell(page: Any, out: Path) -> None:
+    """The verdict, the findings, and where the page is."""
+    from etude.view.page import MARKS
+
     say(page.verdict)
     for told in page.told:
         say(f"{MARKS[told.tone]} {told.what}{f' [{told.cost}]' if told.cost else ''}")
-    say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
-
-
-def _served(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
-    """The page of a served stream."""
-    from etude import __version__
-    from etude.errors import UsageError
-    from etude.files import writing
-    from etude.report import served_page, workflow_page
-    from etude.serve.stored import read_served
-    from etude.view.page import render
-
-    if len(paths) > 1:
-        raise UsageError("a page shows one served stream", hint="etude report served/ -o serve.html")
-    found = read_served(paths[0])
-    compose = workflow_page if "sessions" in found.tables else served_page
-    with writing(out, force=force) as place:
-        page = compose(found.record, found.tables, title=title or plain(paths[0]), made_by=f"Etude {__version__}")
-        place.write_text(render(page), encoding="utf-8")
-    say(page.verdict)
-    say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
-
-
-def _fleet(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
-    """The page of a fleet; of several, side by side."""
-    from etude import __version__
-    from etude.errors import UsageError
-    from etude.files import writing
-    from etude.fleet import read_fleet
-    from etude.report.fleet import fleet_page
-    from etude.view.page import render
-
-    found = [(plain(path), read_fleet(path)) for path in paths]
-    if len({("rounds" in folder.tables, folder.record.get("kind")) for _, folder in found}) > 1:
-        raise UsageError("fleets of different kinds cannot be shown on one page", hint="write one page for each")
-    with writing(out, force=force) as place:
-        runs = [(name, folder.record, folder.tables) for name, folder in found]
-        page = fleet_page(runs, title=title or " and ".join(name for name, _ in found), made_by=f"Etude {__version__}")
-        place.write_text(render(page), encoding="utf-8")
-    say(page.verdict)
     say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
 
 
@@ -152,6 +109,8 @@ def opened(
 ) -> "list[tuple[Run, str]]":
     """The runs with their names. Of two, the first is taken as recorded where it is, and the second as asked for: so
     a recording is compared with its simulation."""
+    from etude.api.reporting import plain
+
     runs = []
     for number, path in enumerate(paths):
         as_recorded = number == 0 and len(paths) == 2 and (system or timing is not None) and _has_times(path, workers)
@@ -164,34 +123,3 @@ def _has_times(path: Path, workers: int) -> bool:
     from etude.opening import is_profile, is_run, open
 
     return is_profile(path) or (path.is_dir() and is_run(path)) or open(path, workers=workers).timing is not None
-
-
-def allocated(path: Path) -> "pa.Table | None":
-    """What the allocator did, where the profiler recorded it."""
-    from etude.opening import is_profile
-    from etude.store import compressed
-
-    if not is_profile(path) or not re.search(rb'"profile_memory":\s*1', compressed.head(path, 1 << 16)):
-        return None
-    from etude.ingest import allocations, reading
-
-    return allocations.allocations(reading.load_device(path))
-
-
-def plain(path: Path) -> str:
-    """The name of a file or folder without what only says its format."""
-    name = path.resolve().name
-    for ending in (".gz", ".zst", ".json", ".et", ".pt.trace", ".kineto", "_kineto"):
-        name = name.removesuffix(ending)
-    return name or str(path)
-
-
-def named_apart(runs: "list[tuple[Run, str]]") -> "tuple[str, list[tuple[Run, str]]]":
-    """A title for two runs, and the runs: two of one name are called by where their times come from, or by order."""
-    names = [name for _, name in runs]
-    if names[0] != names[1]:
-        return f"{names[0]} and {names[1]}", runs
-    origins = [run.timing.origin.name.lower() for run, _ in runs]
-    places = origins if origins[0] != origins[1] else ["first", "second"]
-    apart = [(run, place) for (run, _), place in zip(runs, places, strict=True)]
-    return f"{names[0]}: {places[0]} and {places[1]}", apart

@@ -270,6 +270,8 @@ def serve(
         stack=stack, ops=ops, engine=read_as(Engine, engine), between=read_as(Between, between), slo=slo, seed=seed,
         **({"experts": experts} if experts else {}),
     )  # fmt: skip
+    for note in made.notes:
+        say(f"note: {note}")
     placed, limits, given = made.placed, made.limits, made.between
     if offload:
         from etude.cli.serve_offload import show_offloaded

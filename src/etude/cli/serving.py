@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.cli.inputs import memory_limit
+from etude.api.making import memory_limit
 from etude.cli.output import say
 from etude.cli.plan_flags import model_of, plan_of, with_fields
 from etude.config import key_of

@@ -114,7 +114,7 @@ def blocks_of(device: Device, cost: OpCost, work: Work) -> int:
     return int(_fastest(work.m, work.n, work.k, work.batch, ns_per_flop, core, False)[1])
 
 
-@kernel
+@kernel(allocates=False)
 def _fastest(m: int, n: int, k: int, batch: int, ns_per_flop: float, core: Core, ragged: bool) -> tuple[float, int]:
     """Over tiles and splits, the least of waves x (the longer of a tile's operations and its steps, + a wave's own),
     and the blocks that it has."""

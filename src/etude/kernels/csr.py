@@ -33,7 +33,7 @@ def reverse(start, rows):
     return places[: n + 1], found
 
 
-@kernel
+@kernel(allocates=False)
 def fill_reverse(start, rows, place, found):
     """Writes each row to those that it has; place[d] is the next free place of d and ends up behind its last."""
     for i in range(len(start) - 1):
@@ -44,7 +44,7 @@ def fill_reverse(start, rows, place, found):
                 place[d] += 1
 
 
-@kernel
+@kernel(allocates=False)
 def topological(waits, after_start, after, order):
     """Fills `order` with rows so that each comes after all it waits for, and returns how many: first in, first out,
     from the roots in row order. waits[i] is how many edges lead to row i, and is counted down; above 0 it stays on
@@ -57,7 +57,7 @@ def topological(waits, after_start, after, order):
     return follow(waits, after_start, after, order, 0, tail)
 
 
-@kernel
+@kernel(allocates=False)
 def follow(waits, after_start, after, order, head, tail):
     """Goes on behind the rows order[head:tail], which wait for nothing any more; returns how many there are then."""
     while head < tail:

@@ -4,6 +4,9 @@ Numba optimises every kernel with all that it calls, makes machine code of it, a
 callers. Python never calls an inner kernel, so all it needs is to be linked: whoever Python calls is optimised and
 translated with the whole tree below it.
 
+They are compiled once for all integers: Numba would compile one anew for every constant that a call names and for
+every width of an index.
+
 `install()` changes Numba for this process.
 """
 
@@ -13,7 +16,13 @@ from typing import Any, Final
 
 import llvmlite.binding as llvm
 from numba.core import codegen, targetconfig, typed_passes
+from numba.core import types as numba_types
+from numba.core.errors import TypingError
+from numba.core.types import functions
 
+types: Any = numba_types
+DispatcherType: Any = functions.Dispatcher
+PACKAGE: Final = __name__.partition(".")[0]
 KIND: Final = "inner"
 """How a library without machine code is marked in the cache."""
 
@@ -76,6 +85,23 @@ def _is_inner(flags: Any) -> bool:
     return flags.no_cpython_wrapper and (flags.no_cfunc_wrapper or len(targetconfig.ConfigStack()) > 1)
 
 
+def _as_passed(kind: Any) -> Any:
+    """The type of an argument inside a kernel: 64 bits for an integer with a sign, and no constant."""
+    kind = types.unliteral(kind)
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
+
+
+def _type_of_call(self: Any, context: Any, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+    """Of a call of a kernel in a kernel."""
+    if self.dispatcher.py_func.__module__.partition(".")[0] == PACKAGE:
+        try:
+            passed = {name: _as_passed(kind) for name, kind in kws.items()}
+            return _TYPE_OF_CALL(self, context, tuple(_as_passed(kind) for kind in args), passed)
+        except TypingError:  # it needs a constant: as the place of a tuple, or for a branch that has no type
+            pass
+    return _TYPE_OF_CALL(self, context, args, kws)
+
+
 def install() -> None:
     """From here on inner kernels, and what Numba writes in Python itself, are compiled this way."""
     environments = _Environments()
@@ -101,8 +127,10 @@ def install() -> None:
     codegen.JITCodeLibrary._finalize_specific = make_code
     codegen.CPUCodegen.unserialize_library = read
     codegen.JITCPUCodegen.set_env = set_environment
+    DispatcherType.get_call_type = _type_of_call
 
 
+_TYPE_OF_CALL = DispatcherType.get_call_type
 _LOWER = typed_passes.BaseNativeLowering.run_pass
 _MAKE_CODE = codegen.JITCodeLibrary._finalize_specific
 _READ = codegen.CPUCodegen.unserialize_library

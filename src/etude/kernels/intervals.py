@@ -109,7 +109,7 @@ def _merged(start, end, order):
     return first[:count].copy(), last[:count].copy()
 
 
-@kernel
+@kernel(allocates=False)
 def covered(start, end, order):
     """Length of the union of some intervals; `order` is their rows by start."""
     total, until = np.int64(0), np.int64(np.iinfo(np.int64).min)

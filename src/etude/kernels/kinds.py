@@ -67,7 +67,7 @@ class _How(dict[type, Callable[[Any], Any]]):
         return _none
 
 
-HOW: Final = _How({np.ndarray: _array, int: _whole, float: lambda value: float, bool: lambda value: bool})
+HOW: Final = _How({np.ndarray: _array, int: _whole} | dict.fromkeys((float, bool, type(None)), type))
 
 
 def kinds(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from numba.core import ir, postproc, targetconfig, transforms
+from numba.core import codegen, ir, postproc, targetconfig, transforms
 from numba.core import types as numba_types
 from numba.core.types import functions
 
@@ -166,6 +166,19 @@ def _remembered_type_of_call(self: Any, context: Any, args: tuple[Any, ...], kws
     return signature
 
 
+# -- LLVM's passes over single functions ------------------------------------------------------------------------------
+
+
+def _optimize_bodies(self: Any, module: Any) -> None:
+    """Numba sets up these passes for every function that is declared, most of which have no body here."""
+    module.data_layout = self._codegen._data_layout
+    for function in module.functions:
+        if not function.is_declaration:
+            passes, builder = self._codegen._function_pass_manager()
+            with self._recorded_timings.record(f"Function passes on {function.name!r}", builder):
+                passes.run(function, builder)
+
+
 def install() -> None:
     """Numba with these functions in place of its own."""
     targetconfig.TargetConfig.__eq__ = _same_options
@@ -173,3 +186,4 @@ def install() -> None:
     ir.Inst._rec_list_vars = _variables_in
     postproc.PostProcessor.run = _process_again
     BaseFunction.get_call_type = _remembered_type_of_call
+    codegen.CPUCodeLibrary._optimize_functions = _optimize_bodies

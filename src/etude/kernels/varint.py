@@ -13,7 +13,7 @@ LONGEST = 10
 _ALL = 0xFFFFFFFFFFFFFFFF
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def read_varint(buf, p, end):
     """(value as 64 bits, next byte); next byte is -1 if the number does not end before `end` or within 10 bytes."""
     if p >= end:
@@ -34,7 +34,7 @@ def read_varint(buf, p, end):
     return value, np.int64(-1)
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def put_varint(out, p, value):
     """Writes a number without a sign at `p`; returns where it ends."""
     rest = np.uint64(value)
@@ -46,7 +46,7 @@ def put_varint(out, p, value):
     return p + 1
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def varint_length(value):
     """Bytes that `put_varint` writes for a number without a sign."""
     n = 1

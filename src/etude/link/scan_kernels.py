@@ -24,14 +24,14 @@ _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _DOT = 34, 92, 44, 58, 45, 46
 _OPEN, _CLOSE, _LIST, _END_LIST = 123, 125, 91, 93
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def skip_space(buf, p):
     while buf[p] <= 32 and buf[p] != 0:
         p += 1
     return p
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _marks(w):
     """The high bit of each byte that is a quote, a backslash or zero; bits above the first may be set in error."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
@@ -39,7 +39,7 @@ def _marks(w):
     return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((w - ones) & ~w)) & high
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _first(marks):
     """Number of the first marked byte."""
     lowest = (marks & (~marks + np.uint64(1))) >> np.uint64(7)
@@ -64,7 +64,7 @@ def skip_string(buf, word, p):
         p += 2
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _equal(w, pattern):
     """1 in each byte that is that of the pattern, 0 in the others."""
     low = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -144,7 +144,7 @@ def skip_value(buf, word, p):
     return p if p > first else ~p
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _in_word(c):
     """Bytes of numbers and of true, false, null, NaN, Infinity."""
     return 48 <= c <= 57 or c == _MINUS or c == _DOT or 97 <= c <= 122 or 65 <= c <= 90 or c == 43
@@ -222,18 +222,18 @@ def parse_time(buf, p):
     return -digits if negative else digits, p
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def hash_start(context):
     return np.uint64(0xCBF29CE484222325) ^ np.uint64(context)
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def hash_word(h, w):
     h = (h ^ w) * np.uint64(0x9E3779B97F4A7C15)
     return h ^ (h >> np.uint64(29))
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def find(slots, numbers, h):
     """The field of a hashed key, -1 where none is known."""
     mask = np.uint64(len(slots) - 1)
@@ -245,7 +245,7 @@ def find(slots, numbers, h):
     return np.int64(-1)
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _hashed(buf, word, p, context):
     """(behind the string whose opening quote is at p, hash); a string with escapes has the hash of none."""
     h = hash_start(context)
@@ -264,7 +264,7 @@ def _hashed(buf, word, p, context):
     return p + size + 1, hash_word(h, w)
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _key(buf, word, p, context):
     """(behind the key and its colon and space, hash); p is at the opening quote."""
     p, h = _hashed(buf, word, p, context)
@@ -276,7 +276,7 @@ def _key(buf, word, p, context):
     return skip_space(buf, p + 1), h
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def same(word, a, b, length):
     """Are the `length` bytes at a and b, both before the end of the text, equal?"""
     n = 0
@@ -377,7 +377,7 @@ def _attributes(buf, word, p, context, wanted, found):
     return p + 1, count
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _store(buf, p, kind):
     """(The number that stands for the value at p in its column, a place that is behind the value or in it)."""
     if kind == TIME:
@@ -453,7 +453,7 @@ def _object(buf, word, p, wanted, kept, last_seen, first, cursor):
             return ~p
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _keep(buf, p, fields, field, number_of_row, row, kept, used):
     """(Sparse entries used, -1 if there is no room; a place that is behind the value at p or in it)."""
     if used < 0:

@@ -94,7 +94,7 @@ class Activities(NamedTuple):
     is_leaf: NDArray[np.bool_]  # the operator calls no other
 
 
-@kernel
+@kernel(allocates=False)
 def flows(order, inputs, outputs, activities, host_only, made, pairs):
     """What each operator reads that another wrote: pairs of activities, or of leaf operators where nothing runs on a
     device. `order`: operators by start. `made`, -1 at the start, is who wrote each tensor last: an activity, or an

@@ -7,7 +7,7 @@ import numpy as np
 from etude.kernels.compile import kernel
 
 
-@kernel
+@kernel(allocates=False)
 def inherit(order, parent, value):
     """Rows without a value (-1) take that of their parent, which comes before them in `order`."""
     for i in order:
@@ -15,7 +15,7 @@ def inherit(order, parent, value):
             value[i] = value[parent[i]]
 
 
-@kernel
+@kernel(allocates=False)
 def lend(order, parent, value, lent, may):
     """Rows without a value (-1) that may have one take `lent` from a row that they are around."""
     for at in range(len(order) - 1, -1, -1):

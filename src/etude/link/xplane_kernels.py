@@ -52,7 +52,7 @@ def event_columns(events: int, stats: int) -> EventColumns:
     return EventColumns(metadata, offset, duration, occurrences, value, length, np.zeros((stats, events), np.uint8))
 
 
-@kernel
+@kernel(allocates=False)
 def next_field(heap, p, end):
     """(number, wire, value or place of the content, its length, next byte); next byte < 0: bad from that place on."""
     key, q = read_varint(heap, p, end)
@@ -80,7 +80,7 @@ def next_field(heap, p, end):
     return number, wire, np.int64(begin), length, np.int64(begin + length)
 
 
-@kernel
+@kernel(allocates=False)
 def index_fields(heap, p, end, fields):
     """Fills `fields`; returns (how many there are, which may be more than fit; where it went wrong or -1)."""
     count = 0
@@ -96,7 +96,7 @@ def index_fields(heap, p, end, fields):
     return count, np.int64(-1)
 
 
-@kernel
+@kernel(allocates=False)
 def read_stat(heap, p, end):
     """(id, what, value, length of a text, where it went wrong or -1) of an XStat."""
     stat, what, found, size = np.int64(0), NO_VALUE, np.int64(0), np.int64(0)
@@ -121,7 +121,7 @@ def read_stat(heap, p, end):
     return stat, what, found, size, np.int64(-1)
 
 
-@kernel
+@kernel(allocates=False)
 def read_events(heap, places, lengths, wanted, out, row):
     """Fills rows from `row` on of `out` from the XEvents at these places; `wanted` are the ids of the stats to keep, in
     the order of `out.value`. Returns where it went wrong, or -1."""

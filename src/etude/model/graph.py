@@ -170,7 +170,7 @@ def cycle_text(ids: list[int]) -> str:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(allocates=False)
 def _interleave(start_a, rows_a, start_b, rows_b, start, rows):  # type: ignore[no-untyped-def]
     for i in range(len(start) - 1):
         p = start[i]

@@ -105,7 +105,7 @@ def tensors_of(trace: Trace) -> Tensors:
     return Tensors(start, row[order].astype(np.int32), out[order], sizes)
 
 
-@kernel
+@kernel(allocates=False)
 def _count(heap, cells):  # type: ignore[no-untyped-def]
     """Texts in all lists, over two."""
     total = 0
@@ -121,7 +121,7 @@ def _count(heap, cells):  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel
+@kernel(allocates=False)
 def _references(heap, cells, which, key, size):  # type: ignore[no-untyped-def]
     """List, fingerprint of the name and size of each tensor. Returns a list that is not of that form, or -1."""
     at = 0

@@ -74,7 +74,7 @@ def spelled(trace: Trace, node: int) -> str:
     return LETTERS[found].tobytes().decode() if found.any() else ""
 
 
-@kernel
+@kernel(allocates=False)
 def _explained(start, why, found):  # type: ignore[no-untyped-def]
     for i in range(len(found)):
         for e in range(start[i], start[i + 1]):
@@ -104,7 +104,7 @@ class Reasons(NamedTuple):
     ctrl_why: U8
 
 
-@kernel
+@kernel(allocates=False)
 def _spell(reasons, offset, heap):  # type: ignore[no-untyped-def]
     data_start, ctrl_start = reasons.data_start, reasons.ctrl_start
     for i in range(len(offset)):
@@ -121,7 +121,7 @@ def _spell(reasons, offset, heap):  # type: ignore[no-untyped-def]
             p += 1
 
 
-@kernel
+@kernel(allocates=False)
 def _read(heap, offset, reasons, strange):  # type: ignore[no-untyped-def]
     data_start, ctrl_start = reasons.data_start, reasons.ctrl_start
     for i in range(len(offset)):

@@ -39,7 +39,7 @@ def words(heap: U8) -> NDArray[np.uint64]:
     return np.lib.stride_tricks.as_strided(first, shape=(len(heap) - 7,), strides=(1,), writeable=writeable)
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def prefix(heap, offset):  # type: ignore[no-untyped-def]
     """(first byte, length) of the slice at offset; the heap was checked when it was made."""
     length, first = read_varint(heap, offset, len(heap))
@@ -56,7 +56,7 @@ def string(heap: U8, offset: int) -> str:
     return "" if offset < 0 else slice_bytes(heap, offset).decode()
 
 
-@kernel
+@kernel(allocates=False)
 def _hash(heap, word, start, length):  # type: ignore[no-untyped-def]
     h = np.uint64(length) * np.uint64(0x9E3779B97F4A7C15)
     p = start
@@ -72,7 +72,7 @@ def _hash(heap, word, start, length):  # type: ignore[no-untyped-def]
     return h
 
 
-@kernel
+@kernel(allocates=False)
 def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
     """Are the `length` bytes at a and b of one heap equal?"""
     n = 0
@@ -95,7 +95,7 @@ class Coded(NamedTuple):
     unique: I64  # of each code the offset of its first use
 
 
-@kernel
+@kernel(allocates=False)
 def _intern(heap, word, offsets, rows, coded, used):  # type: ignore[no-untyped-def]
     """Codes for the offsets of a range of rows, until the table is 60% full; returns (next row, strings so far)."""
     codes, table, hashes, unique = coded.codes, coded.table, coded.hashes, coded.unique
@@ -136,7 +136,7 @@ def _intern(heap, word, offsets, rows, coded, used):  # type: ignore[no-untyped-
     return rows[1], used
 
 
-@kernel
+@kernel(allocates=False)
 def _rehash(table, hashes, used):  # type: ignore[no-untyped-def]
     mask = len(table) - 1
     for code in range(used):
@@ -233,7 +233,7 @@ class HeapWriter:
         return pad(self._buffer)
 
 
-@kernel
+@kernel(allocates=False)
 def _copy_slices(heap, unique, out, out_offset):  # type: ignore[no-untyped-def]
     p = 0
     for i in range(len(unique)):
@@ -245,7 +245,7 @@ def _copy_slices(heap, unique, out, out_offset):  # type: ignore[no-untyped-def]
     return p
 
 
-@kernel
+@kernel(allocates=False)
 def _total(heap, unique):  # type: ignore[no-untyped-def]
     total = 0
     for i in range(len(unique)):
@@ -262,7 +262,7 @@ def gather(heap: U8, unique: I64) -> tuple[U8, I64]:
     return out, offsets
 
 
-@kernel
+@kernel(allocates=False)
 def _flat(heap, unique, out, starts):  # type: ignore[no-untyped-def]
     p = 0
     for i in range(len(unique)):
@@ -274,7 +274,7 @@ def _flat(heap, unique, out, starts):  # type: ignore[no-untyped-def]
     starts[len(unique)] = p
 
 
-@kernel
+@kernel(allocates=False)
 def _flat_size(heap, unique):  # type: ignore[no-untyped-def]
     total = 0
     for i in range(len(unique)):

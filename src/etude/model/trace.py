@@ -359,7 +359,7 @@ def _needed(trace: Trace, start_ns: I64 | None, name: str) -> NDArray[np.bool_]:
     return value != COLUMN[name].default
 
 
-@kernel
+@kernel(allocates=False)
 def _lanes(kind, cpu, thread, stream, lane, table_kind, table_id):  # type: ignore[no-untyped-def]
     """Fills `lane`; returns the number of lanes, or -1 if the table is too small for them."""
     used = 0

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.errors import UsageError
+from etude.machine import open_system, system_names
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
@@ -33,9 +34,10 @@ Progress = Callable[[int, int], None]
 
 
 def simulate(
-    job: Job, system: System, options: Options | None = None, *, progress: Progress | None = None, **more: Any
+    job: Job, system: System | str, options: Options | None = None, *, progress: Progress | None = None, **more: Any
 ) -> Simulated:
-    """What the job does on the system. Options by name (`policy="priority"`), or made before.
+    """What the job does on the system; a name of the catalogue is taken with room for its ranks. Options by name
+    (`policy="priority"`), or made before.
 
     Raises DeadlockError where ranks wait for one another and never complete. Ctrl-C ends it with what is done,
     `partial`.
@@ -44,6 +46,9 @@ def simulate(
     """
     if options is not None and more:
         raise UsageError("options are given twice: as one value and by name")
+    if isinstance(system, str):
+        named = open_system(system)
+        system = named.for_ranks(job.world_size) if system in system_names() else named
     return simulate_with_links(job, system, options or _options(more), progress=progress)[0]
 
 

@@ -200,7 +200,7 @@ class _Raw:
     def _grow_trie(self, heap: U8) -> None:
         used = int(self.cursor[k.STATES])
         bigger = _new_trie(4 * used)
-        for old, new in zip(self.trie[:-1], bigger[:-1], strict=True):
+        for old, new in zip(self.trie[:-2], bigger[:-2], strict=True):
             new[:used] = old[:used]
         k.rehash_trie(heap, bigger, used)
         self.trie = bigger
@@ -258,8 +258,9 @@ def _new_trie(size: int) -> k.Trie:
     table = 1
     while table < 2 * size + 2:
         table *= 2
-    arrays = [np.zeros(size, np.int64) for _ in range(8)]
-    return k.Trie(*(*arrays, np.full(table, -1, np.int64)))
+    arrays: list[Any] = [np.zeros(size, np.int64) for _ in range(8)]
+    arrays += [np.full(table, -1, np.int64), np.empty(et_wire.MAX_DEPTH, np.uint64)]
+    return k.Trie(*arrays)
 
 
 def _rewrite(heap: U8, starts: I64, ends: I64, rows: I64, files: Files) -> tuple[U8, I64, I64, NDArray[np.int32], I64]:

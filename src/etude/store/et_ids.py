@@ -1,13 +1,18 @@
-"""Kernels that turn the ids of dependencies into rows."""
+"""Ids of dependencies become rows."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
 
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
 
-@kernel(inline="llvm")
+
+@kernel(allocates=False, inline="llvm")
 def _scattered(value):
     """A hash of an id whose low bits depend on all of them, so that no plain pattern of ids collides."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -15,52 +20,41 @@ def _scattered(value):
     return value ^ (value >> np.uint64(31))
 
 
-@kernel
-def rows_of(ids, rank_start, edge_start, targets, rows):
+def rows_of(ids: U64, rank_start: I64, edge_start: I64, targets: U64, rows: I32) -> None:
     """Row within its rank of each target id (the first row that has it), -1 where none has.
 
     Rank r owns rows rank_start[r]:rank_start[r+1] of ids; edge_start gives each row's span of targets."""
-    largest = 0
-    for r in range(len(rank_start) - 1):
-        largest = max(largest, rank_start[r + 1] - rank_start[r])
-    table = np.empty(0, np.int32)
-    for r in range(len(rank_start) - 1):
-        first, stop = rank_start[r], rank_start[r + 1]
-        n = stop - first
-        dense = True
-        for i in range(1, n):
-            if ids[first + i] != ids[first] + np.uint64(i):
-                dense = False
-                break
-        if dense:
-            for e in range(edge_start[first], edge_start[stop]):
-                k = targets[e] - ids[first]
-                rows[e] = np.int32(k) if k < np.uint64(n) else np.int32(-1)
-            continue
-        if len(table) == 0:
+    for first, stop in zip(rank_start[:-1].tolist(), rank_start[1:].tolist(), strict=True):
+        own = ids[first:stop]
+        span = slice(int(edge_start[first]), int(edge_start[stop]))
+        if len(own) and np.array_equal(own, own[0] + np.arange(len(own), dtype=np.uint64)):
+            place = targets[span] - own[0]  # below the first id it wraps around to a large number
+            rows[span] = np.where(place < len(own), place, 2**64 - 1).astype(np.int64)
+        else:
             room = 16
-            while room < 2 * largest:
+            while room < 2 * len(own):
                 room *= 2
-            table = np.empty(room, np.int32)
-        size = 16
-        while size < 2 * n:
-            size *= 2
-        mask = np.uint64(size - 1)
-        table[:size] = -1
-        for i in range(n):
-            slot = _scattered(ids[first + i]) & mask
-            while table[slot] >= 0 and ids[first + table[slot]] != ids[first + i]:
-                slot = (slot + np.uint64(1)) & mask
-            if table[slot] < 0:
-                table[slot] = i
-        for e in range(edge_start[first], edge_start[stop]):
-            slot = _scattered(targets[e]) & mask
-            while table[slot] >= 0 and ids[first + table[slot]] != targets[e]:
-                slot = (slot + np.uint64(1)) & mask
-            rows[e] = table[slot]
+            _look_up(own, targets[span], np.full(room, -1, np.int32), rows[span])
 
 
-@kernel
+@kernel(allocates=False)
+def _look_up(ids, targets, table, rows):
+    """`table` has a power of two of places, more than there are ids, all -1."""
+    mask = np.uint64(len(table) - 1)
+    for i in range(len(ids)):
+        slot = _scattered(ids[i]) & mask
+        while table[slot] >= 0 and ids[table[slot]] != ids[i]:
+            slot = (slot + np.uint64(1)) & mask
+        if table[slot] < 0:
+            table[slot] = i
+    for e in range(len(targets)):
+        slot = _scattered(targets[e]) & mask
+        while table[slot] >= 0 and ids[table[slot]] != targets[e]:
+            slot = (slot + np.uint64(1)) & mask
+        rows[e] = table[slot]
+
+
+@kernel(allocates=False)
 def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):
     """Write ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
     for r in range(len(rank_start) - 1):

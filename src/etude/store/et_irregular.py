@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from etude.errors import FormatError
 from etude.kernels.arrays import as_read
 from etude.kernels.varint import decode_varint, encode_varint
@@ -139,7 +141,7 @@ def check_value(f: WireField, where: str, base: int) -> None:
         _check_text(f.payload, where, base)
     elif kind.is_list:
         heap = as_read(pad(f.payload))
-        problem = check_list(heap, words(heap), int(kind), 0, len(f.payload))
+        problem = check_list(heap, words(heap), int(kind), 0, len(f.payload), np.empty(MAX_DEPTH, np.uint64))
         if problem:
             raise FormatError(PROBLEM[problem], path=where, offset=base)
 

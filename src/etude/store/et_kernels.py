@@ -90,9 +90,10 @@ class Trie(NamedTuple):
     second: I64
     layout: I64
     table: I64
+    stack: NDArray[np.uint64]  # groups within an unknown field that is skipped
 
 
-@kernel
+@kernel(allocates=False)
 def _owner(u8, start, length, kind, parent, trie, names):
     """The lazy column that holds this attribute, or -1: by name and kind, and each column once in a node."""
     for k in range(len(names.is_text)):
@@ -120,7 +121,7 @@ def _owner(u8, start, length, kind, parent, trie, names):
     return -1
 
 
-@kernel
+@kernel(allocates=False)
 def _find_state(u8, word, a, e, state, trie, names, cur):
     """The state after `state` for the attribute message at [a, e), made if new. < 0: irregular, grow, or bad."""
     q = a
@@ -152,7 +153,7 @@ def _find_state(u8, word, a, e, state, trie, names, cur):
             break
         else:
             stage = 3
-            q = skip_field(u8, q, e, tag, MAX_DEPTH - 1)
+            q = skip_field(u8, q, e, tag, MAX_DEPTH - 1, trie.stack)
             if q < 0:
                 return q
     length = q - a
@@ -180,7 +181,7 @@ def _find_state(u8, word, a, e, state, trie, names, cur):
     return s
 
 
-@kernel
+@kernel(allocates=False)
 def rehash_trie(u8, trie, used):
     mask = len(trie.table) - 1
     for s in range(1, used):
@@ -194,14 +195,14 @@ def rehash_trie(u8, trie, used):
         trie.table[slot] = s
 
 
-@kernel
+@kernel(allocates=False)
 def _fill(lazy, lazy_seen, lazy_default, column):
     lazy_seen[column] = 1
     lazy[column, :] = lazy_default[column]
 
 
-@kernel
-def _value(u8, word, kind, q, e):
+@kernel(allocates=False)
+def _value(u8, word, kind, q, e, stack):
     """(64 bits of a cell, status): 0 fine, 1 irregular (bytes behind the value), else a problem."""
     wire = VALUE_WIRE[kind]
     if wire == 0:
@@ -230,7 +231,7 @@ def _value(u8, word, kind, q, e):
             if not is_utf8(u8, word, r, r + np.int64(length)):
                 return np.int64(0), BAD_TEXT
         elif kind != 29:
-            problem = check_list(u8, word, kind, r, r + np.int64(length))
+            problem = check_list(u8, word, kind, r, r + np.int64(length), stack)
             if problem:
                 return np.int64(0), problem
         return q, 0 if r + np.int64(length) == e else 1
@@ -246,13 +247,13 @@ def _value(u8, word, kind, q, e):
     return value, 0 if q + size == e else 1
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def _is_next(word, a, length, start, n, kind):
     """Does the attribute message of `length` bytes at a belong to the state with these n key bytes at `start`?"""
     return n <= length and same_bytes(word, a, start, n) and (kind != 0 or n == length)
 
 
-@kernel
+@kernel(allocates=False)
 def _clear(lazy, lazy_seen, lazy_default, row):
     """Undo what a node wrote before it turned out irregular, or before a restart."""
     for column in range(len(lazy_seen)):
@@ -260,7 +261,7 @@ def _clear(lazy, lazy_seen, lazy_default, row):
             lazy[column, row] = lazy_default[column]
 
 
-@kernel
+@kernel(allocates=False)
 def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
     """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed.
 
@@ -329,7 +330,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                         break
                     value = np.int64(raw != np.uint64(0)) if value_kind == 25 else np.int64(raw)
                 else:
-                    value, status = _value(u8, word, value_kind, q, e)
+                    value, status = _value(u8, word, value_kind, q, e, trie.stack)
                     if status != 0:
                         break
                 column = t_owner[child]

@@ -45,6 +45,7 @@ def scan(window, rows, data, ctrl, cur):
     u8, end, left, base = window.u8, window.end, window.left, window.base
     places, ids, kinds, dep_start, dep = rows.places, rows.ids, rows.kinds, rows.dep_start, rows.dep
     row, edge, p = cur[ROW], cur[EDGE], cur[AT]
+    stack = np.empty(MAX_DEPTH, np.uint64)
     status = DONE
     while p < end:
         length, q = read_varint(u8, p, min(end, p + 10))
@@ -96,7 +97,7 @@ def scan(window, rows, data, ctrl, cur):
                         break
                 q = last
             else:
-                q = skip_field(u8, q, stop, tag, MAX_DEPTH)
+                q = skip_field(u8, q, stop, tag, MAX_DEPTH, stack)
                 if q < 0:
                     status = BAD - q
                     break
@@ -114,7 +115,7 @@ def scan(window, rows, data, ctrl, cur):
     cur[ROW], cur[EDGE], cur[AT], cur[STATUS] = row, edge, p, status
 
 
-@kernel
+@kernel(allocates=False)
 def resolve(ids, dep, rows, table):
     """Rows (the first that has the id) for ids, -1 where no node has it. `rows` may be the same memory as `dep`, which
     is read ahead of what is written. Returns (how many have none, the first such place, its id)."""

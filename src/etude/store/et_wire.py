@@ -32,7 +32,7 @@ VALUE_WIRE = np.array(
 )
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def is_ascii(word, p, end):
     """Has no byte from p to end its high bit set?"""
     seen = np.uint64(0)
@@ -44,7 +44,7 @@ def is_ascii(word, p, end):
     return seen & np.uint64(0x8080808080808080) == np.uint64(0)
 
 
-@kernel
+@kernel(allocates=False)
 def is_utf8(u8, word, p, end):
     if is_ascii(word, p, end):
         return True
@@ -77,7 +77,7 @@ def is_utf8(u8, word, p, end):
     return True
 
 
-@kernel
+@kernel(allocates=False)
 def split(u8, size, p, starts, ends, count):
     """Message spans from byte p on. Returns (messages so far, next byte, status); stops when the arrays are full."""
     while p < size:
@@ -95,10 +95,9 @@ def split(u8, size, p, starts, ends, count):
     return count, p, DONE
 
 
-@kernel
-def skip_field(u8, p, end, tag, max_depth):
-    """Next byte after an unknown field's value, or BAD - code."""
-    stack = np.empty(MAX_DEPTH, np.uint64)
+@kernel(allocates=False)
+def skip_field(u8, p, end, tag, max_depth, stack):
+    """Next byte after an unknown field's value, or BAD - code. `stack` has room for MAX_DEPTH groups."""
     depth = 0
     while True:
         wire = tag & np.uint64(7)
@@ -137,9 +136,9 @@ def skip_field(u8, p, end, tag, max_depth):
             return np.int64(BAD - BAD_VARINT)
 
 
-@kernel
-def check_list(u8, word, kind, p, end):
-    """0, or the problem with a list attribute's message."""
+@kernel(allocates=False)
+def check_list(u8, word, kind, p, end, stack):
+    """0, or the problem with a list attribute's message; `stack` as in `skip_field`."""
     one = VALUE_WIRE[kind - 1]
     if kind == 28 and is_ascii(word, p, end):  # short ASCII strings: each is a tag, a length below 128, its bytes
         q = p
@@ -172,7 +171,7 @@ def check_list(u8, word, kind, p, end):
                 return BAD_LIST
             p = stop
         else:
-            p = skip_field(u8, p, end, tag, MAX_DEPTH - 2)
+            p = skip_field(u8, p, end, tag, MAX_DEPTH - 2, stack)
             if p < 0:
                 return BAD - p
     return 0
@@ -181,8 +180,9 @@ def check_list(u8, word, kind, p, end):
 @kernel
 def check_lists(u8, word, kinds, starts, ends):
     """0, or the problem with the first bad one of many list messages."""
+    stack = np.empty(MAX_DEPTH, np.uint64)
     for i in range(len(kinds)):
-        problem = check_list(u8, word, kinds[i], starts[i], ends[i])
+        problem = check_list(u8, word, kinds[i], starts[i], ends[i], stack)
         if problem:
             return problem
     return 0

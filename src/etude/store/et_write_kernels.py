@@ -88,7 +88,7 @@ ROW, EXTRA, SIZE = 0, 1, 2
 OUT_OF_RANGE = -2
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def _copy(word, a, length, out_word, p):
     """`length` bytes; may write up to 7 more behind them, which the caller's spare room takes."""
     n = 0
@@ -98,7 +98,7 @@ def _copy(word, a, length, out_word, p):
     return p + length
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def _deps(out, p, tag, begin, end, dep, ids, missing, base):
     total = 0
     for e in range(begin, end):
@@ -112,7 +112,7 @@ def _deps(out, p, tag, begin, end, dep, ids, missing, base):
     return p
 
 
-@kernel(inline="llvm")
+@kernel(allocates=False, inline="llvm")
 def _wire_value(kind, value):
     """(what goes out as a varint, fits): an integer value of a kind."""
     if kind == 7 or kind == 11:
@@ -127,13 +127,13 @@ def _wire_value(kind, value):
     return np.uint64(value), 0 <= value <= 1  # bool
 
 
-@kernel
+@kernel(allocates=False)
 def _stop(cursor, row, extra, size, status):
     cursor[ROW], cursor[EXTRA], cursor[SIZE] = row, extra, size
     return status
 
 
-@kernel
+@kernel(allocates=False)
 def write_rows(texts, rows, edges, program, values, extras, buffer, cursor):
     """Nodes from cursor[ROW] until the block ends or the buffer is full; returns 0 or OUT_OF_RANGE. One long function
     for the same reason as the decoder."""

@@ -103,7 +103,7 @@ def _json_error(problem: Exception, where: str, path: str) -> FormatError:
 # -- the pieces of the file --------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(allocates=False)
 def _spans(data, starts, ends, count, p):  # type: ignore[no-untyped-def]
     """Top-level objects from p on; (count, where it stopped): the end, a full table, or a byte that is none."""
     n = len(data)

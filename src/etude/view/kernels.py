@@ -13,7 +13,7 @@ from etude.kernels.varint import put_varint
 I64 = NDArray[np.int64]
 
 
-@kernel
+@kernel(allocates=False)
 def varints(values, out):
     """Writes non-negative numbers as varints; `out` has room for ten bytes each. Returns the bytes written."""
     p = 0
@@ -42,7 +42,7 @@ class TrackSlices(NamedTuple):
 _BEGIN, _END = 1, 2
 
 
-@kernel
+@kernel(allocates=False)
 def _put_event(out, p, time, uuid, slices, i):
     """One TracePacket with a TrackEvent: the begin of slice i, or an end if i is -1. Lengths take two bytes where one
     would do for most, so that they can be written once what they count has been: protobuf allows it."""
@@ -65,7 +65,7 @@ def _put_event(out, p, time, uuid, slices, i):
     return p
 
 
-@kernel
+@kernel(allocates=False)
 def _put_about(out, p, slices, i):
     out[p], out[p + 1] = 0x18, slices.sort[i]  # category_iids
     out[p + 2] = 0x50  # name_iid
@@ -98,7 +98,7 @@ def _put_length(out, p, length):
     out[p + 1] = np.uint8(length >> 7)
 
 
-@kernel
+@kernel(allocates=False)
 def _put_annotation(out, p, name, value):
     out[p] = 0x22  # debug_annotations
     length = p + 1
@@ -109,7 +109,7 @@ def _put_annotation(out, p, name, value):
     return p
 
 
-@kernel
+@kernel(allocates=False)
 def _put_text(out, p, name, text):
     out[p] = 0x22  # debug_annotations
     length = p + 1

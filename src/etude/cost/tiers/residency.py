@@ -103,19 +103,19 @@ class _Queue(NamedTuple):
     length: I64
 
 
-@kernel
+@kernel(allocates=False)
 def _is_less(queue: _Queue, a: int, b: int) -> bool:
     return queue.rank[a] < queue.rank[b] or (queue.rank[a] == queue.rank[b] and queue.used_at[a] < queue.used_at[b])
 
 
-@kernel
+@kernel(allocates=False)
 def _swap(queue: _Queue, a: int, b: int) -> None:
     queue.rank[a], queue.rank[b] = queue.rank[b], queue.rank[a]
     queue.used_at[a], queue.used_at[b] = queue.used_at[b], queue.used_at[a]
     queue.item[a], queue.item[b] = queue.item[b], queue.item[a]
 
 
-@kernel
+@kernel(allocates=False)
 def _push(queue: _Queue, rank: int, used_at: int, item: int) -> None:
     at = queue.length[0]
     queue.rank[at], queue.used_at[at], queue.item[at] = rank, used_at, item
@@ -125,7 +125,7 @@ def _push(queue: _Queue, rank: int, used_at: int, item: int) -> None:
         at = (at - 1) // 2
 
 
-@kernel
+@kernel(allocates=False)
 def _drop(queue: _Queue) -> None:
     queue.length[0] -= 1
     last, at = queue.length[0], 0

@@ -81,7 +81,7 @@ def run(actions, costs, micro_batches):
     return begin, end, at
 
 
-@kernel
+@kernel(allocates=False)
 def _ready(actions, i, rank, hop, done):
     """When what an action waits for is done and has arrived; below 0 if it is not done yet."""
     s, m, action = actions.stage[i], actions.micro_batch[i], actions.action[i]
@@ -103,7 +103,7 @@ def _ready(actions, i, rank, hop, done):
     return since
 
 
-@kernel
+@kernel(allocates=False)
 def _updated(done, stage, first, last):
     """When the last stage on the way back was done with these micro-batches, of which the last may not be there."""
     latest = 0.0
@@ -114,7 +114,7 @@ def _updated(done, stage, first, last):
     return latest
 
 
-@kernel
+@kernel(allocates=False)
 def _mark(actions, i, rank, finish, done):
     s, m = actions.stage[i], actions.micro_batch[i]
     if actions.action[i] == FORWARD:

@@ -12,7 +12,7 @@ from etude.kernels.compile import kernel
 I64 = NDArray[np.int64]
 
 
-@kernel
+@kernel(allocates=False)
 def exclusive_durations(ts, dur, thread_start, out):
     """Own time of each operator, sorted by (thread, start, duration): less the union of later ones within it.
     Returns the first row whose own time is negative, -1 if none."""

@@ -39,8 +39,10 @@ def read_bench(data: bytes, path: Path) -> MeasuredRequests:
         )
     count = len(lists["input_lens"])  # type: ignore[arg-type]
     for name in (*NEEDED, "errors", "start_times", "latencies"):
-        value = record.get(name)
-        if isinstance(value, list) and value and len(value) != count:
+        value = record.get(name) or []
+        if not isinstance(value, list):
+            raise FormatError(f"`{name}` is not a list", path=path)
+        if len(value) != count and (value or name in NEEDED):
             raise FormatError(f"`{name}` has {len(value):,} entries, `input_lens` has {count:,}", path=path)
     answered = [i for i in range(count) if _answered(record, i)]
     if not answered:
@@ -68,7 +70,7 @@ def _record(data: bytes, path: Path) -> dict[str, Any]:
         )
     try:
         record = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
             record = json.loads(data)
         except (ValueError, RecursionError) as problem:

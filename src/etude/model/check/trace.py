@@ -113,7 +113,7 @@ def _check_never(report: Report, at: I32, trace: Trace, cycle: I32) -> None:
         report.nodes("never_starts", at, rows, what, _NEVER_HINT)
 
 
-@kernel
+@kernel(allocates=False)
 def _scan(start, rows, marks):  # type: ignore[no-untyped-def]
     """(dependencies that are missing, on the node itself or repeated; dependencies on a later node)."""
     odd = forward = 0

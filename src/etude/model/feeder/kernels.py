@@ -18,7 +18,7 @@ _ONE = np.uint64(1)
 _LOW = np.uint64(63)
 
 
-@kernel
+@kernel(allocates=False)
 def bad_edge(start, dep, missing):
     """-1 if the CSR can be walked and all entries are rows or name missing ids, else the node where it cannot."""
     n = len(start) - 1
@@ -31,7 +31,7 @@ def bad_edge(start, dep, missing):
     return -1
 
 
-@kernel
+@kernel(allocates=False)
 def count_edges(start, dep, indegree, succ_start):
     """Adds to the in-degrees and, one place up, to the numbers of successors. Returns (edges that lead to a missing
     node, the first node that has one, edges that lead to a later row)."""
@@ -200,7 +200,7 @@ def one_cycle(remaining, succ_start, succ, before):
     return last
 
 
-@kernel
+@kernel(allocates=False)
 def reasons(node, remaining, succ_start, succ, out):
     """Nodes not completed that `node` waits for, each once, ascending; returns how many there are, writes what fits."""
     count = 0
