@@ -127,7 +127,7 @@ def test_inference(tmp_path: Path) -> None:
         (["HYBRID_DLRM", "1", layer("a")], "line 1: no last bottom layer is given"),
         (["HYBRID_DLRM 3", "1", layer("a")], "line 1: last bottom layer 3 is not one of the 1 layers"),
         (["HYBRID_CUSTOMIZED", "1", layer("a")], "line 3: 12 columns, expected 13"),
-        (["HYBRID_CUSTOMIZED", "1", layer("a", own="MICRO")], "line 3: a layer cannot be `MICRO`"),
+        (["HYBRID_CUSTOMIZED", "1", layer("a", own="MICRO")], "line 3: unknown parallelism of a layer, `MICRO`"),
         (["HYBRID_TRANSFORMER ep: 2", "1", layer("a")], "line 1: unknown key `ep`"),
         (["HYBRID_TRANSFORMER checkpoints: 2 0", "1", layer("a")], "line 1: `checkpoints` announces 2, but 1 follow"),
         (["HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 0 checkpoint_initiates: 1 0", "1", layer("a")],

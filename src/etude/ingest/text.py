@@ -180,7 +180,7 @@ class _Reader:
             comms.append(Comm(time, word, COLLECTIVES[word], size))
         policy = words[12] if customized else ""
         if customized and policy not in _OWN:
-            self._fail(number, f"a layer cannot be `{policy}`", f"known: {', '.join(_OWN)}")
+            self._fail(number, f"unknown parallelism of a layer, `{policy}`", f"known: {', '.join(_OWN)}")
         forward, inputs, weights = comms
         return Layer(words[0], forward, inputs, weights, policy)
 
