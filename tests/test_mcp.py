@@ -169,7 +169,7 @@ def test_a_link_out_of_the_root_is_refused(root: Path, tmp_path: Path):
     assert "is outside" in refusal(access, "info", path="folder")
     assert "is outside" in refusal(access, "info", path="mixed/w.0.et")
     for path in ("mixed", "mixed/w"):
-        assert "the link `w.0.et` leads outside" in refusal(access, "info", path=path)
+        assert "the link `w.0.et` points outside" in refusal(access, "info", path=path)
     (inside / "here").symlink_to(root / "job")
     assert not asked(Access.of(root), ("info", {"path": "job"}))[0][0]
 

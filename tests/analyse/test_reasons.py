@@ -41,8 +41,8 @@ def test_the_list_is_ranked_and_sums_to_the_difference() -> None:
         ("idle", "host", "new", 25, 0.5),
         ("compute", "aten::add", "same", 0, 0.0),
     ]
-    assert rows[0]["because"] == "20 ns → 45 ns a call"
-    assert rows[1]["because"].startswith("0 → 1 gaps, host time per launch 10 ns → 10 ns, 2 → 2 launches")
+    assert rows[0]["because"] == "20 ns → 45 ns per call"
+    assert rows[1]["because"].startswith("0 → 1 gaps, host 10 ns → 10 ns, 2 → 2 launches")
 
 
 def test_what_is_hidden_is_not_blamed() -> None:
@@ -66,7 +66,7 @@ def test_an_operator_with_another_kernel_says_which() -> None:
     b = timed([(CALL | {"name": "aten::mm.out"}, 0, 5), (KERNEL | {"name": "slow", "parent": 0}, 10, 40)])
     row = told(a, b)["compute", "aten::mm"]
     assert row["change"] == "slower"
-    assert row["because"] == "kernel `slow` instead of `fast`, 10 ns → 30 ns a call"
+    assert row["because"] == "kernel `slow` instead of `fast`, 10 ns → 30 ns per call"
 
 
 def test_the_hosts_side_by_side() -> None:

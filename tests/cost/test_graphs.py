@@ -221,7 +221,7 @@ def test_a_graph_of_a_file(tmp_path):
         ({"read": "guess"}, "unknown method of reading"),
         ({"read": "partitions", "room_bytes": 10}, "a part of 1 kB does not fit 10 B"),
         ({"read": "stream", "train": True}, "only to inference"),
-        ({"read": "stream", "room_bytes": 10}, "a sum is 100 B does not fit"),
+        ({"read": "stream", "room_bytes": 10}, "a sum of 100 B does not fit"),
     ],
 )
 def test_bad_input_is_refused(given: dict, told: str):

@@ -107,7 +107,7 @@ def test_checkpoints_are_read():
     ("text", "said"),
     [
         ("tape:5min", "no tier `tape`"),
-        ("local", "no frequency"),
+        ("local", "no interval"),
         ("local:5min:10min", "`10min`"),
         ("local:-5min", "every -5min"),
         ("local:5min,local:6min", "the same name"),

@@ -114,7 +114,7 @@ def test_the_guard_by_hand(tmp_path: Path):
         ({"borrow": {"stream": "chats"}}, "there is no stream `chats`"),
         ({"borrow": {"stream": "chat", "share": 1}}, "must keep a share"),
         ({"borrow": {"stream": "chat", "how": "much"}}, "unknown value"),
-        ({"streams": [STREAM | {"tp": 4}]}, "hold 0 replicas"),
+        ({"streams": [STREAM | {"tp": 4}]}, "have room for 0 replicas"),
         ({"streams": [STREAM | {"rate": 0}]}, "no requests are given"),
         ({"rl": RL | {"rollout": {"nodes": ["own"], "step_ns": "8ms"}}}, "not among them"),
     ],

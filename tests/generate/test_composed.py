@@ -112,7 +112,7 @@ def test_what_was_kept_is_joined_last_first_and_travels_between_stages():
         ([{"part": "linear", "out": 3, "wide": 3}], "unknown key `wide`"),
         ([{"part": "linear", "out": 3, "stream": "z"}], "no stream `z`"),
         ([{"part": "conv", "out": 3}], "needs a stream of images"),
-        ([{"part": "join", "name": "s"}], "nothing was kept as `s`"),
+        ([{"part": "join", "name": "s"}], "no result was kept as `s`"),
     ],
 )
 def test_parts_that_cannot_be_are_refused(parts: list[dict], problem: str):

@@ -364,7 +364,7 @@ def test_what_is_no_domain_is_refused(domain: str, ranks: int, words: str):
 
 
 def test_a_text_has_no_domain():
-    with pytest.raises(EtudeError, match="pictures"):
+    with pytest.raises(EtudeError, match="only to images"):
         generate(TINY, Plan(gpus=2, cp=2, domain="1x2", seq=32))
 
 
@@ -451,7 +451,7 @@ def test_heads_and_tokens_of_ulysses():
         ({"cp_map": "zigzag", "cp_shares": (16,) * 4, "cp_heads": (1,) * 4}, "ulysses attention"),
         ({"cp_map": "zigzag", "cp_shares": (16,) * 4, "micro_batch": 2, "global_batch": 2}, "runs of one sequence"),
         ({"cp_kind": "ulysses", "cp_heads": (2, 1, 1, 1)}, "add up to 5 of 4"),
-        ({"cp_kind": "ulysses", "cp_shares": (16,) * 4, "lengths": "32"}, "of one sequence"),
+        ({"cp_kind": "ulysses", "cp_shares": (16,) * 4, "lengths": "32"}, "sequences of one length"),
     ],
 )
 def test_unequal_parts_that_cannot_be(plan: dict[str, Any], told: str):

@@ -157,7 +157,7 @@ def test_ranks_are_cut_to_the_steps_that_all_recorded(
     start, end = (np.concatenate([job.timing.block(i)[k] for i in (0, 1)]) for k in (0, 1))
     assert end.max() - start.min() == 1_950_000  # from the beginning of step 3 to the end of step 4
     assert main(["breakdown", str(tmp_path)]) == 0
-    assert "is cut to steps 3-4" in capsys.readouterr().err
+    assert "cut to steps 3-4" in capsys.readouterr().err
 
 
 def test_ranks_that_count_differently_are_cut_to_the_time_that_all_recorded(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_what_cannot_be_asked_for(tmp_path: Path, capsys) -> None:
     assert "does not give its number of ranks" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     path.write_bytes(b"DATA\n\xff\n")
-    with pytest.raises(FormatError, match="byte 5: not a text"):
+    with pytest.raises(FormatError, match="byte 5: is not a text"):
         etude.open(path, ranks=1)
     folder = tmp_path / "job"
     path.write_text(f"DATA\n1\n{layer('a')}\n")

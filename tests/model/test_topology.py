@@ -175,7 +175,7 @@ def broken(**change: Any) -> Topology:
         ("no route from v1 to v0", lambda: check_connected(broken())),
         ("unknown shape `star`", lambda: product([("star", 3, W)])),  # type: ignore[list-item]
         ("0 devices", lambda: ring(0, W)),
-        ("of 4 levels", lambda: fat_tree(4, W, levels=4)),
+        ("cannot have 4 levels", lambda: fat_tree(4, W, levels=4)),
         ("cannot be split 1:2", lambda: fat_tree(4, W, oversubscription=2)),
         ("room for 16", lambda: fat_tree(4, W, devices=17)),
         ("`nodes` is 0", lambda: rail_clos(0, 8, scale_up=W, scale_out=W)),

@@ -169,7 +169,7 @@ def test_uneven_stages_and_systems_are_axes():
         (["gpt2", "--method", "dp"], "method `dp`"),
         (["gpt2", "--again", "every=10s"], "--again"),
         (["nothing-at-all"], "nothing-at-all"),
-        ([], "no model"),
+        ([], "neither a model nor a space"),
     ],
 )
 def test_what_is_wrong_is_told(words: list[str], told: str, capsys: pytest.CaptureFixture[str]):

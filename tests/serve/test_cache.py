@@ -224,7 +224,7 @@ def test_belady_in_the_blocks_of_a_device_finds_no_less():
     ("words", "problem"),
     [
         ("prefx", "unknown word `prefx`"),
-        ("prefix blocks", "says `mode` again"),
+        ("prefix blocks", "`blocks` repeats `mode`"),
         ("none host=1GB", "`none` cannot be combined with other words"),
         ("prefix fix=0.1", "`fix` applies only to pieces found at another place"),
         ("blocks sharded", "needs a link"),

@@ -119,7 +119,7 @@ def test_what_fails_is_gone_around(network: str):
 def test_a_torn_topology_is_refused(network: str):
     ring, given = one_level("ring", 4), message(0, 1, 4, 100)
     with pytest.raises(
-        ClusterError, match=r"no route from device.[01] to device.[01] without the failed links:  0/1, 0/3"
+        ClusterError, match=r"no route from device.[01] to device.[01] without the failed links: 0/1, 0/3"
     ):
         simulate(given, ring, network=network, slow_links={(0, 1): math.inf, (0, 3): math.inf})
 

@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_refused():
     toy, plan = one_level("switch", 4), schedule(Collective.ALL_REDUCE, "ring", 3)
     with pytest.raises(MismatchError, match="is for groups of 3, but those of the job have 4"):
         simulate(sums(4), toy, collective={"all_reduce": plan})
-    with pytest.raises(UsageError, match="all_gather: algorithm `ring` is one of all_reduce"):
+    with pytest.raises(UsageError, match="all_gather: algorithm `ring` is for all_reduce"):
         simulate(sums(4), toy, collective={"all_gather": plan})
     with pytest.raises(UsageError, match="two algorithms are for groups of 3"):
         simulate(sums(4), toy, collective={"all_reduce": [plan, plan]})
@@ -127,7 +127,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ("text", "problem"),
     [
         ("<algo", "is not XML"),
-        (msccl_ring(2).replace("allreduce", "allgather"), "is one of all_gather"),
+        (msccl_ring(2).replace("allreduce", "allgather"), "is for all_gather"),
         (msccl_ring(3), "is for groups of 3, but those of the job have 2"),
         (None, "no such file"),
     ],
