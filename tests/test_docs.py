@@ -40,3 +40,9 @@ def test_the_page_of_systems_has_all_of_them_and_names_commands_that_exist() -> 
         assert any(f"`etude study run {entry['name']}`" in row for row in studies), entry["name"]
     for command in re.findall(r"`etude ([^`]+)`", text):
         assert command.split()[0] in COMMANDS, command
+
+
+def test_the_first_screen_says_how_to_begin() -> None:
+    screen = (DOCS.parent / "README.md").read_text().splitlines()[:24]
+    for command in ("make demo", "make test", "pip install etude"):
+        assert any(command in line for line in screen), command
