@@ -63,6 +63,8 @@ then the longest."""
 LONG = ("coral", "kvserve", "local-moe", "edgeserving", "faasmoe", "helm", "resihp", "fate")
 """Entries of the gallery that start before the others."""
 GALLERY = "tests/study/test_gallery.py"
+WAITING = "tests/collect/"
+"""A folder whose tests wait for programs that they start, and compile little: its files may go to any process."""
 
 
 def _turn(nodeid: str) -> tuple[int, int]:
@@ -97,6 +99,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFolder(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return nodeid if file == GALLERY else file.rpartition("/")[0]
+            if file == GALLERY:
+                return nodeid
+            return file if file.startswith(WAITING) else file.rpartition("/")[0]
 
     return ByFolder(config, log)

@@ -91,7 +91,7 @@ def test_fleet_runs_as_its_command(capsys: pytest.CaptureFixture[str]):
     )
     record = json.loads(json.dumps(found.record(name="llama3-8b")))
     assert record == {name: told[name] for name in record}
-    with pytest.raises(UsageError, match="0 days cannot be"):
+    with pytest.raises(UsageError, match="0 days is not a valid length"):
         etude.fleet("llama3-8b", "dgx-h100", gpus=16, days=0)
 
 

@@ -323,4 +323,4 @@ def test_passes_in_the_time_of_a_request(tmp_path: Path, capsys: pytest.CaptureF
     assert "not since 1970" in capsys.readouterr().err
     far = engine_trace(tmp_path / "v.json.gz", (base + 500) * 10**9)
     assert main(["requests", str(path), "--passes", str(far)]) == 2
-    assert "no request lies within the recording" in capsys.readouterr().err
+    assert "no request is within the recording" in capsys.readouterr().err

@@ -117,7 +117,7 @@ def test_a_text_is_read_back(tmp_path: Path) -> None:
         (HEAD.format(2, 4).replace("ep: 1", "ep: 2"), "", "`ep` is 2"),
         (HEAD.format(2, 4).replace("pp: 1", "pp: 4", 1), "", "`pp` is 4"),
         (HEAD.format(2, 0), "", "`all_gpus` is 0"),
-        (HEAD.format(3, 4), "", "4 ranks are not groups of 3"),
+        (HEAD.format(3, 4), "", "4 ranks are not a multiple of 3"),
         (HEAD.format(2, 4), "a -1 5 ALLGATHER 21 1 NONE 0 1 NONE 0 1", "not the parts of 2 members"),
         (HEAD.format(2, 4), "a -1 5 ALLTOALL_EP 20 1 NONE 0 1 NONE 0 1", "unknown collective `ALLTOALL_EP`"),
     ],
