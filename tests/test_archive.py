@@ -251,7 +251,7 @@ def test_queries_only_read_and_say_what_is_wrong(
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "thesis.txt").write_text("x")
-    with pytest.raises(UsageError, match=r"holds `thesis.txt`"):
+    with pytest.raises(UsageError, match=r"contains `thesis.txt`"):
         Lake(tmp_path).add(entry_of(run()))
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
     assert main(["archive", "list", "--in", str(tmp_path)]) == 2

@@ -279,7 +279,7 @@ def test_a_run_without_steps_or_an_unknown_value_is_refused():
     node = {"kind": Kind.COMP, "name": "gemm", "cpu": 0, "stream": 7}
     with pytest.raises(UsageError, match="no steps are recorded"):
         of_run(timed([(node, 0, 10)]))
-    with pytest.raises(UsageError, match="a run has no `speed`"):
+    with pytest.raises(UsageError, match="a run has no value `speed`"):
         of_run(timed([(node | {"step": 1}, 0, 10)]), "speed")
 
 

@@ -1,4 +1,4 @@
-"""Scales of 8-bit products: bytes that are cast, gathered, exchanged and kept, by hand."""
+"""Scales only to 8-bit products: bytes that are cast, gathered, exchanged and kept, by hand."""
 
 from collections import Counter
 
@@ -74,5 +74,5 @@ def test_weights_are_held_in_both_layouts_with_their_scales():
 
 
 def test_scaling_is_of_eight_bits():
-    with pytest.raises(EtudeError, match="of 8-bit products"):
+    with pytest.raises(EtudeError, match="only to 8-bit products"):
         made("mx", precision="bf16")

@@ -58,7 +58,7 @@ def test_several_recordings_of_each_rank_are_told_apart(handler: Path, capsys) -
         put(handler / handler_name(rank, STAMPS[1]), rank_json(rank, 0, 90))
     assert main(["breakdown", str(handler)]) == 2
     said = capsys.readouterr().err
-    assert "`recording1` (2 ranks: " in said and "`recording2`" in said and f"name one: {handler}/recording1" in said
+    assert "`recording1` (2 ranks: " in said and "`recording2`" in said and f"choose one: {handler}/recording1" in said
     spans = []
     for number in (1, 2):
         found = runs.find_run(handler / f"recording{number}")[1]
@@ -82,7 +82,7 @@ def test_recordings_of_one_process_stay_apart(tmp_path: Path, capsys) -> None:
         del content["distributedInfo"]
         put(tmp_path / handler_name(0, stamp), content)
     assert main(["breakdown", str(tmp_path)]) == 2
-    assert f"name one: {tmp_path / handler_name(0, STAMPS[0])}" in capsys.readouterr().err
+    assert f"choose one: {tmp_path / handler_name(0, STAMPS[0])}" in capsys.readouterr().err
     assert main(["breakdown", str(tmp_path / handler_name(0, STAMPS[1]))]) == 0
 
 

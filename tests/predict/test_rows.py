@@ -201,7 +201,7 @@ def test_rows_as_a_script_reads_them(tmp_path: Path, capsys: pytest.CaptureFixtu
         ["refused", "row"]
     ]
     assert [r["row"] for r in rows] == [1, 2, 3]
-    assert "2 rows predicted, 1 refused" in out.err
+    assert "2 rows predicted, 1 rejected" in out.err
 
 
 @pytest.mark.parametrize(("text", "problem"), [("", "has no rows"), ("model,unit\na,b\n", "no column `gpu_type`")])

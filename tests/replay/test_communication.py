@@ -228,7 +228,7 @@ def test_shares_of_an_all_to_all_that_disagree_are_named():
         b.add(Kind.COLL, collective=Collective.ALL_TO_ALL, in_bytes=12, out_bytes=12, group="g",
               attrs={"in_split": splits, "out_split": splits})  # fmt: skip
 
-    with pytest.raises(MismatchError, match="rank 0 sends 8 B to rank 1, which takes 4 B from it"):
+    with pytest.raises(MismatchError, match="rank 0 sends 8 B to rank 1, which receives 4 B from it"):
         rehearse(plan_communication(two(build)))
 
 

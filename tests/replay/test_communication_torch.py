@@ -272,7 +272,7 @@ def test_the_command_refuses_before_any_work(tmp_path, capsys, monkeypatch):
     written(every_call(3), tmp_path / "job")
     words = ["replay", "job", "--only", "communication"]
     assert main([*words, "--processes", "2"]) == 2
-    assert "3 ranks for 2 processes" in capsys.readouterr().err
+    assert "3 ranks but 2 processes" in capsys.readouterr().err
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
     assert main([*words, "-o", "full"]) == 2 and main([*words, "-o", "full", "--force"]) == 2

@@ -140,5 +140,5 @@ def test_the_command(tmp_path, capsys):
     assert main(["compare", place, place]) == 0 and "latency_s.mean" in capsys.readouterr().out
     assert main(["report", place, "-o", str(tmp_path / "page.html")]) == 0 and "median" in capsys.readouterr().err
     assert main([*asked, "--rate", "2..4", "--degree", "fixed:1", "-o", str(tmp_path / "two")]) == 2
-    assert "one rate" in capsys.readouterr().err
+    assert "a single rate" in capsys.readouterr().err
     assert main([*asked, "--degree", "fixed:1"]) == 2 and "--rate" in capsys.readouterr().err

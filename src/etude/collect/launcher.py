@@ -24,6 +24,8 @@ SETTINGS = "ETUDE_COLLECT"
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 _PATIENCE_S = 20.0
+_TO_WRITE_S = 60.0
+"""After a Ctrl-C, which has reached the child too: it writes what it has, which takes a while on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,9 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
 def _end(child: subprocess.Popen[bytes], *, told: bool) -> int | None:
     """Asks a child to end, and then insists. None if it cannot be ended.
 
-    `told`: Ctrl-C in a terminal has reached the child too, so it gets a moment before it is asked again.
+    `told`: Ctrl-C in a terminal has reached the child too, so it gets time to write before it is asked again.
     """
-    for ask, patience_s in ((None, 5.0 if told else 0.0), (signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, 5.0)):
+    for ask, patience_s in ((None, _TO_WRITE_S if told else 0.0), (signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, 5.0)):
         if ask is not None:
             with contextlib.suppress(ProcessLookupError):
                 child.send_signal(ask)
