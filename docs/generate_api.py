@@ -9,28 +9,27 @@ import etude
 from etude.faces import homes
 
 GROUPS = {
-    "Nouns": "Job Run Trace Timing System Plan Study",
-    "Open": "open open_run open_system open_model open_feeder feeder",
-    "Look": "check diff summary query fold expand report timeline",
-    "Make and change": "collect link convert generate micro learn synthesise edit anonymise",
-    "Run": "simulate predict plan search serve fleet federate replay study energy",
+    "Nouns": "Job Run Trace System Plan",
+    "Open": "open open_run open_system",
+    "Look": "check diff query report timeline",
+    "Make and change": "collect link convert generate edit anonymise",
+    "Run": "simulate predict plan search serve fleet replay study energy",
     "Analyse": "breakdown idle kernels operators collectives critical_path stragglers memory roofline metrics steps "
-    "compare what_if",
-    "Errors": "EtudeError TraceError",
+    "compare",
+    "Errors": "EtudeError",
 }
 
 EXTEND = {
-    "Nodes and cards": "Kind Collective Card Edit",
+    "Jobs, nodes and cards": "summary fold expand feeder open_feeder Timing Kind Collective Card Edit TraceError",
     "Recording from inside a script": "trace traced",
-    "Archives": "Lake entry_of",
-    "Analyses": "trend reasons patterns graph_replays traffic measured_requests html_table",
+    "Analyses": "what_if trend reasons patterns graph_replays traffic measured_requests Lake html_table",
     "Machines and networks": "Device topology read_cluster collective_time_ns p2p_time_ns calibrate_device "
     "collective_schedule open_algorithm Operation run_operations flow_table best_placement",
-    "Generation": "Select Domain by_group pipeline_schedule pipeline_times in_flight Serving serving_job "
+    "Generation": "open_model micro learn synthesise Select Domain by_group pipeline_schedule Serving serving_job "
     "predict_serving",
-    "Simulation": "Options LinkChange StopRanks SlowRank simulate_jobs simulate_until lower start with_device_times "
+    "Simulation": "Options LinkChange StopRanks SlowRank simulate_jobs simulate_until start_engine with_device_times "
     "astra",
-    "Sweeps": "Space evaluate spread",
+    "Clients, sweeps and studies": "federate Space evaluate spread Study",
     "What verbs take and return": "Model Engine Generated Simulated Prediction Served Fleet Federated Found Outcome "
     "Energy",
 }
@@ -62,7 +61,7 @@ def parts(name: str) -> tuple[str, str, str]:
     thing = target(name)
     doc = inspect.getdoc(thing) or ""
     first = " ".join(doc.partition("\n\n")[0].split())
-    line = re.split(r"(?<=[.:]) (?=[A-Z`(])", first)[0].rstrip(".:")
+    line = sentence(first)
     example = [part for part in doc.split("\n\n") if re.search(rf"\betude\.{name}\b", part)]
     shown = written(inspect.signature(thing)) if inspect.isfunction(thing) else ""
     return f"etude.{name}{shown}", line, example[-1].strip() if example else ""
@@ -100,14 +99,31 @@ def extend_tables() -> Iterator[str]:
     if lost := set(dir(etude.extend)) ^ set(listed):
         raise SystemExit(f"docs/generate_api.py and etude/extend.py differ in {', '.join(sorted(lost))}")
     for group, names in EXTEND.items():
-        rows = [f"| `{name}` | {first_line(getattr(etude.extend, name))} |" for name in names.split()]
+        rows = [f"| `{name}` | {first_line(getattr(etude.extend, name))}{shown(name)} |" for name in names.split()]
         yield f"### {group}\n\n| name | what it is |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def shown(name: str) -> str:
+    return f" `{example}`" if (example := example_of(name)) else ""
+
+
+def example_of(name: str) -> str:
+    """The example in the docstring of a name of `etude.extend`; an empty string where it has none of one line."""
+    lines = (inspect.getdoc(getattr(etude.extend, name)) or "").split("\n\n")[1:]
+    found = [line.strip() for line in lines if re.search(rf"\betude\.extend\.{name}\b", line)]
+    return found[-1] if found and "\n" not in found[-1] else ""
 
 
 def first_line(thing: object) -> str:
     """The first sentence of a docstring, as a cell of a table."""
     text = " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
-    return re.split(r"(?<=[.:]) (?=[A-Z`(])", text)[0].rstrip(".:").replace("|", "\\|") + "."
+    return sentence(text).replace("|", "\\|") + "."
+
+
+def sentence(text: str) -> str:
+    """The first sentence, without its full stop; of `a, b, ...` the dots."""
+    first = re.split(r"(?<=[.:]) (?=[A-Z`(])", text)[0]
+    return first.removesuffix(", ...").rstrip(".:") + (" and more" if first.endswith(", ...") else "")
 
 
 def analyse_index(text: str) -> str:

@@ -53,7 +53,7 @@ def timeline() -> str:
     import etude
     from etude.model.schema import Kind
 
-    made = etude.generate(etude.open_model("gpt2-xl"), etude.Plan(gpus=4, pp=4, micro_batch=1, global_batch=8))
+    made = etude.generate(etude.extend.open_model("gpt2-xl"), etude.Plan(gpus=4, pp=4, micro_batch=1, global_batch=8))
     run = etude.simulate(made.job, etude.open_system("dgx-h100"))
     rows = []
     for part in run.parts():

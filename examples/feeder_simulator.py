@@ -8,12 +8,12 @@ from collections import Counter, defaultdict
 from heapq import heappop, heappush
 
 import etude
-from etude.extend import Kind
+from etude.extend import Kind, feeder
 
 
 def simulate(job: etude.Job, *, bytes_per_ns: float = 50.0, latency_ns: int = 1000) -> int:
     """The time at which the last node of the job ends, in ns."""
-    feed = etude.feeder(job)
+    feed = feeder(job)
     everyone = tuple(feed.ranks.tolist())
     events: list[tuple[int, int, int]] = []  # (end, rank, node); equal ends are taken by rank, then by row
     lane_free_ns: Counter[tuple[int, Kind]] = Counter()

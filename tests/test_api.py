@@ -18,13 +18,13 @@ UNKNOWN: dict[str, Callable[[], Any]] = {
     "predict, a plan": lambda: etude.predict("llama3-70b", "dgx-h100", etude.Plan(gpus=8), nonsense=1),
     "generate": lambda: etude.generate("gpt2", nonsense=1),
     "generate, a plan": lambda: etude.generate("gpt2", etude.Plan(), nonsense=1),
-    "micro": lambda: etude.micro("all_reduce", ranks=2, nonsense=1),
+    "micro": lambda: etude.extend.micro("all_reduce", ranks=2, nonsense=1),
     "serve": lambda: etude.serve("gpt2", "dgx-h100", rate_per_s=1, nonsense=1),
     "fleet": lambda: etude.fleet("gpt2", "dgx-h100", gpus=8, nonsense=1),
     "fleet, a plan": lambda: etude.fleet("gpt2", "dgx-h100", etude.Plan(gpus=8), nonsense=1),
-    "federate": lambda: etude.federate("gpt2", CLIENTS, nonsense=1),
-    "synthesise": lambda: etude.synthesise(None, nonsense=1),
-    "replay": lambda: etude.replay(etude.micro("all_reduce", ranks=2), nonsense=1),
+    "federate": lambda: etude.extend.federate("gpt2", CLIENTS, nonsense=1),
+    "synthesise": lambda: etude.extend.synthesise(None, nonsense=1),
+    "replay": lambda: etude.replay(etude.extend.micro("all_reduce", ranks=2), nonsense=1),
     "search": lambda: etude.search("space.yaml", nonsense=1),
     "plan": lambda: etude.plan("gpt2", "dgx-h100", nonsense=1),
     "collect": lambda: etude.collect(["true"], "run/", nonsense=1),
@@ -125,7 +125,7 @@ def test_convert_writes_as_its_command(out: str, options: dict[str, str], tmp_pa
 
 
 def test_convert_refuses_as_its_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    job = etude.micro("all_reduce", ranks=2)
+    job = etude.extend.micro("all_reduce", ranks=2)
     place = etude.convert(job, tmp_path / "job")
     (tmp_path / "job" / "mine.py").write_text("")
     for options in ({"to": "astra"}, {"to": "parquet", "dialect": "astra"}, {"force": True}):
@@ -161,10 +161,10 @@ def test_report_writes_as_its_command(tmp_path: Path, monkeypatch: pytest.Monkey
         assert Path("a.html").read_bytes() == Path("b.html").read_bytes()
         assert verdict.endswith(".")
     with pytest.raises(UsageError, match="no times"):
-        etude.report(etude.micro("all_reduce", ranks=2), "c.html")
+        etude.report(etude.extend.micro("all_reduce", ranks=2), "c.html")
 
 
 def test_simulate_takes_a_name_with_room_for_the_ranks():
-    job = etude.micro("all_reduce", ranks=1040)  # more than the 1,024 devices that the catalogue has
+    job = etude.extend.micro("all_reduce", ranks=1040)  # more than the 1,024 devices that the catalogue has
     run = etude.simulate(job, "dgx-h100")
     assert run.makespan_ns == etude.simulate(job, etude.open_system("dgx-h100").for_ranks(1040)).makespan_ns

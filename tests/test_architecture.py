@@ -68,7 +68,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": BASE | VERBS | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "search", "__init__"},
     # the doors; __init__ also gives the version to whoever asks, extend what programs of one's own take
     "__init__": BASE | VERBS | {"store", "cost", "opening", "study", "search", "api", "extend"},
-    "extend": BASE | VERBS | {"cost", "opening", "predict", "serve", "fleet", "archive", "study", "search"},
+    "extend": BASE
+    | VERBS
+    | {"store", "cost", "opening", "predict", "serve", "fleet", "archive", "study", "search", "api"},
     "__main__": {"cli"},
 }
 

@@ -72,10 +72,10 @@ def test_a_job_tells_its_ranks_nodes_span_and_kinds(one: etude.Job):
 
 def test_a_job_of_folded_ranks_counts_each_of_them():
     unfolded = job_with(*(graph([[], [0], [0, 1]]) for _ in range(4)))
-    assert len(etude.fold(unfolded).traces) == 1
-    kinds = [harmless(one._repr_html_()).partition("span")[2] for one in (unfolded, etude.fold(unfolded))]
+    assert len(etude.extend.fold(unfolded).traces) == 1
+    kinds = [harmless(one._repr_html_()).partition("span")[2] for one in (unfolded, etude.extend.fold(unfolded))]
     assert kinds[0] == kinds[1]
-    assert f"nodes {unfolded.nodes:,}" in harmless(etude.fold(unfolded)._repr_html_())
+    assert f"nodes {unfolded.nodes:,}" in harmless(etude.extend.fold(unfolded)._repr_html_())
 
 
 def test_a_run_adds_up_the_time_of_nodes_that_work(one: etude.Job):

@@ -24,13 +24,10 @@ if TYPE_CHECKING:
     from etude.analyse.roofline import roofline as roofline
     from etude.analyse.steps import steps as steps
     from etude.analyse.stragglers import stragglers as stragglers
-    from etude.analyse.what_if import what_if as what_if
     from etude.api.converting import convert as convert
     from etude.api.fleets import fleet as fleet
     from etude.api.linking import link as link
-    from etude.api.making import federate as federate
     from etude.api.making import generate as generate
-    from etude.api.making import micro as micro
     from etude.api.making import plan as plan
     from etude.api.making import predict as predict
     from etude.api.reporting import report as report
@@ -38,33 +35,22 @@ if TYPE_CHECKING:
     from etude.api.writing import anonymise as anonymise
     from etude.api.writing import collect as collect
     from etude.api.writing import replay as replay
-    from etude.api.writing import synthesise as synthesise
     from etude.api.writing import timeline as timeline
     from etude.errors import EtudeError as EtudeError
-    from etude.errors import TraceError as TraceError
     from etude.generate import Plan as Plan
-    from etude.generate.model import open_model as open_model
     from etude.machine import open_system as open_system
     from etude.machine.system import System as System
     from etude.model.check.whole import check as check
     from etude.model.diff import diff as diff
-    from etude.model.feeder.feed import feeder as feeder
-    from etude.model.fold import expand as expand
-    from etude.model.fold import fold as fold
     from etude.model.job import Job as Job
     from etude.model.run import Run as Run
-    from etude.model.summary import summary as summary
-    from etude.model.timing import Timing as Timing
     from etude.model.trace import Trace as Trace
     from etude.opening import open as open
     from etude.opening import open_run as open_run
     from etude.search import search as search
     from etude.simulate import simulate as simulate
-    from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
-    from etude.study import Study as Study
     from etude.study import study as study
-    from etude.synth import learn as learn
     from etude.transform.edits import edit as edit
 
 __version__ = "0.1.0"
@@ -74,11 +60,8 @@ __all__ = [
     "Job",
     "Plan",
     "Run",
-    "Study",
     "System",
-    "Timing",
     "Trace",
-    "TraceError",
     "__version__",
     "anonymise",
     "breakdown",
@@ -91,23 +74,15 @@ __all__ = [
     "diff",
     "edit",
     "energy",
-    "expand",
     "extend",
-    "federate",
-    "feeder",
     "fleet",
-    "fold",
     "generate",
     "idle",
     "kernels",
-    "learn",
     "link",
     "memory",
     "metrics",
-    "micro",
     "open",
-    "open_feeder",
-    "open_model",
     "open_run",
     "open_system",
     "operators",
@@ -123,10 +98,7 @@ __all__ = [
     "steps",
     "stragglers",
     "study",
-    "summary",
-    "synthesise",
     "timeline",
-    "what_if",
 ]
 
 __getattr__ = face(__name__)

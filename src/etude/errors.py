@@ -47,7 +47,7 @@ class TraceError(EtudeError):
 
     try:
         etude.open("job/")
-    except etude.TraceError as problem:
+    except etude.extend.TraceError as problem:
         print(problem.where)
     """
 

@@ -16,22 +16,25 @@ if TYPE_CHECKING:
     from etude.analyse.reasons import reasons as reasons
     from etude.analyse.traffic import traffic as traffic
     from etude.analyse.trend import trend as trend
+    from etude.analyse.what_if import what_if as what_if
+    from etude.api.making import federate as federate
+    from etude.api.making import micro as micro
+    from etude.api.writing import synthesise as synthesise
     from etude.archive import Lake as Lake
-    from etude.archive import entry_of as entry_of
     from etude.collect.torch import trace as trace
     from etude.collect.torch import traced as traced
     from etude.cost.calibrate import calibrate as calibrate_device
     from etude.cost.collectives import collective_time_ns as collective_time_ns
     from etude.cost.collectives import p2p_time_ns as p2p_time_ns
     from etude.cost.collectives import schedule as collective_schedule
+    from etude.errors import TraceError as TraceError
     from etude.fleet.federated.results import Federated as Federated
     from etude.fleet.training import Fleet as Fleet
     from etude.generate.directives.step import Select as Select
     from etude.generate.maps import Domain as Domain
+    from etude.generate.model import open_model as open_model
     from etude.generate.model.shape import Model as Model
-    from etude.generate.schedules import in_flight as in_flight
     from etude.generate.schedules import schedule as pipeline_schedule
-    from etude.generate.schedules import times as pipeline_times
     from etude.generate.serving import Serving as Serving
     from etude.generate.serving import serve as serving_job
     from etude.generate.totals import by_group as by_group
@@ -41,8 +44,13 @@ if TYPE_CHECKING:
     from etude.machine.infragraph import read_cluster as read_cluster
     from etude.machine.system import Device as Device
     from etude.model.card import Card as Card
+    from etude.model.feeder.feed import feeder as feeder
+    from etude.model.fold import expand as expand
+    from etude.model.fold import fold as fold
     from etude.model.schema import Collective as Collective
     from etude.model.schema import Kind as Kind
+    from etude.model.summary import summary as summary
+    from etude.model.timing import Timing as Timing
     from etude.notebook import table as html_table
     from etude.opening import open_algorithm as open_algorithm
     from etude.predict import predict_serving as predict_serving
@@ -55,18 +63,20 @@ if TYPE_CHECKING:
     from etude.simulate.faults import StopRanks as StopRanks
     from etude.simulate.faults import simulate_until as simulate_until
     from etude.simulate.flows import flow_table as flow_table
-    from etude.simulate.lower import lower as lower
     from etude.simulate.networks import Operation as Operation
     from etude.simulate.networks import run_operations as run_operations
     from etude.simulate.options import LinkChange as LinkChange
     from etude.simulate.options import Options as Options
     from etude.simulate.result import Simulated as Simulated
-    from etude.simulate.run import start as start
+    from etude.simulate.run import start_engine as start_engine
     from etude.simulate.together import simulate_jobs as simulate_jobs
+    from etude.store.et_stream import open_feeder as open_feeder
+    from etude.study import Study as Study
     from etude.study.on_ray import spread as spread
     from etude.study.run import Outcome as Outcome
     from etude.study.run import evaluate as evaluate
     from etude.study.space import Space as Space
+    from etude.synth import learn as learn
     from etude.transform.device_times import with_device_times as with_device_times
     from etude.transform.edits import Edit as Edit
 
@@ -97,25 +107,32 @@ __all__ = [
     "SlowRank",
     "Space",
     "StopRanks",
+    "Study",
+    "Timing",
+    "TraceError",
     "astra",
     "best_placement",
     "by_group",
     "calibrate_device",
     "collective_schedule",
     "collective_time_ns",
-    "entry_of",
     "evaluate",
+    "expand",
+    "federate",
+    "feeder",
     "flow_table",
+    "fold",
     "graph_replays",
     "html_table",
-    "in_flight",
-    "lower",
+    "learn",
     "measured_requests",
+    "micro",
     "open_algorithm",
+    "open_feeder",
+    "open_model",
     "p2p_time_ns",
     "patterns",
     "pipeline_schedule",
-    "pipeline_times",
     "predict_serving",
     "read_cluster",
     "reasons",
@@ -124,12 +141,15 @@ __all__ = [
     "simulate_jobs",
     "simulate_until",
     "spread",
-    "start",
+    "start_engine",
+    "summary",
+    "synthesise",
     "topology",
     "trace",
     "traced",
     "traffic",
     "trend",
+    "what_if",
     "with_device_times",
 ]
 

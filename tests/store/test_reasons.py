@@ -61,9 +61,9 @@ def test_a_letter_an_edge_data_before_control(tmp_path: Path) -> None:
 def test_a_node_tells_its_reasons(tmp_path: Path) -> None:
     trace = explained([[], [Why.EVENT, Why.STREAM]], [[], []])
     chakra.write_job(job(trace), tmp_path)
-    node = etude.feeder(job(trace)).node(0, 1)
+    node = etude.extend.feeder(job(trace)).node(0, 1)
     assert (node.dep_why, node.attr("dep_why")) == ("es", "es")
-    assert etude.open_feeder(tmp_path).node(0, 1).attrs["dep_why"] == "es"
+    assert etude.extend.open_feeder(tmp_path).node(0, 1).attrs["dep_why"] == "es"
 
 
 def test_reasons_that_are_taken_away_are_gone() -> None:

@@ -95,5 +95,5 @@ def test_convert_keeps_it(tmp_path: Path, to: str, capsys: pytest.CaptureFixture
 
 def test_a_feeder_over_files_knows_it_too(tmp_path: Path):
     chakra.write_job(job_of(8), tmp_path)
-    feed = etude.open_feeder(tmp_path)
+    feed = etude.extend.open_feeder(tmp_path)
     assert list(feed.node(0, feed.next(0)).group) == list(range(8))

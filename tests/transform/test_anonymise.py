@@ -140,7 +140,7 @@ def test_a_rounded_copy_has_no_start_times_that_would_tell():
 
 
 def test_ranks_that_shared_a_trace_share_its_copy():
-    job = etude.fold(secret_job().replace(timing=None))
+    job = etude.extend.fold(secret_job().replace(timing=None))
     copy, _ = anonymise(job)
     assert len(copy.traces) == len(job.traces) == 1
 

@@ -236,7 +236,7 @@ def test_rounds_of_pairs_are_between_the_members_of_each():
     found = etude.edit(job, text)
     assert [found.peer_slots(rank).tolist() for rank in range(4)] == [[2], [3], [0], [1]]
     assert takes(job, text, on=four) == 2 * (10 + 20) + takes(job, on=four)
-    assert etude.diff(etude.edit(etude.fold(job), text), found) is None
+    assert etude.diff(etude.edit(etude.extend.fold(job), text), found) is None
 
 
 def test_a_message_is_the_first_of_its_rounds():

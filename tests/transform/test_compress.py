@@ -197,7 +197,7 @@ def test_a_call_that_is_hidden_does_not_pay_for_a_codec_on_the_compute_stream():
         # the encoder waits for compute that was there before: of 1000 ns 500 are left
         gained = etude.simulate(job, TWO).makespan_ns - etude.simulate(seen, TWO).makespan_ns
         assert gained == {500: 500, 0: 1000}.get(work, 0)
-        folded = etude.edit(etude.fold(job), text, system=TWO, times=times)
+        folded = etude.edit(etude.extend.fold(job), text, system=TWO, times=times)
         assert etude.diff(seen, folded) is None
         own = etude.edit(job, f"{text} lane=own", system=TWO, times=times)
         assert etude.diff(own, job) is not None  # a lane of its own holds nobody

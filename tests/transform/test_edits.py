@@ -109,8 +109,8 @@ def test_jobs_stay_sound_and_fold_alike(text: str, seed: int, symmetric: bool):
         return
     assert errors(changed) <= errors(job)
     assert len(changed.ranks) != len(job.ranks) or untouched_nodes_are_kept(job, changed, text) >= 0
-    assert etude.diff(changed, etude.edit(etude.fold(job), text)) is None
-    assert etude.diff(etude.fold(changed), changed) is None
+    assert etude.diff(changed, etude.edit(etude.extend.fold(job), text)) is None
+    assert etude.diff(etude.extend.fold(changed), changed) is None
 
 
 def edited_or_none(job: Job, text: str) -> Job | None:
@@ -265,7 +265,7 @@ def test_what_no_trace_can_hold_is_refused(text: str, problem: str):
 
 
 def test_ranks_alone_are_a_class_of_their_own(tmp_path: Path):
-    job = etude.fold(symmetric_job(random.Random(4)))
+    job = etude.extend.fold(symmetric_job(random.Random(4)))
     first = int(job.ranks[0])
     changed = etude.edit(job, f"speed by=2 ranks={first}")
     for rank in job.ranks.tolist():

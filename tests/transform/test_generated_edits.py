@@ -190,7 +190,7 @@ def hold(job: Job, text: str) -> bool:
     if text.startswith(("speed", "relax", "overlap", "dtype")):
         assert after.nodes == before.nodes
     if "ranks=" not in text:
-        assert etude.diff(changed, edited(etude.expand(job))) is None
+        assert etude.diff(changed, edited(etude.extend.expand(job))) is None
         assert len(changed.traces) <= 2 * len(job.traces)
     return True
 

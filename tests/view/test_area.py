@@ -167,5 +167,5 @@ def test_the_ranks_drawn_first_are_spread_over_all() -> None:
         timing_of([[0]] * 4, [[100 + k] for k in range(4)], offset=[0] * 4),
         block_of=np.minimum(np.arange(40), 3).astype(np.int32), clock_offset_ns=np.zeros(40, np.int64),
     )  # fmt: skip
-    first = Subject(Run(etude.fold(job_of("forty", builders)), timing), "forty").drawn()
+    first = Subject(Run(etude.extend.fold(job_of("forty", builders)), timing), "forty").drawn()
     assert len(first) == 16 and {0, 1, 2, 3, 39} <= set(first)

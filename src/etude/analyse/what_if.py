@@ -49,7 +49,7 @@ def what_if(
     """A row a class (kind, name), as `critical_path.by_name` has them: how much shorter the run is with all nodes of
     the class faster by 10, 50, 100%: buys_10_ns, buys_50_ns, buys_100_ns. A name of "" is all of the kind.
 
-    etude.what_if(run, [("compute", "")])
+    etude.extend.what_if(run, [("compute", "")])
     """
     retimed = Retimed(run, rendezvous)
     rows = []

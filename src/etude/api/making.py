@@ -83,7 +83,7 @@ def generate(
 def micro(pattern: str, ranks: int, sizes: Sequence[int] = (64_000_000,), **options: Any) -> Job:
     """The job of one collective (`all_reduce`) or pattern of messages (`ring`, `shift:4`, `incast`), by input bytes.
 
-    etude.micro("all_reduce", ranks=8, sizes=[1_000_000, 64_000_000])
+    etude.extend.micro("all_reduce", ranks=8, sizes=[1_000_000, 64_000_000])
     """
     from etude.generate import MicroOptions
     from etude.generate import micro as made
@@ -139,7 +139,7 @@ def federate(
 ) -> Any:  # fmt: skip
     """Federated rounds of a model over clients (a CSV, or `Clients`); `count` of them a round, 0: all.
 
-    etude.federate("gpt2", "clients.csv", rounds=20, count=10).summary()
+    etude.extend.federate("gpt2", "clients.csv", rounds=20, count=10).summary()
     """
     from etude.fleet.federated import federate as federated
     from etude.fleet.federated import read_clients

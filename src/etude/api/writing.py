@@ -57,7 +57,7 @@ def timeline(
 def synthesise(learned: Any, **options: Any) -> Job:
     """A job of any size that behaves like those that were learned; options are `ranks`, `steps`, `seed`, ...
 
-    etude.synthesise(etude.learn([job]), ranks=8, seed=1)
+    etude.extend.synthesise(etude.extend.learn([job]), ranks=8, seed=1)
     """
     from etude.synth import MakeOptions, make
 

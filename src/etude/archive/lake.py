@@ -29,6 +29,7 @@ from etude.store.sql import quoted, select
 
 if TYPE_CHECKING:
     from etude.archive.entry import Entry
+    from etude.model.run import Run
 
 _PATTERN: Final = re.compile(r"[*?\[\]{}]")
 _HINT: Final = f"tables: {', '.join(TABLES)}; `DESCRIBE runs` lists the columns of one"
@@ -48,8 +49,10 @@ class Lake:
         """Runs that are there in full."""
         return len(self._runs())
 
-    def add(self, entry: Entry, *, force: bool = False) -> bool:
-        """Puts a run in; False where it is there already. `force` writes its rows again."""
+    def add(self, run: Run | Entry, *, force: bool = False) -> bool:
+        """Puts a run in, or what `entry_of` said of one; False where it is there already. `force` writes its rows
+        again."""
+        entry = _entry(run)
         if not is_single(entry.run):
             raise UsageError(f"`{entry.run}` is not a fingerprint of a run")
         self._prepare()
@@ -100,6 +103,16 @@ class Lake:
         for name, schema in TABLES.items():
             (self.folder / name).mkdir(parents=True, exist_ok=True)
             put(self.folder, name, EMPTY, [schema.empty_table()])
+
+
+def _entry(run: Run | Entry) -> Entry:
+    from etude.model.run import Run  # here, since asking an archive needs no analysis
+
+    if not isinstance(run, Run):
+        return run
+    from etude.archive.entry import entry_of
+
+    return entry_of(run)
 
 
 class _Files:

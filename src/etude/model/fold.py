@@ -24,7 +24,7 @@ _DERIVED = {"lane", "layout"}
 def fold(job: Job) -> Job:
     """The same job with as few traces as there are distinct programs.
 
-    etude.fold(job).traces
+    etude.extend.fold(job).traces
     """
     shared: dict[bytes, int] = {}
     traces: list[Trace] = []
@@ -52,7 +52,7 @@ def fold(job: Job) -> Job:
 def expand(job: Job) -> Job:
     """The same job with a trace for each rank, ids and tags as they are in files.
 
-    etude.expand(etude.fold(job))
+    etude.extend.expand(etude.extend.fold(job))
     """
     traces = []
     for i, rank in enumerate(job.ranks.tolist()):

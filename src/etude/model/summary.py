@@ -68,7 +68,7 @@ class Sums:
 def summary(job: Job) -> dict[str, Any]:
     """ranks, world_size, nodes, nodes_by_kind, collectives, span_ns and more; plain Python values.
 
-    etude.summary(job)["ranks"]
+    etude.extend.summary(job)["ranks"]
     """
     own = set(job.values)
     plain = np.array([rank not in own for rank in job.ranks.tolist()], bool)

@@ -29,7 +29,7 @@ class Timing:
 
     The i-th rank that is present has block block_of[i]; row j of a block is node j. UNKNOWN is no time.
 
-    timing: etude.Timing = run.timing
+    timing: etude.extend.Timing = run.timing
     """
 
     origin: Origin

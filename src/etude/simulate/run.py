@@ -72,6 +72,13 @@ def simulate_with_links(
     return _result(job, lowered, engine, (*notes, *said), stopped, ops), engine.network.carried_bytes()
 
 
+def start_engine(job: Job, system: System, options: Options | None = None) -> tuple[Engine, list[str]]:
+    """A simulation at time 0, and what had to be assumed: `engine.advance(until_ns)` runs it as far as that."""
+    lowered, notes = lower(job, system, (options or Options()).on(system))
+    engine, said = start(lowered)
+    return engine, [*notes, *said]
+
+
 def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list[str]]:
     """The engine at time 0, and what had to be assumed."""
     ops = operations(lowered) if ops is None else ops

@@ -59,7 +59,7 @@ def open_feeder(
     `data`, `ctrl` and `missing` are those of `feeder`; `groups` names the group file, by default `name.json` beside the
     ranks. Decoded nodes are kept up to `max_bytes`, files open up to `max_open`. `advance` hears of each rank scanned.
 
-    etude.open_feeder("job/w.0.et")
+    etude.extend.open_feeder("et/w.0.et")
     """
     check_missing(missing)
     if max_bytes < 1 or max_open < 1:

@@ -71,7 +71,7 @@ class Outcome:
 class Study:
     """A study that can be run.
 
-    study: etude.Study = etude.study("my.yaml")
+    study: etude.extend.Study = etude.study("my.yaml")
     """
 
     spec: Spec

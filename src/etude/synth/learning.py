@@ -38,7 +38,7 @@ ALIKE_NS: Final = 0.05
 def learn(jobs: Sequence[Job], at_least: int = 1) -> Learned:
     """What there is to learn of these jobs. `at_least`: nodes that every number must stand for.
 
-    learned = etude.learn([job])
+    learned = etude.extend.learn([job])
     """
     if not jobs:
         raise UsageError("no job to learn from")

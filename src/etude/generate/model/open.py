@@ -73,7 +73,7 @@ def open_model(name_or_path: str | PathLike[str]) -> Model:
     """A model of the catalogue, by its name or its Hugging Face id, or of a YAML file; a `config.json` of Hugging Face
     is recognised. Another id is guessed from the size that it states, and the model says so in `assumed`.
 
-    etude.open_model("llama3-8b").layers
+    etude.extend.open_model("llama3-8b").layers
     """
     text = fspath(name_or_path)
     if text in _catalogue():

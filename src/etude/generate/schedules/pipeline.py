@@ -99,6 +99,14 @@ class PipelineSchedule:
         columns = (self.stage[rows].tolist(), self.action[rows].tolist(), self.micro_batch[rows].tolist())
         return [f"{s}{Action(a).letter}{m}" for s, a, m in zip(*columns, strict=True)]
 
+    def times(self, **costs: Any) -> PipelineTimes:
+        """Its timing, as `times` gives it: `forward`, `input`, `weight`, `hop`, `overlap`."""
+        return times(self, **costs)
+
+    def in_flight(self) -> I64:
+        """The most activations that each rank holds at a time, in chunks."""
+        return in_flight(self)
+
 
 def build(
     name: str,

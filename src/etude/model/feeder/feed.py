@@ -155,7 +155,7 @@ def feeder(
     `data=False` and `ctrl=False` leave out that kind of dependency. A dependency on a node that is not in the trace is
     an error, unless `missing="drop"` says to start without it; nodes that wait for one another in a circle always are.
 
-    etude.feeder(job).next(0)
+    etude.extend.feeder(job).next(0)
     """
     check_missing(missing)
     if isinstance(what, Trace):
