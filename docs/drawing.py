@@ -170,3 +170,44 @@ def _path(places: Sequence[tuple[float, float]], steps: bool) -> str:
     for px, py in places[1:]:
         out += f"H{px:.1f}V{py:.1f}" if steps else f"L{px:.1f} {py:.1f}"
     return out
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a flow: its column, its row (also between two), its name, and what stands below the name."""
+
+    column: float
+    row: float
+    name: str
+    below: str = ""
+
+
+def flow(
+    title: str, boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], *, wide: float = 126, high: float = 40
+) -> str:
+    """Boxes and arrows between them, by their places in `boxes`."""
+    columns, rows = max(box.column for box in boxes), max(box.row for box in boxes)
+    across, down, top = (WIDTH - 32 - wide) / columns, high + 18, 44.0
+    parts = []
+
+    def at(box: Box) -> tuple[float, float]:
+        return 16 + box.column * across, top + box.row * down
+
+    for start, end in arrows:
+        (x0, y0), (x1, y1) = at(boxes[start]), at(boxes[end])
+        if boxes[start].column == boxes[end].column:
+            line = f"M{x0 + wide / 2:.1f} {y0 + high:.1f}V{y1 - 5:.1f}"
+            head = f"M{x1 + wide / 2 - 4:.1f} {y1 - 7:.1f}l4 6l4 -6"
+        else:
+            begin, tip, middle = x0 + wide, x1 - 2, (x0 + wide + x1) / 2
+            line = f"M{begin:.1f} {y0 + high / 2:.1f}C{middle:.1f} {y0 + high / 2:.1f} {middle:.1f} {y1 + high / 2:.1f} {tip:.1f} {y1 + high / 2:.1f}"
+            head = f"M{tip - 6:.1f} {y1 + high / 2 - 4:.1f}l6 4l-6 4"
+        parts.append(f'<path class="a" fill="none" d="{line}{head}"/>')
+    for box in boxes:
+        x, y = at(box)
+        noun = box.name[0].isupper()
+        fill = f'fill="{COLOURS["compute"]}" fill-opacity="{0.45 if noun else 0.15}"'
+        parts += [f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.0f}" height="{high:.0f}" rx="5" {fill}/>',
+                  text(x + wide / 2, y + 17, box.name, anchor="middle"),
+                  text(x + wide / 2, y + 32, box.below, kind="s", anchor="middle")]  # fmt: skip
+    return picture(title, top + rows * down + high + 16, parts)

@@ -1,7 +1,8 @@
 """Draws the pictures of the pages from what the commands say: `python docs/pictures.py [NAME...] [--screens]`.
 
 The inputs are the embedded recording and generated jobs, so that the same code draws the same bytes. `--screens` also
-takes the pictures of pages in a headless Chromium. docs/pictures_more.py has those of models and mechanisms, docs/pictures_pages.py those of single pages.
+takes the pictures of pages in a headless Chromium. docs/pictures_more.py has those of models and mechanisms,
+docs/pictures_pages.py those of single pages, docs/pictures_tools.py those of recordings, formats and ASTRA-sim.
 """
 
 import contextlib
@@ -204,8 +205,9 @@ PICTURES: dict[str, Callable[[], str]] = {
 def all_pictures() -> dict[str, Callable[[], str]]:
     import pictures_more
     import pictures_pages
+    import pictures_tools
 
-    return {**PICTURES, **pictures_more.PICTURES, **pictures_pages.PICTURES}
+    return {**PICTURES, **pictures_more.PICTURES, **pictures_pages.PICTURES, **pictures_tools.PICTURES}
 
 
 @contextlib.contextmanager

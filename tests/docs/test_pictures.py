@@ -14,7 +14,8 @@ import pictures  # noqa: E402
 
 MECHANISMS = """index tutorial costs network schedules energy serve fleet search edits tiers data stacks simulate
 generate link studies contention models maps placement sections report timeline case-study machines micro synthesis
-serving"""
+serving collect replay qualify operators directives communications astra from-astra-sim text-workloads readers anonymise
+feeder life-of-a-trace"""
 ANALYSES = [page.relative_to(DOCS).as_posix() for page in sorted((DOCS / "analyse").glob("*.md"))]
 WITH_PICTURE = ANALYSES + [f"{name}.md" for name in MECHANISMS.split()]
 QUICK = (
@@ -27,6 +28,10 @@ QUICK = (
     "maps",
     "placement",
     "machines",
+    "collect",
+    "qualify",
+    "operators",
+    "life",
 )
 
 
