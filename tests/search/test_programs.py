@@ -1,7 +1,11 @@
 """Programs small enough to solve in the head."""
 
+import ctypes
+import os
+
 import pytest
 
+from etude.search import programs
 from etude.search.programs import Program
 
 
@@ -35,3 +39,14 @@ def test_rows_of_any_size_are_met():
     program.row({n: 1e-9}, most=3.5e-9)
     solved = program.solve()
     assert solved is not None and solved.values.tolist() == [3.0]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file descriptors of C")
+def test_what_the_solver_prints_does_not_reach_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    libc = ctypes.CDLL(None)
+    with programs._no_stdout():
+        libc.puts(b"a line of the solver")
+        os.write(1, b"another one\n")
+    libc.puts(b"ours")
+    libc.fflush(None)
+    assert capfd.readouterr().out == "ours\n"

@@ -8,7 +8,9 @@ program.solve().values          # [4.]: nothing was rounded on the way
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
@@ -64,14 +66,36 @@ class Program:
                            shape=(len(self.rows), len(self.costs)))  # fmt: skip
         scale = max((abs(cost) for cost in self.costs), default=0.0) or 1.0
         began = perf_counter()
-        found = milp(
-            np.array(self.costs) / scale, integrality=np.array(self.whole, np.int64),
-            bounds=Bounds(0.0, np.array(self.most)), options={"mip_rel_gap": 0.0},
-            constraints=LinearConstraint(matrix, [row[1] for row in self.rows], [row[2] for row in self.rows]),
-        )  # fmt: skip
+        with _no_stdout():
+            found = milp(
+                np.array(self.costs) / scale, integrality=np.array(self.whole, np.int64),
+                bounds=Bounds(0.0, np.array(self.most)), options={"mip_rel_gap": 0.0},
+                constraints=LinearConstraint(matrix, [row[1] for row in self.rows], [row[2] for row in self.rows]),
+            )  # fmt: skip
         if found.status == INFEASIBLE:
             return None
         if found.x is None or not found.success:
             raise UsageError(f"the program was not solved: {found.message}")
         values = np.where(self.whole, np.round(found.x), np.maximum(found.x, 0.0))
         return Solution(values, perf_counter() - began)
+
+
+@contextlib.contextmanager
+def _no_stdout() -> Iterator[None]:
+    """Nothing reaches file descriptor 1: HiGHS prints some lines there whatever its options say, amid our JSON."""
+    if os.name != "posix":
+        yield
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        libc.fflush(None)  # what C has buffered, before the descriptor is stdout again
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
