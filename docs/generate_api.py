@@ -39,7 +39,7 @@ HEAD = """# Python API
 
 <!-- made by docs/generate.py from the docstrings: change these, then run `make docs` -->
 
-`import etude` is light; each name is loaded when it is first used. These names are what Etude promises: they change only with a line in the changelog. In the examples `job` is a `Job` and `run` a `Run`.
+`import etude` is light; each name is loaded when it is first used. These names are what Etude promises: they change only with a line in the changelog. In the examples `job` is a `Job` and `run` a `Run`. Where a verb takes one of them the path of one does as well, and what `generate` or `predict` returned: `etude.breakdown("trace.json.gz")`; where it takes a system or a device, a name of the catalogue.
 
 """
 

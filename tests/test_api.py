@@ -1,6 +1,8 @@
 """Functions of `etude`: what they refuse, and that a command and its function give the same."""
 
+import inspect
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 import etude
 from etude.cli import main
-from etude.errors import UsageError
+from etude.errors import EtudeError, UsageError
 
 CLIENTS = Path(__file__).resolve().parent.parent / "examples" / "clients.csv"
 UNKNOWN: dict[str, Callable[[], Any]] = {
@@ -168,3 +170,70 @@ def test_simulate_takes_a_name_with_room_for_the_ranks():
     job = etude.extend.micro("all_reduce", ranks=1040)  # more than the 1,024 devices that the catalogue has
     run = etude.simulate(job, "dgx-h100")
     assert run.makespan_ns == etude.simulate(job, etude.open_system("dgx-h100").for_ranks(1040)).makespan_ns
+
+
+# --- what is taken for a run or a job
+
+
+def nouns_taken(name: str) -> list[str]:
+    """Parameters of a public verb that are a run, a job, a system or a device."""
+    home = etude if name in etude.__all__ else etude.extend
+    verb = getattr(home, name)
+    wanted = ("Run", "Job", "System", "Device")
+    return [
+        p.name
+        for p in (inspect.signature(verb).parameters.values() if callable(verb) and not inspect.isclass(verb) else ())
+        if set(str(p.annotation).split(" | ")) & set(wanted)
+    ]
+
+
+VERBS = {name: taken for name in (*etude.__all__, *etude.extend.__all__) if (taken := nouns_taken(name))}
+
+
+def test_verbs_that_take_a_noun_are_found():
+    assert {"breakdown", "compare", "simulate", "check", "query", "edit", "timeline", "fold", "reasons"} <= set(VERBS)
+    assert len(VERBS) > 30
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_what_is_no_run_and_no_job_is_refused_with_a_hint(name: str):
+    verb = getattr(etude if name in etude.__all__ else etude.extend, name)
+    needed = [p.name for p in inspect.signature(verb).parameters.values() if p.default is p.empty and p.kind < 2]
+    for wrong in (3, etude.generate("gpt2", gpus=1, seq=64).job.trace(0)):
+        given = {parameter: wrong if parameter in VERBS[name] else "x" for parameter in needed}
+        given |= dict.fromkeys(VERBS[name], wrong)
+        if name == "feeder" and wrong != 3:  # which takes a trace as well
+            continue
+        with pytest.raises(EtudeError) as problem:
+            verb(**given)
+        assert problem.value.hint, problem.value
+
+
+def test_a_path_a_job_or_what_was_made_is_taken_for_a_run():
+    run = etude.open_run(SAMPLE)
+    wanted = etude.breakdown(run)
+    for given in (str(SAMPLE), SAMPLE, run.job):
+        assert etude.breakdown(given).equals(wanted)
+    assert etude.compare(SAMPLE, run.job).equals(etude.compare(run, run))
+    assert etude.roofline(SAMPLE, "h100").equals(etude.roofline(run, etude.open_system("h100").device))
+    assert etude.diff(SAMPLE, run) is None
+    assert [str(f) for f in etude.check(SAMPLE)] == [str(f) for f in etude.check(run.job)]
+    with pytest.raises(EtudeError, match="no times were recorded") as problem:
+        etude.breakdown(etude.generate("gpt2", gpus=1, seq=64))
+    assert "etude.simulate" in problem.value.hint
+    with pytest.raises(EtudeError):
+        etude.breakdown("no/such/run")
+
+
+def test_what_was_generated_is_taken_for_a_job():
+    made = etude.generate("gpt2", gpus=2, seq=64)
+    run = etude.simulate(made, "dgx-h100")
+    assert run.makespan_ns == etude.simulate(made.job, etude.open_system("dgx-h100").for_ranks(2)).makespan_ns
+    assert etude.query(made, "select count(*) as n from nodes")["n"].to_pylist() == [made.job.nodes]
+    assert etude.breakdown(etude.predict("gpt2", "dgx-h100", gpus=2, seq=64)).num_rows == 2
+    engine, _ = etude.extend.start_engine(made, "dgx-h100")
+    assert not engine.advance(run.makespan_ns)
+
+
+def test_a_verb_can_be_pickled():
+    assert pickle.loads(pickle.dumps(etude.breakdown)) is etude.breakdown

@@ -101,7 +101,7 @@ __all__ = [
     "timeline",
 ]
 
-__getattr__ = face(__name__)
+__getattr__ = face(__name__, door="etude.api.taken:opening_door")
 
 if "IPython" in sys.modules:  # in a notebook tables are shown with their units
     from etude.notebook import register

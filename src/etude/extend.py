@@ -153,7 +153,7 @@ __all__ = [
     "with_device_times",
 ]
 
-__getattr__ = face(__name__)
+__getattr__ = face(__name__, door="etude.api.taken:opening_door")
 
 
 def __dir__() -> list[str]:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 
@@ -41,13 +41,18 @@ def homes(room: str) -> dict[str, tuple[str, str]]:
     }
 
 
-def face(room: str) -> Callable[[str], object]:
-    """The `__getattr__` of a room."""
+_DOORS: dict[str, str] = {}
+
+
+def face(room: str, door: str = "") -> Callable[[str], object]:
+    """The `__getattr__` of a room. A `door` (`module:function`) is what its functions are handed out through."""
+    if door:
+        _DOORS[room] = door
 
     def load(name: str) -> object:
         if name.startswith("_") or name not in homes(room):
             raise AttributeError(f"module `{room}` has no attribute `{name}`")
-        value = _loaded(room, *homes(room)[name])
+        value = _handed_out(room, name, _loaded(room, *homes(room)[name]))
         setattr(sys.modules[room], name, value)
         return value
 
@@ -60,6 +65,17 @@ def _loaded(room: str, module: str, there: str) -> object:
         return import_module(f"{room}.{there}")
     home = import_module(module)
     return getattr(home, there) if hasattr(home, there) else import_module(f"{module}.{there}")
+
+
+def _handed_out(room: str, name: str, value: Any) -> Any:
+    """The value, a function through the door of the room. It is found again under the room's name, as pickles do."""
+    if room not in _DOORS or not isinstance(value, FunctionType):
+        return value
+    module, _, there = _DOORS[room].partition(":")
+    made = getattr(import_module(module), there)(value)
+    if made is not value:
+        made.__module__, made.__qualname__ = room, name
+    return made
 
 
 class _Verb(ModuleType):
@@ -75,10 +91,11 @@ class _Verb(ModuleType):
         return inspect.signature(_public(self.__name__))
 
 
+@cache
 def _public(room: str) -> Any:
     package, _, name = room.rpartition(".")
     module, there = homes(package)[name]
-    return getattr(import_module(module), there)
+    return _handed_out(package, name, getattr(import_module(module), there))
 
 
 def verb(room: str) -> None:

@@ -6,6 +6,7 @@ making      generate, predict, plan, federate: from a model's name and a plan
 reporting   report: pages
 serving     serve: streams of requests on replicas
 converting  convert: a job in other formats
+taken       what a verb takes for a run, a job, a system, a device
 writing     timeline, synthesise, replay: from a job or a run to files
 """
 

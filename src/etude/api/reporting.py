@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from etude import __version__
+from etude.api.taken import as_run
 from etude.errors import UsageError
 from etude.files import writing
-from etude.model.job import Job
-from etude.model.run import Run, recorded
+from etude.model.run import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ def report(what: What, out: str | os.PathLike[str], *, title: str = "", ran_on: 
     """
     several = isinstance(what, Sequence) and not isinstance(what, str)
     given: list[Any] = list(what) if several else [what]  # type: ignore[arg-type]
-    paths = [Path(one) for one in given if not isinstance(one, Run | Job)]
+    paths = [Path(one) for one in given if isinstance(one, str | os.PathLike)]
     if len(paths) == len(given) and is_folder(paths):
         return str(written(lambda: folder_page(paths, title), Path(out), force=force).verdict)
     if not 0 < len(given) < 3:
@@ -45,13 +45,8 @@ def report(what: What, out: str | os.PathLike[str], *, title: str = "", ran_on: 
 
 
 def _opened(one: Any) -> Named:
-    if isinstance(one, Job):
-        one = recorded(one)
-    if isinstance(one, Run):
-        return one, one.job.name
-    from etude.opening import open_run
-
-    return open_run(one), plain(Path(one))
+    run = as_run("what", one)
+    return run, plain(Path(one)) if isinstance(one, str | os.PathLike) else run.job.name
 
 
 def written(make: Callable[[], Any], out: Path, *, force: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +35,12 @@ Progress = Callable[[int, int], None]
 
 
 def simulate(
-    job: Job, system: System | str, options: Options | None = None, *, progress: Progress | None = None, **more: Any
+    job: Job,
+    system: System | str | PathLike[str],
+    options: Options | None = None,
+    *,
+    progress: Progress | None = None,
+    **more: Any,
 ) -> Simulated:
     """What the job does on the system; a name of the catalogue is taken with room for its ranks. Options by name
     (`policy="priority"`), or made before.
@@ -46,7 +52,7 @@ def simulate(
     """
     if options is not None and more:
         raise UsageError("options are given twice: as one value and by name")
-    if isinstance(system, str):
+    if isinstance(system, str | PathLike):
         named = open_system(system)
         system = named.for_ranks(job.world_size) if system in system_names() else named
     return simulate_with_links(job, system, options or _options(more), progress=progress)[0]
