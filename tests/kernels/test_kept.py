@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from llvmlite import binding
 
+import etude
 from etude.kernels import guard, kept, native
 from etude.kernels.compile import kernel
 from etude.kernels.kinds import NoKindError, kinds, text
@@ -108,6 +109,38 @@ def test_a_process_that_finds_all_code_has_the_same_results_without_numba(tmp_pa
     (tmp_path / "made.py").write_text(changed)
     assert run(tmp_path, CALLS).startswith("True ")
     assert not set(files) & set(tmp_path.rglob(f"*{kept.SUFFIX}"))  # nothing of the file before is left
+
+
+ONE = """
+import numpy as np
+from etude.kernels.compile import kernel
+
+@kernel
+def total(a):
+    found = 0
+    for x in a:
+        found += x
+    return found
+"""
+CALL = "import sys; import numpy as np; from one import total; print(total(np.arange(5)), 'numba' in sys.modules)"
+
+
+@pytest.mark.skipif(not kept.usable(), reason="kernels are kept by Numba here")
+def test_processes_that_compile_the_same_kernel_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(ONE)
+    with ThreadPoolExecutor(3) as pool:
+        assert {told.split()[0] for told in pool.map(lambda _: run(tmp_path, CALL), range(3))} == {"10"}
+    assert [path.suffix for path in (tmp_path / "cache").rglob("one.*")] == [kept.SUFFIX]
+    assert run(tmp_path, CALL) == "10 False"
+
+
+@pytest.mark.skipif(not kept.usable(), reason="kernels are kept by Numba here")
+def test_a_command_whose_kernels_are_compiled_does_not_load_numba(tmp_path: Path) -> None:
+    etude.convert(etude.generate("gpt2", gpus=1, seq=64).job, tmp_path / "job", to="et")
+    code = "import sys; from etude.cli import main; main(['info', sys.argv[1]]); print('numba' in sys.modules)"
+    command = [sys.executable, "-c", code, str(tmp_path / "job")]
+    found = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1] for _ in range(2)]
+    assert found[1] == "False"
 
 
 class Pair(NamedTuple):

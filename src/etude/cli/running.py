@@ -51,7 +51,7 @@ class FirstUse:
     def __call__(self, name: str, seconds: float) -> None:
         if sys.stderr.isatty() and (not self.told or seconds >= LONG_S):
             self.told = True
-            print(f"compiling {name} for its first use, about {max(seconds, 1):.0f} s", file=sys.stderr)
+            print(f"compiling {name} for its first use, up to {max(seconds, 1):.0f} s", file=sys.stderr)
 
 
 @cache

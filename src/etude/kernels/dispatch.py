@@ -120,7 +120,9 @@ class Cache(FunctionCache):  # type: ignore[misc]
         key = (*super()._index_key(sig, codegen), fields, taken(self._py_func), records.PASSED, CHANGED)
         if int(config.OPT) != BEST:
             key = (*key, int(config.OPT))
-        return (*key, "inner") if self.inner else key
+        if self.inner:
+            return (*key, "inner")
+        return (*key, "not kept") if kept.usable() else key  # what Numba kept before is compiled again, to be kept here
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

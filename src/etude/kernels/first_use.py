@@ -1,7 +1,7 @@
 """The first use of a kernel after an install compiles it, which takes seconds: who asks for it is told, and stays
 interruptible.
 
-    with told_of_compiling(lambda name, seconds: say(f"compiling {name}, about {seconds:.0f} s")):
+    with told_of_compiling(lambda name, seconds: say(f"compiling {name}, up to {seconds:.0f} s")):
         ...
 
 Meanwhile kernels are compiled in a thread of their own, and the main thread waits where signals reach it: LLVM's work
@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 Listener = Callable[[str, float], None]
-"""(name of the kernel, about how many seconds it takes)."""
+"""(name of the kernel, about how many seconds it takes at most)."""
 
-SECONDS_PER_BYTE = 5.0e-4
-"""Of bytecode of a kernel and of those it calls; measured by `benchmarks/bench_compile.py`."""
+SECONDS_PER_BYTE = 2.0e-4
+"""Of bytecode of a kernel and of those it calls, not all of which every use compiles: an upper bound, chosen by
+`benchmarks/bench_compile.py`."""
 
 _listener: Listener | None = None
 _finished: threading.Event | None = None
