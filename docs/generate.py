@@ -129,7 +129,7 @@ levels:                 # of the network, innermost first
   - {name: fabric, kind: switch, size: 64, bandwidth: 400Gb/s, latency: 2us}
 ```
 
-That is 64 nodes of 8 H100. A bandwidth is that of one device in one direction, a rate of a device is a dense peak, and figures carry their units. Unknown keys, zeros and negative figures are refused: `my.yaml: levels[0]: bandwidth: `0GB/s` is not positive`.
+That is 64 nodes of 8 H100. A bandwidth is that of one device in one direction, a rate of a device is a dense peak, and figures carry their units. Unknown keys, zeros and negative figures are refused, with their place: `` my.yaml: levels[0]: bandwidth: `0GB/s` is not positive ``.
 
 ## What you do with it
 
