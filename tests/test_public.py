@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.util
 import inspect
 import re
@@ -186,6 +187,30 @@ def test_what_verbs_return_shows_itself():
         assert len(repr(value)) < 200, repr(value)
         home = etude if type(value).__name__ in PUBLIC else etude.extend
         assert getattr(home, type(value).__name__) is type(value)
+
+
+def test_systems_models_and_plans_are_one_line_that_tells_them_apart():
+    system, model = etude.open_system("dgx-h100"), etude.extend.open_model("llama3-8b")
+    plan = etude.Plan(gpus=16, tp=2, zero=1)
+    assert repr(plan) == "Plan(gpus=16, tp=2, zero=1)"
+    assert repr(etude.Plan()) == "Plan(gpus=1)"
+    assert repr(system).startswith("System(`dgx-h100`: ")
+    assert repr(model).startswith("Model(`llama3-8b`: decoder, 32 layers, hidden 4096, #")
+    # caches take them as keys: what is not shown must still tell them apart
+    changed = [
+        (system, system.replace(doc="other")),
+        (system, system.with_devices(lambda device: dataclasses.replace(device, memory_bytes=1))),
+        (model, model.replace(tied=True)),
+        (plan, etude.Plan(gpus=16, tp=2, zero=1, sp=True)),
+    ]
+    for before, after in changed:
+        assert before != after
+        assert repr(before) != repr(after)
+    for value in (system, model, plan):
+        assert len(repr(value)) < 160
+        assert "\n" not in repr(value)
+    assert repr(system) == repr(etude.open_system("dgx-h100").replace())
+    assert "<table" in system._repr_html_()
 
 
 def test_the_page_of_the_api_is_what_the_code_says():

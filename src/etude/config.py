@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from enum import Enum
+from hashlib import sha256
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -322,3 +323,26 @@ def parse(text: str, where: str) -> Any:
         raise ClusterError(getattr(problem, "problem", None) or "is not YAML", where=at) from None
     except (TypeError, RecursionError, ValueError):
         raise ClusterError("is not plain YAML", where=where) from None
+
+
+# -- what values say of themselves -------------------------------------------------------------------------------------
+
+
+def said(value: Any, told: str = "") -> str:
+    """One line for `repr`: what is told of a value and a digest of all its fields; without words, the fields that are
+    not as they are by default. Values that differ in any field differ in it, since caches take it as a key."""
+    name = type(value).__qualname__
+    if told:
+        whole = ",".join(f"{f.name}={getattr(value, f.name)!r}" for f in fields(value))
+        return f"{name}({told}, #{sha256(whole.encode()).hexdigest()[:16]})"
+    changed = [f for f in fields(value) if not _is_default(f, getattr(value, f.name))]
+    return f"{name}({', '.join(f'{f.name}={_spelled(getattr(value, f.name))}' for f in changed)})"
+
+
+def _is_default(f: Field[Any], value: Any) -> bool:
+    default = f.default_factory() if f.default_factory is not MISSING else f.default
+    return type(value) is type(default) and bool(value == default)
+
+
+def _spelled(value: Any) -> str:
+    return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else repr(value)

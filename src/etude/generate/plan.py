@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from etude.config import figure, read
+from etude.config import figure, read, said
 from etude.errors import ClusterError, UsageError
 from etude.generate.blocks import halo, loads, recompute, trained
 from etude.generate.maps import shares
@@ -390,6 +390,9 @@ class Plan:
                 "sending tokens to each node once needs equally loaded experts",
                 hint="leave out --moe-skew and --moe-loads",
             )
+
+    def __repr__(self) -> str:
+        return said(self)
 
     @property
     def dp(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.config import figure, plain, read
+from etude.config import figure, plain, read, said
 from etude.errors import ClusterError, UsageError
 from etude.machine.data_plane import DataPlane
 from etude.machine.mix import as_text, kind_numbers
@@ -394,6 +394,11 @@ class System:
                 hint="" if self.topology is not None else "use more nodes: `resized(devices)`",
             )
         return np.array(self.placement, np.int64)[wanted] if self.placement else wanted
+
+    def __repr__(self) -> str:
+        kinds = " and ".join(device.name for device in self.all_kinds)
+        levels = " × ".join(f"{level.name} {level.size}" for level in self.levels)
+        return said(self, f"`{self.name}`: {len(self):,} of {kinds}, {levels}")
 
     def _repr_html_(self) -> str:
         from etude.machine.shown import system_html

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from etude.config import figure, read
+from etude.config import figure, read, said
 from etude.errors import ClusterError, UsageError
 from etude.generate.model.parts import Piece, TokenStream, Tower
 
@@ -185,6 +185,10 @@ class Model:
             raise ClusterError("layers with a state need `state` and `ssm_heads`")
         if self.experts and not 0 < self.top_k <= self.experts:
             raise ClusterError(f"top_k {self.top_k} of {self.experts} experts", hint="top_k: 2")
+
+    def __repr__(self) -> str:
+        experts = f", {self.experts} experts" if self.experts else ""
+        return said(self, f"`{self.name}`: {self.family.value}, {self.layers} layers, hidden {self.hidden}{experts}")
 
     @property
     def kv(self) -> int:
