@@ -7,7 +7,8 @@ from importlib import import_module
 
 
 def main() -> int:
-    for module in ("torch.distributed.fsdp", "torch.distributed.tensor.parallel"):
+    # The last is what the first optimizer of each process would import.
+    for module in ("torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch._dynamo"):
         import_module(module)
     size, program = int(sys.argv[1]), sys.argv[2]
     children = []
