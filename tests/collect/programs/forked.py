@@ -5,10 +5,12 @@ import runpy
 import sys
 from importlib import import_module
 
+LATER = ("torch._inductor", "torch._dynamo")
+"""What a profiler and an optimizer import: once for all ranks."""
+
 
 def main() -> int:
-    # The last is what the first optimizer of each process would import.
-    for module in ("torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch._dynamo"):
+    for module in ("torch.distributed.fsdp", "torch.distributed.tensor.parallel", *LATER):
         import_module(module)
     size, program = int(sys.argv[1]), sys.argv[2]
     children = []

@@ -8,6 +8,7 @@ import os
 import socket
 
 import torch
+import torch._inductor  # what a profiler imports: once, before processes are forked
 import torch.distributed as dist
 from torch.distributed import destroy_process_group
 
