@@ -1,2 +1,2 @@
-"""Where the time goes: pure functions of a Run that return tables. A shelf: each file is one analysis, and what it
-shows others is in its `__all__`."""
+"""Where the time goes: pure functions of a Run that return tables. Each file is one analysis; its public names are in
+its `__all__`."""

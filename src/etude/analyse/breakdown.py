@@ -22,7 +22,7 @@ Bool = NDArray[np.bool_]
 
 
 def breakdown(run: Run, counting: Counting = OURS) -> pa.Table:
-    """A row a rank with all measures: span_ns, compute_ns, comm_ns, exposed_comm_ns, memory_ns, exposed_memory_ns,
+    """One row per rank with all measures: span_ns, compute_ns, comm_ns, exposed_comm_ns, memory_ns, exposed_memory_ns,
     idle_ns, overlap_pct.
 
     etude.breakdown(run)
@@ -54,7 +54,7 @@ def kernel_types(run: Run, counting: Counting = OURS) -> pa.Table:
 
 
 def overlap(run: Run, a: str = "compute", b: str = "communication", counting: Counting = OURS) -> pa.Table:
-    """A row a rank: span_ns, a_ns, b_ns, both_ns, and which part of each the other hides.
+    """One row per rank: span_ns, a_ns, b_ns, both_ns, and the fraction of each that the other hides.
 
     A group is `compute`, `communication`, `memory`, a collective (`all_reduce`), `name:REGEX`, `module:REGEX`,
     `phase:REGEX` or `stream:7`; several with `|` between them are one group.

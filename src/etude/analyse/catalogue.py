@@ -16,7 +16,7 @@ TABLES = ("json", "csv", "md")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What a reader meets of one analysis."""
+    """What users see of one analysis."""
 
     command: str
     does: str

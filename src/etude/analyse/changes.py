@@ -1,8 +1,8 @@
-"""Where a series changes its level for good, or for a while: a series against its own past.
+"""Lasting or temporary changes of level in a series, compared with its own past.
 
-A change is looked for in many intervals of the series, long and short, by how far the means on both sides of a place
-lie apart (seeded binary segmentation); the narrowest interval that shows one places it. Single samples that lie far off
-cannot make a change: samples are cut to what their neighbours allow first. A ramp is a drift and not a change.
+Seeded binary segmentation: many intervals of the series, long and short, are searched for the place where the means on
+both sides differ most; the narrowest interval that shows a change places it. Outliers cannot make a change, because
+samples are first clipped to the range of their neighbours. A ramp is a drift, not a change.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 HOLD: Final = 3
-"""Samples that a level must last to be one."""
+"""Shortest level, in samples."""
 LEAST: Final = 0.03
-"""A level that differs by less than this part of the one before is the same."""
+"""Levels that differ by less than this fraction are the same."""
 LEAST_NOISE: Final = 1e-3
-"""Noise is not taken for less than this part of the level: below it nothing is told apart."""
+"""Lower bound of the noise, as a fraction of the level."""
 CUT: Final = 3.0
-"""Standard deviations from the middle of its neighbours to which a sample is cut."""
+"""Samples further than this from the median of their neighbours, in standard deviations, are clipped."""
 SURE: Final = 2.5
-"""Standard errors that a change needs beyond those that the best of all places has in noise."""
+"""Standard errors by which a change must exceed the best place in pure noise."""
 BLOCKS: Final = 10
-"""Blocks of samples whose means tell how much means wander."""
+"""Blocks of samples whose means show how much the mean drifts."""
 SCALED: Final = 1.4826
-"""Standard deviation of normal samples over their median distance from the middle."""
+"""Standard deviation of normal samples over their median absolute deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +45,22 @@ class Change:
     before: float
     after: float
     score: float
-    """How many standard errors the two levels lie apart."""
+    """Difference of the two levels in standard errors."""
 
     @property
     def ratio(self) -> float:
-        """1.3 is a level 30 % above the one before."""
+        """New level over old level: 1.3 is 30 % above."""
         return self.after / self.before if self.before else float("inf")
 
 
 def noise(values: F64) -> float:
-    """Standard deviation of a series around its level, from how much neighbours differ: changes of level and slow
-    drifts do not enter. Of few samples it is taken for more than they show."""
+    """Standard deviation of a series around its level, from differences of neighbours, so that changes of level and
+    slow drifts do not count. With few samples the estimate is raised."""
     if len(values) < 2:
         return 0.0
     step = np.abs(np.diff(values))
     found = SCALED * float(np.median(step)) / np.sqrt(2)
-    if found == 0:  # most samples are equal: what the others show, without the largest tenth
+    if found == 0:  # most samples are equal: use the others, without the largest tenth
         kept = np.sort(step)[: max(len(step) - max(len(step) // 10, 1), 1)]
         found = float(kept.mean())
     few = 1 + 5 / len(step)
@@ -69,8 +69,8 @@ def noise(values: F64) -> float:
 
 def change_points(values: F64, *, least: float = LEAST, among: int = 1, hold: int = HOLD) -> list[Change]:
     """The changes of a series, first to last. A level lasts `hold` samples or more and differs from the one before by
-    the factor 1 + `least` or more, up or down; `among` is how many series are searched for the same answer, so that
-    one of many is not named by chance."""
+    the factor 1 + `least` or more, up or down; `among` is the number of series searched, so that one of many is not
+    reported by chance."""
     values = np.asarray(values, np.float64)
     sigma = noise(values)
     if len(values) < 2 * hold or sigma == 0:
@@ -80,7 +80,7 @@ def change_points(values: F64, *, least: float = LEAST, among: int = 1, hold: in
     sigma = _wandering(clean, sigma)
     places = _narrowest(clean, sigma, needed, hold)
     places = _settled(clean, places, hold)
-    while True:  # the weakest goes first, and the others are judged again without it
+    while True:  # drop the weakest and judge the others again without it
         found = _judged(values, clean, places, sigma)
         weak = [c for c in found if c.score < needed or abs(c.after - c.before) < least * abs(c.before)]
         if not weak:
@@ -90,12 +90,12 @@ def change_points(values: F64, *, least: float = LEAST, among: int = 1, hold: in
 
 
 def levels(values: F64, places: Sequence[int]) -> list[F64]:
-    """The samples of each level, one after the other."""
+    """The samples of each level, in order."""
     return np.split(values, list(places))
 
 
 def _cut(values: F64, sigma: float, hold: int) -> F64:
-    """Samples not further from the middle of their neighbours than noise goes."""
+    """Samples clipped to the noise around the median of their neighbours."""
     width = 2 * hold - 1
     padded = np.pad(values, width // 2, mode="reflect") if len(values) > width // 2 else values
     middle = np.median(sliding_window_view(padded, width), axis=1)
@@ -104,8 +104,8 @@ def _cut(values: F64, sigma: float, hold: int) -> F64:
 
 
 def _wandering(clean: F64, sigma: float) -> float:
-    """The noise that means of many samples have, as that of one: more where single samples lie far off on one side,
-    or where neighbours are alike."""
+    """Noise of means of many samples, expressed per sample: higher where outliers are on one side or neighbours are
+    correlated."""
     step = np.clip(np.diff(clean), -CUT * np.sqrt(2) * sigma, CUT * np.sqrt(2) * sigma)
     found = max(sigma, float(np.sqrt((step * step).mean() / 2)))
     for width in (4, 8, 16, 32):
@@ -118,7 +118,7 @@ def _wandering(clean: F64, sigma: float) -> float:
 
 
 def _narrowest(values: F64, sigma: float, needed: float, hold: int) -> list[int]:
-    """Places of changes: of all intervals that show one, the narrowest, then the narrowest without it, and so on."""
+    """Places of changes: the narrowest interval that shows one, then the narrowest without it, and so on."""
     total = np.concatenate([[0.0], np.cumsum(values - values.mean())])
     rows: list[tuple[int, float, int, int, int]] = []
     for length in _lengths(len(values), hold):
@@ -147,8 +147,8 @@ def _lengths(count: int, hold: int) -> list[int]:
 
 
 def _best_split(total: F64, start: I64, length: int, hold: int) -> tuple[F64, I64]:
-    """Of intervals of one length: how far the means of both sides of the best place lie apart, in units of the
-    standard error of samples with deviation 1, and that place. `total` are sums from the first sample on."""
+    """For intervals of one length: the largest difference of the means on both sides of a place, in standard errors of
+    samples with deviation 1, and that place. `total` is the cumulative sum."""
     k = np.arange(hold, length - hold + 1)
     left = total[start[:, None] + k] - total[start][:, None]
     whole = (total[start + length] - total[start])[:, None]
@@ -158,7 +158,7 @@ def _best_split(total: F64, start: I64, length: int, hold: int) -> tuple[F64, I6
 
 
 def _is_ramp(values: F64, split: int, sigma: float) -> bool:
-    """Whether a line says as much of these samples as two levels do."""
+    """Whether a line fits these samples as well as two levels do."""
     t = np.arange(len(values)) - (len(values) - 1) / 2
     slope = float((t * values).sum() / (t * t).sum())
     line = values - slope * t
@@ -167,7 +167,7 @@ def _is_ramp(values: F64, split: int, sigma: float) -> bool:
 
 
 def _settled(values: F64, places: list[int], hold: int) -> list[int]:
-    """Each place moved to where the means of the levels before and behind it lie furthest apart."""
+    """Each place moved to where the levels before and after it differ most."""
     total = np.concatenate([[0.0], np.cumsum(values - values.mean())])
     found = list(places)
     for i in range(len(found)):
@@ -179,8 +179,7 @@ def _settled(values: F64, places: list[int], hold: int) -> list[int]:
 
 
 def _judged(values: F64, clean: F64, places: list[int], sigma: float) -> list[Change]:
-    """Changes with the levels on both sides and how sure they are. Where neighbouring samples are alike, so many
-    samples say less than they seem to."""
+    """Changes with the levels on both sides and their score. Correlated neighbours count as fewer samples."""
     parts, used = levels(values, places), levels(clean, places)
     rest = np.concatenate([part - np.median(part) for part in used])
     wider = sigma * _inflation(rest, len(places))
@@ -197,11 +196,11 @@ def _pairs(parts: list[F64]) -> list[tuple[F64, F64]]:
 
 
 def _inflation(rest: F64, changes: int) -> float:
-    """By what standard errors of means grow where samples are like those before them."""
+    """Factor by which autocorrelation widens the standard errors of means."""
     square = float((rest * rest).sum())
     if len(rest) < 8 or square == 0:
         return 1.0
-    # levels were fitted to these samples, which makes them look less alike than they are
+    # levels were fitted to these samples, which makes them look less correlated than they are
     alike = float((rest[1:] * rest[:-1]).sum()) / square + (1 + changes) / len(rest)
     alike = min(max(alike - 1 / np.sqrt(len(rest)), 0.0), 0.9)
     return float(np.sqrt((1 + alike) / (1 - alike)))

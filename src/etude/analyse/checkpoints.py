@@ -16,8 +16,8 @@ __all__ = ["checkpoints"]
 
 
 def checkpoints(run: Run) -> pa.Table:
-    """A row a rank and step that stores: rank, step (null where not known), stores, size_bytes, time_ns in which at
-    least one was under way, bytes_per_s over that time. Stores without a size or without a time do not count."""
+    """One row per rank and step that stores: rank, step (null where not known), stores, size_bytes, time_ns in which at
+    least one was in progress, bytes_per_s over that time. Stores without a size or without a time do not count."""
     rows: list[dict[str, Any]] = []
     for part in run.parts():
         trace = part.trace

@@ -1,4 +1,5 @@
-"""One clock for all ranks: a collective ends on all of its members at about the same time, so ends tell offsets."""
+"""One clock for all ranks: a collective ends on all of its members at about the same time, so the ends give the
+offsets."""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 ROUNDS = 8
-"""Turns of the refinement; after the first pass along the groups it changes little."""
+"""Iterations of the refinement; after the first pass along the groups little changes."""
 
 
 def offsets(run: Run, found: Calls | None = None, matching: Matching | None = None) -> I64:
     """ns to add to each rank's times to bring them onto the first rank's clock.
 
-    What the timing says where it is aligned. Else from the ends of collectives: first along a tree of ranks that share
-    groups (medians of differences), then each rank's offset is the median over its calls of their middle end less its
-    own, a few times over. Ranks that share no call with others, directly or not, get 0.
+    The timing's own offsets if it is aligned. Otherwise from the ends of collectives: first along a tree of ranks that
+    share groups (medians of differences), then repeatedly the median over a rank's calls of the median end minus its
+    own. Ranks that share no call with others, directly or not, get 0.
     """
     job, timing = run.job, run.timing
     if timing.aligned or len(job.ranks) < 2:
@@ -52,7 +53,7 @@ def offsets(run: Run, found: Calls | None = None, matching: Matching | None = No
 
 def alignment(run: Run) -> pa.Table:
     """How well the ranks' clocks agree once aligned: rank, offset_ns, calls, end_spread_ns (median distance of its ends
-    from the middle end of each call)."""
+    from the median end of each call)."""
     job = run.job
     found = calls(run)
     offset = offsets(run, found)
@@ -71,7 +72,7 @@ def alignment(run: Run) -> pa.Table:
 
 
 def _along_groups(ranks: int, at: I64, group: I64, call: I64, end: F64) -> F64:
-    """Offsets along a tree: from a rank that has one to all that share a group with it."""
+    """Offsets along a tree: from each known rank to all ranks that share a group with it."""
     order = np.lexsort((call, at, group))
     at, group, call, end = at[order], group[order], call[order], end[order]
     offset = np.full(ranks, np.nan)

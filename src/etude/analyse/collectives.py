@@ -1,13 +1,14 @@
-"""Collectives matched across ranks: what the transfer takes, what members wait for one another, which rates result.
+"""Collectives matched across ranks: the time of the transfer, the time members wait for one another, and the rates.
 
-A member waits from its own start until the last one comes; the transfer is what the member that waited least saw:
+A member waits from its own start until the last member arrives; the transfer time is that of the member that waited
+least:
 
     transfer = min over members of (end - start)         needs no common clock
     wait of a member = (end - start) - transfer
     skew = last start - first start                      on one clock
 
-Rates are those of nccl-tests: algorithm bandwidth is payload / transfer, bus bandwidth that times the part of the
-payload that crosses each member's port.
+Rates are those of nccl-tests: algorithm bandwidth is payload / transfer, bus bandwidth is that times the fraction of
+the payload that crosses each member's port.
 """
 
 from __future__ import annotations
@@ -43,21 +44,22 @@ _SHARED = (
 
 
 def payload_bytes(collective: NDArray[np.uint8], size_bytes: I64, members: I64) -> F64:
-    """Bytes that a rate is counted in: the input, for gathers that of all members; NaN where not known."""
+    """Payload that a rate refers to: the input, for gathers that of all members; NaN where unknown."""
     size = np.where(size_bytes == UNKNOWN, np.nan, size_bytes.astype(np.float64))
     gathers = np.isin(collective, _GATHERS)
     return np.where(gathers, size * np.maximum(members, 1), size)
 
 
 def bus_factor(collective: NDArray[np.uint8], members: I64) -> F64:
-    """Bus over algorithm bandwidth: 2(n-1)/n for an all-reduce, (n-1)/n where each keeps or gets a share, else 1."""
+    """Bus over algorithm bandwidth: 2(n-1)/n for an all-reduce, (n-1)/n where each member keeps or gets a share, else
+    1."""
     n = np.maximum(members, 1).astype(np.float64)
     share = (n - 1) / n
     return np.where(np.isin(collective, _TWICE), 2 * share, np.where(np.isin(collective, _SHARED), share, 1.0))
 
 
 def collectives(run: Run) -> pa.Table:
-    """A row a call: group, number (its position among the calls of its group), collective, size_bytes (input of a
+    """One row per call: group, number (its position among the calls of its group), collective, size_bytes (input of a
     member), group_size, ranks_seen, start_ns, end_ns, transfer_ns, skew_ns, wait_ns (mean over members), first_rank,
     last_rank, algbw_bytes_per_s, busbw_bytes_per_s.
 
@@ -133,7 +135,7 @@ def _who(at: I64, value: I64, wanted: I64, found: Calls) -> I64:
 
 
 def summarised(table: pa.Table, *, by_group: bool = False) -> pa.Table:
-    """The rows of `collectives` put together: those that are alike become one, the longest in all first."""
+    """The rows of `collectives` grouped: equal calls become one row, the longest total first."""
     keys = ["collective", "group_size", "size_bytes"] + (["group", "group_name"] if by_group else [])
     rows: dict[tuple[Any, ...], list[int]] = {}
     for number, key in enumerate(zip(*(table[name].to_pylist() for name in keys), strict=True)):

@@ -1,7 +1,7 @@
-"""Two runs side by side: what takes longer, what is new, what is gone, and how alike they are.
+"""Two runs side by side: what is slower, new or gone, and how similar they are.
 
 Operations are aligned by what they are: name, kind, shapes; forms of one operator (`out=`, in place) are one. The
-difference of each has two parts: it comes more or less often, and one takes more or less time.
+difference of each has two parts: a different count, and a different time per call.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Counted = dict[tuple[Any, ...], tuple[float, float]]
 
 def compare(a: Run, b: Run, *, operators: bool = False) -> pa.Table:
     """A row for each operation of either run, the largest change first: kind, name, shapes, change (`same`, `slower`,
-    `faster`, `more`, `fewer`, `new`, `gone`), count_a, count_b, time_a_ns, time_b_ns, delta_ns (b less a, a rank),
+    `faster`, `more`, `fewer`, `new`, `gone`), count_a, count_b, time_a_ns, time_b_ns, delta_ns (b minus a, per rank),
     by_count_ns and by_speed_ns, which sum to it, and forms, where an operator was called in several (`aten::mm,
-    aten::mm(out=)`). Times and counts are means over each run's ranks; of runs with different numbers of steps, over
-    their steps too.
+    aten::mm(out=)`). Times and counts are means over each run's ranks; if the runs have different numbers of steps, per
+    step.
 
     With `operators`, device time is that of the operator that launched it: devices differ in their kernels, programs
     less in their operators.
@@ -60,8 +60,8 @@ def compare(a: Run, b: Run, *, operators: bool = False) -> pa.Table:
 
 
 def per_step(a: Run, b: Run) -> tuple[float, float]:
-    """What the times of each run are multiplied by before they are compared: one over its steps where both runs have
-    steps and not as many as the other; else 1."""
+    """The factor applied to the times of each run before they are compared: 1 / steps if both runs have steps and their
+    numbers differ, otherwise 1."""
     steps = [
         len(np.unique(np.concatenate([np.zeros(0, np.int64), *(t.step[t.step != UNKNOWN] for t in run.job.traces)])))
         for run in (a, b)
@@ -70,7 +70,7 @@ def per_step(a: Run, b: Run) -> tuple[float, float]:
 
 
 def _tally(run: Run, operators: bool, share: float) -> Counted:
-    """(count, time) a rank of each kind of operation on the devices."""
+    """(count, time) per rank of each kind of operation on the devices."""
     tally = Tally(BY, ("ns",))
     for part in run.parts():
         use = uses(part.trace)
@@ -91,8 +91,8 @@ def _together(found: Counted, form: Mapping[Any, Any]) -> Counted:
 
 
 def to_operators(part: RunPart, rows: I64, lasted: I64, use: U8, *, launched: bool) -> tuple[I64, I64, U8]:
-    """(rows, times, uses) with what an operator on the host does between those that it calls as time of the operator,
-    and with `launched` also the work of a device as that of the operators that launched it; each call once."""
+    """(rows, times, uses): the time that a host operator spends between the operators it calls counts as its own; with
+    `launched`, device work also counts for the operators that launched it. Each call counts once."""
     trace = part.trace
     own = segments(trace)[rows] | (launched & (trace.cpu[rows] != 1))
     caller = np.where(own, trace.parent[rows], -1)
@@ -124,7 +124,7 @@ def _row(key: tuple[Any, ...], a: tuple[float, float] | None, b: tuple[float, fl
 
 
 def change(a: tuple[float, float], b: tuple[float, float]) -> str:
-    """What became of an operation, from (count, time) to (count, time)."""
+    """What changed for an operation, from (count, time) to (count, time)."""
     if not a[0] or not b[0]:
         return "gone" if a[0] else "new"
     if abs(b[0] - a[0]) > 1e-9 * a[0]:
@@ -133,8 +133,8 @@ def change(a: tuple[float, float], b: tuple[float, float]) -> str:
 
 
 def similarity(compared: pa.Table) -> dict[str, float]:
-    """How alike two runs are, from 0 to 1: `structure`, the part of operations that both have; `time`, of those that
-    both have, the part of time; `score`, the product."""
+    """How similar two runs are, from 0 to 1: `structure`, the fraction of operations that both have; `time`, the
+    overlap of the times of those; `score`, the product."""
     names = ("count_a", "count_b", "time_a_ns", "time_b_ns")
     columns = {name: np.asarray(compared[name].to_numpy(), np.float64) for name in names}
     structure = _share(columns["count_a"], columns["count_b"])
@@ -149,8 +149,8 @@ def _share(a: F64, b: F64) -> float:
 
 
 def breakdowns(a: Run, b: Run) -> pa.Table:
-    """The parts of the time side by side: part, a_ns, b_ns, delta_ns, delta_pct; means over each run's ranks and, of
-    runs with different numbers of steps, over their steps."""
+    """The parts of the time side by side: part, a_ns, b_ns, delta_ns, delta_pct; means over each run's ranks, and per
+    step if the runs have different numbers of steps."""
     means: list[Mapping[str, float]] = []
     for run, share in zip((a, b), per_step(a, b), strict=True):
         found = breakdown(run)

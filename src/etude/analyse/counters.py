@@ -26,8 +26,8 @@ NONE: Final = "(none)"
 
 
 def counters(job: Job, by: Sequence[str] = ("kernel",)) -> pa.Table:
-    """A row for each of what `by` tells apart: count, and the sum of each counter, under its own name; null where none
-    of them has it. In order of first use. A job without counters is refused."""
+    """One row per value of `by`: count, and the sum of each counter under its own name; null where no node has it. In
+    order of first use. A job without counters is refused."""
     if unknown := [name for name in by if name not in BY]:
         raise UsageError(f"counters cannot be summed by `{', '.join(unknown)}`", hint=f"known: {', '.join(BY)}")
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -58,7 +58,7 @@ def counters(job: Job, by: Sequence[str] = ("kernel",)) -> pa.Table:
 
 
 def _values(trace: Trace) -> tuple[I64, dict[str, F64]]:
-    """(Nodes that have counters, counter -> value of each; NaN where it has not that one.)"""
+    """(Nodes that have counters, counter -> value of each; NaN where a node lacks it.)"""
     cells = {key: found for key, found in trace.attr_cells().items() if key[0].startswith(COUNTER)}
     if not cells:
         return np.zeros(0, np.int64), {}
@@ -87,8 +87,8 @@ def _labels(trace: Trace, nodes: I64, by: str, rank: int) -> list[Any]:
 
 
 def _outermost(trace: Trace, nodes: I64) -> I64:
-    """The operator around each node that is in no other; -1: none. Operators of PyTorch are called `library::name`,
-    annotations of a program are not."""
+    """The outermost operator around each node; -1: none. Operators of PyTorch are called `library::name`, annotations
+    of a program are not."""
     codes, words = trace.coded("name")
     named = np.array(["::" in word for word in words] + [False])[codes]
     found, at = np.full(len(nodes), -1, np.int64), nodes.copy()

@@ -1,4 +1,5 @@
-"""What counts as work of a device, as Etude has it and as other tools do, so that their numbers can be had."""
+"""What counts as work of a device, by Etude's definition and by those of other tools, so that their numbers can be
+reproduced."""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ __all__ = ["counting_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counting:
-    """One tool's choices. Where a tool is merely wrong, its mistakes are not among them."""
+    """Choices of one tool. Plain errors of a tool are not reproduced."""
 
     earlier: str = "cut"
-    """When work that was launched before the recording does not count: `always`; if several `steps` were recorded; if
-    so, or if it is `cut` through by the beginning of the recording; `never`."""
+    """When work launched before the recording is not counted: `always`; if several `steps` were recorded; if so, or if
+    the start of the recording `cut` through it; `never`."""
     host_messages: bool = True
     """Messages that the host carries (gloo's) count as communication of a rank whose device carries none."""
     fills_compute: bool = False
     """Fills of memory are compute, not memory."""
     launches: str = ""
-    """A pattern of the calls whose launches count; nothing is all."""
+    """A pattern of the calls whose launches count; empty: all."""
     enqueues: str = ""
-    """The same for the lengths of queues."""
+    """The same for queue lengths."""
 
 
 OURS: Final = Counting()

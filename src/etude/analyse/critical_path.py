@@ -1,9 +1,9 @@
-"""The critical path: what the end of a run waited for, walked back to its beginning.
+"""The critical path: what the end of a run waited for, traced back to its start.
 
-From the node that ends last the walk goes, at each node's start, to what let it start last: a dependency, what held its
-lane before, the member of a collective that came last, the send behind a receive, the kernel that a host call waited
-for. Every step is a constraint that held, and pieces follow one another without a hole, so the path is as long as the
-run; what is not on it cannot shorten the run by itself.
+From the node that ends last, the walk steps back at each node's start to what released it: a dependency, the previous
+node on its lane, the last member of a collective to arrive, the send that a receive matches, the kernel that a host
+call waited for. Every step is a constraint that was active, and the pieces leave no gap, so the path is as long as the
+run; shortening a node that is not on it cannot shorten the run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
 SYNC_CALLS: Final = re.compile(r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cuda|hip)Memcpy$|^cuStreamSynchronize")
-"""Host calls that return when the device is done, known by name where a profiler recorded no synchronisation."""
+"""Host calls that return when the device is done, known by name where a profiler recorded no synchronisation events."""
 KINDS: Final = {
     Use.NONE: "other",
     Use.COMPUTE: "compute",
@@ -55,7 +55,7 @@ def critical_path(run: Run, *, rendezvous: bool | None = None) -> pa.Table:
 
     `kind` is compute, communication, memory, host, other, `launch` (from a launch to the start of what it launched) or
     `gap` (nothing that was recorded explains the time before the node). `rendezvous` says whether a send waits for its
-    receive: by default as measured runs do and simulated ones do not.
+    receive: by default yes for measured runs and no for simulated ones.
 
     etude.critical_path(run)
     """
@@ -77,8 +77,8 @@ def length_ns(path: pa.Table) -> int:
 
 
 def by_name(path: pa.Table) -> pa.Table:
-    """What each second of the path is: kind, name, count, time_ns, share; the longest first. No op can buy more by
-    being faster than the time that it has here."""
+    """Time on the path by operation: kind, name, count, time_ns, share; the longest first. Speeding up an operation
+    cannot save more than its time here."""
     whole = max(length_ns(path), 1)
     rows = [row | {"share": row["time_ns"] / whole} for row in _spent(path, ["kind", "name"])]
     kinds = {"kind": pa.string(), "name": pa.string(), "count": pa.int64(), "time_ns": pa.int64()}
@@ -142,7 +142,7 @@ class _Columns:
                 walk = k.PathWalk(place, *(np.concatenate([found, np.empty_like(found)]) for found in walk[1:]))
 
     def _meetings(self) -> k.Meetings:
-        """The collectives, with the times of each (run, side) once."""
+        """The collectives, with the times of each (run, side) read once."""
         job, uses, sides = self.job, self.matching.uses, self.matching.sides
         key = (uses.group.astype(np.int64) + 1) * len(job.ranks) + uses.at
         order = np.argsort(key, kind="stable")
@@ -209,7 +209,7 @@ def _texts(code: I64, words: list[str]) -> pa.Array:
 
 
 def ends_of(part: RunPart, role: U8) -> I64:
-    """Rows that may be the end of a run: nodes with times of their own."""
+    """Rows that may end a run: nodes with times of their own."""
     rows = np.flatnonzero(part.timed)
     work = (role[rows] & k.FRAME) == 0
     own = rows[work] if work.any() else rows
@@ -217,8 +217,8 @@ def ends_of(part: RunPart, role: U8) -> I64:
 
 
 def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
-    """Which of these rows may end a run. Where a device is used, threads that never launch anything may not: watchdogs
-    poll until the process ends."""
+    """Which rows may end a run. If a device is used, threads that never launch anything may not: watchdogs poll until
+    the process ends."""
     host = trace.cpu[rows] == 1
     if not host.any() or host.all():
         return np.ones(len(rows), bool)
@@ -242,7 +242,7 @@ class _Ends(NamedTuple):
 
 
 def columns_of(part: RunPart, timed: NDArray[np.bool_], role: U8, *, copies: bool = True) -> k.Columns:
-    """The columns of a run; those of its trace as they are, not copied. `copies`: calls may wait for theirs without an
+    """The columns of a run; those of its trace are not copied. `copies`: calls may wait for their copies without an
     edge that says so, as in a recording."""
     trace, dep = part.trace, dependencies(part.trace)
     ended = np.flatnonzero(timed & (trace.cpu != 1) & (trace.kind != Kind.METADATA)).astype(np.int32)
@@ -259,7 +259,7 @@ def columns_of(part: RunPart, timed: NDArray[np.bool_], role: U8, *, copies: boo
 
 
 def _read_only(columns: Any) -> Any:
-    """A NamedTuple of columns as those of traces are."""
+    """A NamedTuple of read-only columns, like those of traces."""
     return type(columns)(*map(as_read, columns))
 
 
@@ -267,8 +267,8 @@ _TO_OTHERS: Final = {Kind.SEND: k.SEND, Kind.RECV: k.RECV, Kind.COLL: k.COLL}
 
 
 def roles_of(trace: Trace, *, by_name: bool = True) -> U8:
-    """Bits of each node. `by_name`: calls wait for the device that are called so, as in a recording; a simulator waits
-    for what the graph says alone."""
+    """Role bits of each node. `by_name`: calls with these names wait for the device, as in a recording; in a simulated
+    run only the graph decides."""
     of_kind = np.zeros(256, np.uint8)
     for kind, bit in _TO_OTHERS.items():
         of_kind[kind] = bit
@@ -285,8 +285,8 @@ def roles_of(trace: Trace, *, by_name: bool = True) -> U8:
 
 
 def _copies(part: RunPart) -> tuple[I32, I32]:
-    """Copy calls, ascending, and the copy that each launched. A call that outlasts its copy was waiting for it,
-    whatever it is called: copies from and to pageable memory are."""
+    """Copy calls, ascending, and the copy that each launched. A call that outlasts its copy waited for it, whatever its
+    name: copies to and from pageable memory do."""
     trace = part.trace
     found = launched(part, "Memcpy")
     if not len(found.call):
@@ -296,14 +296,14 @@ def _copies(part: RunPart) -> tuple[I32, I32]:
     inside = np.flatnonzero((trace.cpu == 1) & (trace.parent >= 0))
     inside = inside[copy[trace.parent[inside]] >= 0]
     codes, words = trace.coded("name", inside)
-    own = inside[np.array([word == SEGMENT for word in words] + [False])[codes]]  # time of a call that is in pieces
+    own = inside[np.array([word == SEGMENT for word in words] + [False])[codes]]  # a call split into segments
     copy[own] = copy[trace.parent[own]]
     call = np.flatnonzero(copy >= 0).astype(np.int32)
     return call, copy[call]
 
 
 def names_of(trace: Trace, rows: I64) -> tuple[I32, list[str]]:
-    """The names that rows go by, as codes (-1: none) and words: a `host` segment is time of the operator around it."""
+    """The names of rows, as codes (-1: none) and words: a `host` segment counts as the operator around it."""
     codes, words = trace.coded("name", rows)
     segment = np.array([word == SEGMENT for word in words] + [False])[codes] & (trace.parent[rows] >= 0)
     return trace.coded("name", np.where(segment, trace.parent[rows], rows)) if segment.any() else (codes, words)
@@ -326,8 +326,8 @@ def _why(trace: Trace, dep_start: I64) -> U8:
 
 
 def _lane_before(trace: Trace, start: I64, end: I64, timed: NDArray[np.bool_], role: U8) -> I32:
-    """The node that held a node's lane before it, -1 where there is none. Of those that start and end together, the
-    one that others wait for comes first."""
+    """The previous node on a node's lane, -1 where there is none. Of nodes that start and end together, the one that
+    others wait for comes first."""
     before = np.full(len(trace), -1, np.int32)
     rows = np.flatnonzero(timed & (trace.lane >= 0) & ((role & k.FRAME) == 0) & (trace.kind != Kind.METADATA))
     lane = trace.lane[rows]

@@ -1,8 +1,8 @@
-"""Ranks that do not call the same thing: another operation, size or data type, another order, a call left out; ranks
-that wait for one another; and calls in which all members stand although they agree.
+"""Ranks that do not call the same thing: a different operation, size, data type or order, or a missing call; ranks that
+wait for one another; and calls in which all members hang although they agree.
 
-Calls are told apart by their number in the group, as a recorder that counts them wrote it (the attribute `comm_seq`);
-where there are no such numbers nothing is said, for a recording that begins late would look the same.
+Calls are identified by their number in the group, as the recorder wrote it (the attribute `comm_seq`). Without such
+numbers nothing is reported, because a recording that begins late would look the same.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Desync", "desync"]
 SURE: Final = 0.99
 """Confidence where few ranks differ from the others."""
 EVEN: Final = 0.8
-"""Where as many differ as agree: that something is wrong is sure, who is not."""
+"""If as many differ as agree: something is wrong, but it is unclear on which rank."""
 STANDS: Final = 0.9
-"""Where all stand in one call."""
+"""If all members hang in one call."""
 REACH: Final = 16
-"""Calls ahead in which the one that is missed is looked for."""
+"""How many calls ahead a missing call is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Desync:
 
 
 def desync(run: Run) -> Iterator[Desync]:
-    """Every group's first disagreement; who waits for one another; calls in which all members stand."""
+    """Every group's first disagreement; ranks that wait for one another; calls in which all members hang."""
     groups, stands = numbered_calls(run)
     told: set[int] = set()
     for group, members in sorted(groups.items()):
@@ -60,7 +60,7 @@ def desync(run: Run) -> Iterator[Desync]:
 
 
 def _disagreements(job: Job, group: int, members: Members) -> Iterator[Desync]:
-    """What differs in the first call on which the members do not agree: later ones follow from it."""
+    """What differs in the first call on which the members do not agree: later differences follow from it."""
     for place in sorted({place for calls in members.values() for place in calls}):
         here = {rank: calls[place] for rank, calls in members.items() if place in calls}
         where = f"in call {place[0]} of group `{group_name(job, group)}` of {_count(job, group, members)} ranks"
@@ -90,7 +90,7 @@ def _other_operation(members: Members, here: dict[int, Seen], place: Place, wher
 
 
 def _how(mine: dict[Place, Seen], theirs: dict[Place, Seen], place: Place) -> str:
-    """How the calls of one rank come to differ from those of another, as far as both were recorded."""
+    """How the calls of one rank diverge from those of another, as far as both were recorded."""
     a = [mine[p] for p in sorted(mine) if p >= place][: REACH + 1]
     b = [theirs[p] for p in sorted(theirs) if p >= place][: REACH + 1]
     for k in range(1, min(len(a), len(b))):
@@ -105,7 +105,7 @@ def _how(mine: dict[Place, Seen], theirs: dict[Place, Seen], place: Place) -> st
 
 
 def _run(a: list[Seen], b: list[Seen]) -> int:
-    """Calls that agree one after the other, if all do that both have."""
+    """Number of calls that agree in order, if all calls that both have agree."""
     pairs = list(zip(a, b, strict=False))
     return len(pairs) if all(x.sign == y.sign for x, y in pairs) else 0
 
@@ -133,7 +133,7 @@ def _other_size(job: Job, group: int, members: Members, place: Place, where: str
 
 
 def _compared(seen: Seen, side: str) -> Any:
-    """What must be the same on all members, None where it need not be, or is not recorded."""
+    """What must be the same on all members; None where it may differ or is not recorded."""
     if side == "dtype":
         return seen.dtype or None
     sizes = getattr(seen, side)
@@ -144,7 +144,7 @@ def _compared(seen: Seen, side: str) -> Any:
 
 
 def _explained(job: Job, group: int, here: dict[int, Seen], side: str, what: str) -> bool:
-    """Uneven parts of a whole: each member gives another share, and all list the shares alike."""
+    """Uneven shares of a whole: each member contributes a different share, and all list the same shares."""
     lists = {"all_gather": ("in_sizes", "out_sizes"), "reduce_scatter": ("out_sizes", "in_sizes")}.get(what)
     members = _members(job, group)
     if lists is None or side != lists[0] or members is None or set(members) != set(here):
@@ -155,7 +155,7 @@ def _explained(job: Job, group: int, here: dict[int, Seen], side: str, what: str
 
 
 def _other_splits(job: Job, group: int, here: dict[int, Seen], where: str) -> Iterator[Desync]:
-    """All-to-all: what a rank sends to another is what that one receives from it; in all, as much comes as goes."""
+    """All-to-all: what a rank sends to another must be what that rank receives from it; the totals must agree."""
     members = _members(job, group)
     if members is None or set(members) != set(here) or {s.what for s in here.values()} != {"all_to_all"}:
         return
@@ -185,7 +185,7 @@ def _other_splits(job: Job, group: int, here: dict[int, Seen], where: str) -> It
 
 
 def _circles(job: Job, groups: dict[int, Members], stands: Stands, told: set[int]) -> Iterator[Desync]:
-    """Ranks that wait for one another, each in a call that the other has not come to."""
+    """Ranks that wait for one another, each in a call that the other has not reached."""
     needs = {}
     for rank, (group, place) in stands.items():
         members = _members(job, group) or sorted(groups[group])
@@ -215,7 +215,7 @@ def _stood(job: Job, groups: dict[int, Members], stand: tuple[int, Place]) -> st
 
 
 def _all_stand(job: Job, group: int, members: Members, stands: Stands) -> Iterator[Desync]:
-    """A call in which every member stands, with the same operation and size."""
+    """A call in which every member hangs, with the same operation and size."""
     known = _members(job, group)
     if known is None or len(known) < 2 or not all(stands.get(rank, (None,))[0] == group for rank in known):
         return

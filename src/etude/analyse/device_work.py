@@ -1,4 +1,4 @@
-"""What counts as work of a rank's device, as Etude has it and as other tools do."""
+"""What counts as work of a rank's device, by Etude's definition and by those of other tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILL: Final = re.compile(r"^(hip)?Memset|^__amd_rocclr_fill|^FillBuffer")
 
 
 def uses_as(trace: Trace, counting: Counting) -> U8:
-    """Use of each node as a tool has it."""
+    """Use of each node by a tool's definition."""
     use = uses(trace)
     if counting.fills_compute:
         rows = np.flatnonzero(use == Use.MEMORY)
@@ -40,8 +40,8 @@ def on_device(part: RunPart, use: U8, counting: Counting = OURS) -> Bool:
 
 
 def carried_along(part: RunPart) -> Bool:
-    """Messages that a kernel carried beside its first. Several tensors or messages that were put together go in one
-    kernel; each is a node with the kernel's times, and only the first has its stream."""
+    """Messages that a kernel carried in addition to its first. Several tensors or messages that were coalesced run as
+    one kernel; each is a node with the kernel's times, and only the first has its stream."""
     trace = part.trace
     found = np.zeros(len(trace), bool)
     own = part.timed & (trace.cpu == 0) & (trace.correlation != UNKNOWN)
@@ -59,12 +59,12 @@ def _kernel(part: RunPart, node: int) -> tuple[int, int, int]:
 
 
 def left_over(part: RunPart, rule: str = OURS.earlier) -> Bool:
-    """Device work of an earlier step, launched before the recording began: nothing in the trace launched it, and on its
-    stream it starts before everything that something did.
+    """Device work of an earlier step, launched before the recording began: nothing in the trace launched it, and it
+    starts before everything else on its stream that was launched in the trace.
 
-    It does not count where several steps were recorded, since it belongs to none of them, nor where the device was at
-    work before the host's first event, since then the recording cuts through it. Other tools have other rules, as
-    `Counting.earlier` says, and go by the missing launch alone.
+    It is not counted if several steps were recorded, since it belongs to none of them, or if the device was busy before
+    the host's first event, since then the recording cuts through it. Other tools have other rules (`Counting.earlier`)
+    and only look for the missing launch.
     """
     trace = part.trace
     nothing = np.zeros(len(trace), bool)

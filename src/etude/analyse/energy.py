@@ -1,7 +1,7 @@
 """Power and energy of a run: what each rank draws at each instant, their sum, and how it can be smoothed.
 
-A rank draws its idle power, and beyond it what its running nodes take (`etude.cost.energy`), up to the limit of its
-device. Energy is the integral of that, exactly: power changes only where a node starts or ends.
+A rank draws its idle power plus that of its running nodes (`etude.cost.energy`), up to the limit of its device. Energy
+is the integral of that, exactly: power changes only where a node starts or ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 REGULATED_NS: Final = 10_000_000
-"""Window over which the regulator of a board takes the mean of its power; assumed."""
+"""Window over which the regulator of a board averages its power; assumed."""
 
 __all__ = ["Energy", "PowerCurve", "energy", "with_battery", "with_floor", "with_stagger"]
 
@@ -58,7 +58,7 @@ class PowerCurve:
 
     @property
     def swing_w(self) -> float:
-        """Between the highest and the lowest power."""
+        """Highest minus lowest power."""
         return self.peak_w - float(self.watts.min(initial=self.peak_w))
 
     def ramp_w_per_s(self) -> float:
@@ -81,7 +81,7 @@ class PowerCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Energy:
-    """What a run takes. `by_class` adds up to the energy of the curve: idle power, classes of ops, communication."""
+    """Energy of a run. `by_class` adds up to the energy of the curve: idle power, classes of ops, communication."""
 
     curve: PowerCurve
     by_class: dict[str, float]
@@ -127,7 +127,7 @@ def _regulated_w(curve: PowerCurve) -> float:
 
 
 def _by_device(run: Run, part: RunPart, device: Device | None) -> list[tuple[RunPart, Device]]:
-    """The part, or as many as its ranks sit on kinds of devices."""
+    """The part, or one for each kind of device that its ranks are on."""
     if device is not None:
         return [(part, device)]
     if run.system is None:
@@ -167,7 +167,7 @@ def _rank(
     curve = _curve(start, end, watts, first, last)
     idle, most = idle_w(device, ratio), limit_w(device)
     given = np.minimum(curve.watts, most - idle)
-    # At the limit all that runs gets less, each its part.
+    # At the limit all running nodes are throttled in proportion.
     share = np.divide(given, curve.watts, out=np.ones_like(given), where=curve.watts > 0)
     kept = np.concatenate([[0.0], np.cumsum(share * np.diff(curve.time_ns))])
     joules = watts * (np.interp(end, curve.time_ns, kept) - np.interp(start, curve.time_ns, kept)) / 1e9
@@ -187,7 +187,7 @@ def _curve(start: I64, end: I64, watts: F64, first: int, last: int) -> PowerCurv
 
 
 def _stepped(time: I64, change: F64) -> PowerCurve:
-    """The step function that changes by so much at these times."""
+    """The step function that changes by these amounts at these times."""
     edges, where = np.unique(time, return_inverse=True)
     jumps = np.bincount(where.reshape(-1), weights=change, minlength=len(edges))
     if len(edges) == 1:
@@ -209,15 +209,15 @@ def _sum(curves: list[tuple[PowerCurve, int]], first: int, last: int) -> PowerCu
 
 
 def with_floor(curve: PowerCurve, floor_w: float) -> PowerCurve:
-    """Never below a floor: devices burn what their work leaves."""
+    """The power curve with a floor: devices burn the difference."""
     if floor_w < 0:
         raise UsageError(f"a floor of {floor_w:g} W")
     return PowerCurve(curve.time_ns, np.maximum(curve.watts, floor_w))
 
 
 def with_battery(curve: PowerCurve, capacity_j: float, *, efficiency: float = 1.0) -> PowerCurve:
-    """A battery beside the cluster, half full at first, that holds the power at its mean as far as its charge allows.
-    Of what goes in, `efficiency` comes out."""
+    """The power curve with a battery at the cluster, half full at first, that keeps the power at its mean as far as its
+    charge allows. `efficiency` is energy out over energy in."""
     if capacity_j < 0 or not 0 < efficiency <= 1:
         raise UsageError(f"a battery of {capacity_j:g} J, of which {efficiency:g} comes out")
     target, charge = curve.mean_w, capacity_j / 2
@@ -241,7 +241,7 @@ def with_battery(curve: PowerCurve, capacity_j: float, *, efficiency: float = 1.
 
 
 def with_stagger(curve: PowerCurve, jobs: int) -> PowerCurve:
-    """As many equal jobs, each of 1/jobs of the power, shifted evenly over the curve's span, which repeats."""
+    """`jobs` equal jobs, each with 1/jobs of the power, shifted evenly over the curve's span, which repeats."""
     if jobs < 1:
         raise UsageError(f"{jobs} jobs")
     span = curve.span_ns
@@ -252,7 +252,7 @@ def with_stagger(curve: PowerCurve, jobs: int) -> PowerCurve:
 
 
 def _rolled(curve: PowerCurve, by_ns: int) -> PowerCurve:
-    """The curve moved to the right, what leaves at the end coming in at the start."""
+    """The curve shifted to the right, with wrap-around."""
     if not by_ns:
         return curve
     first, last = int(curve.time_ns[0]), int(curve.time_ns[-1])

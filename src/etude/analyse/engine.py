@@ -1,14 +1,14 @@
 """Recorded passes of an inference engine: how long they take, and how far apart tokens are.
 
-An engine's annotation says of how many requests a pass reads prompts, and of how many it makes a token. It does not
-name requests, nor say when they arrived, so there is no time to first token. Tokens of a request are as far apart as
-the passes that make them:
+An engine's annotation gives the number of requests whose prompts a pass reads, and of those for which it makes a token.
+It does not name requests or their arrival times, so there is no time to first token. The time between tokens of a
+request is the time between the passes that make them:
 
     tpot = Σ min(n_j, n_i) · (end_j - end_i) / Σ min(n_j, n_i)
 
-over the passes j that make tokens, of n_j requests each, and the one before that does so, i,
-with the passes that only read prompts between i and j in it, and requests that cannot have been in both left out. A
-pass ends with its last activity on the device.
+over the passes j that make tokens, of n_j requests each, and i, the pass before that does so, with the passes that only
+read prompts between i and j in it, and requests that cannot have been in both left out. A pass ends with its last
+activity on the device.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Row = tuple[str, float, str]
 
 PHASES: Final = ("prefill", "decode", "mixed", "draft", "verify")
 _SEVERAL: Final = ("draft", "verify")
-"""Phases that make any number of tokens a pass."""
+"""Phases that make any number of tokens per pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnginePasses:
-    """The passes of a part of a run, in order; UNKNOWN where nothing is said."""
+    """The passes of a part of a run, in order; UNKNOWN where not recorded."""
 
     phase: tuple[str, ...]
     """Empty where it is not known."""
@@ -83,7 +83,7 @@ def engine_passes(part: RunPart) -> EnginePasses:
 
 
 def engine_metrics(run: Run) -> Iterator[Row]:
-    """(metric, value, unit) of passes, means over ranks; nothing of a run without them."""
+    """(metric, value, unit) of passes, means over ranks; empty for a run without them."""
     found = [(engine_passes(part), len(part.at)) for part in run.parts() if _numbered(part.trace)]
     found = [(one, ranks) for one, ranks in found if len(one)]
     values: dict[str, list[tuple[float, int]]] = {}
@@ -97,7 +97,7 @@ def engine_metrics(run: Run) -> Iterator[Row]:
 
 
 def _numbered(trace: Trace) -> bool:
-    """Has each pass a step of its own? Not where the profiler's own steps hold several."""
+    """Whether each pass has its own step; not so where one profiler step holds several passes."""
     nodes = [rows for (name, _), (rows, _) in trace.attr_cells().items() if name.startswith(PASS)]
     steps = trace.step[np.unique(np.concatenate(nodes))] if nodes else np.zeros(0, np.int64)
     return len(steps) > 0 and len(np.unique(steps)) == len(steps)
@@ -124,8 +124,8 @@ def _metrics(found: EnginePasses) -> Iterator[Row]:
 
 
 def decode_interval_ns(found: EnginePasses) -> float | None:
-    """Mean time between the ends of a pass that makes tokens and of the next that does; None where fewer than two do,
-    or where what some passes do is not known. However many requests and tokens are in a pass, it counts once."""
+    """Mean time between the ends of two consecutive passes that make tokens; None if fewer than two do, or if some
+    passes are of unknown kind. Each pass counts once, whatever its number of requests and tokens."""
     if not all(found.phase):
         return None
     ends = found.end_ns[np.isin(np.array(found.phase), ("decode", "mixed", "verify"))]
@@ -137,8 +137,8 @@ def _known(values: I64) -> I64:
 
 
 def tpot_ns(found: EnginePasses) -> float | None:
-    """Mean time between tokens of a request; None where fewer than two passes make tokens, where a pass may make
-    several of one request, or where what some passes do is not known."""
+    """Mean time between tokens of a request; None if fewer than two passes make tokens, if a pass may make several for
+    one request, or if some passes are of unknown kind."""
     makes = found.generation_requests
     if not all(found.phase) or any(phase in _SEVERAL for phase in found.phase) or (makes == UNKNOWN).any():
         return None

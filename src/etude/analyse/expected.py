@@ -1,4 +1,4 @@
-"""How long work should have taken: a rank with longer samples has more to do, and is not slow for that."""
+"""How long work should have taken: a rank with longer samples has more work and is not slow because of that."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ F64 = NDArray[np.float64]
 
 BINS: Final = 32
 VARIES: Final = 0.005
-"""Amounts of work that lie closer together than this are the same."""
+"""Amounts of work that differ by less than this fraction are the same."""
 
 
 def expected(time: F64, work: F64) -> F64:
-    """The time that so much work takes, beside the times that were seen: a constant and a rate, both from medians, so
-    that slow ranks do not set them. Neither is negative: more work does not take less, nor less than in proportion
-    to nothing."""
+    """The time that each amount of work should take, for each measured time: a constant and a rate, both from medians,
+    so that slow ranks do not affect them. Neither is negative."""
     seen = ~np.isnan(time) & ~np.isnan(work)
     t, w = time[seen], work[seen]
     found = np.full(time.shape, np.nan)
@@ -40,7 +39,7 @@ def expected(time: F64, work: F64) -> F64:
 
 
 def _bins(w: F64, t: F64) -> tuple[F64, F64]:
-    """Middle amount and middle time of groups of samples with much the same work."""
+    """Median amount and median time of groups of samples with similar work."""
     order = np.argsort(w, kind="stable")
     w, t = w[order], t[order]
     unique, first = np.unique(w, return_index=True)

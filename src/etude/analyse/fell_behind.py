@@ -1,9 +1,8 @@
-"""Who a run that was cut short waits for, where no call was recorded as hanging: the member that has done less than the
-others since the last collective that all of them came to.
+"""Which rank an aborted run waits for, if no call was recorded as hanging: the member that has done less than the
+others since the last collective that all of them reached.
 
-    rank 0   gemm  sum  gemm  norm        a sum follows, which never ends and was never recorded
-    rank 1   gemm  sum  gemm  norm
-    rank 2   gemm  sum  gemm              this one never comes to it
+    rank 0 gemm sum gemm norm a sum follows, which never ends and was never recorded rank 1 gemm sum gemm norm rank 2
+    gemm sum gemm this one never reaches it
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ Bool = NDArray[np.bool_]
 I64 = NDArray[np.int64]
 
 CUT: Final = 0.6
-"""Confidence where it lacks one node, which a recording may have cut off."""
+"""Confidence if it lacks one node, which the end of the recording may have cut off."""
 BEHIND: Final = 0.8
-"""Where it lacks more."""
+"""Confidence if it lacks more."""
 LEAST: Final = 3
-"""Members of a group of which one is said to be behind."""
+"""Smallest group in which one member can be said to be behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Missing:
     confidence: float
     evidence: str
     since: int | None = None
-    """First step in which it is missed, where steps are known."""
+    """First step without it, if steps are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class _Behind:
 
 
 def fell_behind(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
-    """Of groups whose members did the same until their last call, and since then all but one did the same too."""
+    """Groups whose members did the same until their last call, and of which all but one did the same since then."""
     job = run.job
     groups = {group: members_of(job, found, group) for group in np.unique(found.group).tolist()}
     starts = _computed(run) if groups else []
@@ -62,7 +61,7 @@ def fell_behind(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
     named = {one.rank for one in some}
     first = {one.group: one.rank for one in some}
     for one in some:
-        # who is behind as all of another group of its are waits in that one, for the one that is behind there
+        # if a member is behind because it waits in another group, the member that is behind there is reported
         beside = {g: {*m.tolist()} for g, m in groups.items() if g != one.group and one.rank in m}
         mine = [g for g, members in beside.items() if members <= named]
         if waits[int(np.searchsorted(job.ranks, one.rank))] or any(first.get(g) != one.rank for g in mine):
@@ -75,13 +74,14 @@ def fell_behind(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
 
 
 def _behind(job: Job, found: Calls, group: tuple[int, NDArray[np.signedinteger]], starts: list[I64]) -> _Behind | None:
-    """The member that has run fewer kernels than all others since the last call, where these have run as many."""
+    """The member that has run fewer kernels than all others since the last call, if the others have run equally
+    many."""
     at = np.flatnonzero(np.isin(job.ranks, group[1]))
     last = int(np.flatnonzero(found.group == group[0])[-1])
     span = slice(int(found.first[last]), int(found.first[last + 1]))
     ends = found.end_ns[span]
     if len(at) < LEAST or len(at) != len(group[1]) or not np.array_equal(found.at[span], at) or (ends == UNKNOWN).any():
-        return None  # some are not there, or came less often: others tell that
+        return None  # some are absent or have fewer calls: other checks report that
     before = [int(np.searchsorted(starts[a], end)) for a, end in zip(at.tolist(), ends.tolist(), strict=True)]
     after = np.array([len(starts[a]) - b for a, b in zip(at.tolist(), before, strict=True)])
     one = int(np.argmin(after))
@@ -103,7 +103,7 @@ def _computed(run: Run) -> list[I64]:
 
 
 def members_of(job: Job, found: Calls, group: int) -> NDArray[np.signedinteger]:
-    """Who is in a group: as the job says, else who was seen in its calls."""
+    """Members of a group: as the job says, otherwise those seen in its calls."""
     if group == WORLD:
         return np.arange(job.world_size)
     known = job.groups.ranks(group)

@@ -1,8 +1,8 @@
-"""Power of a long run: its steps again and again, between them the gaps of checkpoints and failures.
+"""Power of a long run: repeated steps, with gaps for checkpoints and failures.
 
-A checkpoint is taken at the end of the first repetition after so much work, and devices idle while it is written. A
-failure strikes after a time at work that is drawn (exponential, of a given mean); devices idle until the job is up
-again, and what was done since the last checkpoint, or since the start, is lost and done again.
+A checkpoint is taken at the end of the first repetition after the given amount of work, and devices idle while it is
+written. Failures come after an exponentially distributed time of work; devices idle until the job has restarted, and
+the work since the last checkpoint, or since the start, is repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HINT: Final = "checkpoint=every:60s,for:5s;failure=mtbf:3h,for:10min"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaps:
-    """Times in nanoseconds; an interval of 0: none of the kind."""
+    """Times in nanoseconds; an interval of 0 means never."""
 
     checkpoint_every_ns: int = 0
     checkpoint_ns: int = 0
@@ -40,7 +40,7 @@ class Gaps:
 
     @classmethod
     def parse(cls, text: str, *, seed: int = 0) -> Gaps:
-        """`checkpoint=every:60s,for:5s;failure=mtbf:3h,for:10min`, or one of both."""
+        """`checkpoint=every:60s,for:5s;failure=mtbf:3h,for:10min`, or only one of them."""
         known = {"checkpoint": ("every", "for"), "failure": ("mtbf", "for")}
         found: dict[str, int] = {}
         for part in filter(None, (part.strip() for part in text.split(";"))):
@@ -65,7 +65,7 @@ class LongRun:
     checkpoints: int
     failures: int
     lost_ns: int
-    """Work that failures made void."""
+    """Work lost in failures."""
 
 
 def long_run(found: Energy, gaps: Gaps, *, repeat: int) -> LongRun:
@@ -97,7 +97,7 @@ def long_run(found: Energy, gaps: Gaps, *, repeat: int) -> LongRun:
 
 
 class _Part(NamedTuple):
-    """A stretch of time at work, which ends with a checkpoint, a failure, or the run."""
+    """A stretch of work, which ends with a checkpoint, a failure, or the run."""
 
     first: int
     last: int
@@ -107,7 +107,7 @@ class _Part(NamedTuple):
 
 def _schedule(span: int, gaps: Gaps, repeat: int, rows: int) -> list[_Part]:
     rng, whole = np.random.default_rng(gaps.seed), repeat * span
-    # Checkpoints lie at ends of repetitions: the first at or after each interval.
+    # Checkpoints are at ends of repetitions: the first at or after each interval.
     each = -(-gaps.checkpoint_every_ns // span) * span if gaps.checkpoint_every_ns else whole
     left, parts, saved, done = _drawn(rng, gaps), list[_Part](), 0, 0
     while saved < whole:
@@ -126,12 +126,12 @@ def _schedule(span: int, gaps: Gaps, repeat: int, rows: int) -> list[_Part]:
 
 
 def _drawn(rng: np.random.Generator, gaps: Gaps) -> int:
-    """Time at work up to the next failure."""
+    """Work until the next failure."""
     return round(rng.exponential(gaps.failure_every_ns)) if gaps.failure_every_ns else NEVER
 
 
 def _stretch(once: PowerCurve, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Power of a run that repeats, from one time of work to another: starts (from 0) and values."""
+    """Power of a repeating run between two times of work: starts (from 0) and values."""
     span, begins = once.span_ns, once.time_ns[:-1] - once.time_ns[0]
     turns = np.arange(first // span, -(-last // span))
     time = (turns[:, None] * span + begins).reshape(-1)

@@ -37,20 +37,20 @@ class Limit:
     measure: str
     """A name of `MEASURES`, or `kernel:NAME`."""
     above: bool
-    """Fails above the limit, or below it?"""
+    """Whether it fails above the limit, else below."""
     value: float
     of: str
-    """`ratio`: a change in parts of the base; `change`: a change in the measure's unit; `value`: the new value."""
+    """`ratio`: a change as a fraction of the base; `change`: a change in the measure's unit; `value`: the new value."""
 
     @property
     def regression(self) -> bool:
-        """Is no change within the limit? Else an improvement is asked for."""
+        """Whether "no change" passes the limit. Otherwise the limit asks for an improvement."""
         return self.of != "value" and (self.value >= 0 if self.above else self.value <= 0)
 
 
 def parse_limit(text: str) -> Limit:
-    """`MEASURE > LIMIT` or `MEASURE < LIMIT`. A limit in % is a change; in a unit (ms, GB) it is a change where it has
-    a sign, and else a value of the new run."""
+    """`MEASURE > LIMIT` or `MEASURE < LIMIT`. A limit in % is a change; in a unit (ms, GB) it is a change if it has a
+    sign, otherwise a value of the new run."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise _unclear("is not of the form `MEASURE > LIMIT` or `MEASURE < LIMIT`", text)
@@ -98,7 +98,7 @@ def gate(base: Sequence[Sampled], new: Sequence[Sampled], limits: Sequence[Limit
     """A record for each limit: check, measure, unit, base and new (means), ratio, interval (of the ratio, 95%), failed,
     samples (of each side), method, note.
 
-    It fails where the ratio is beyond the limit and the interval does not hold 1, no change. A limit that asks for an
+    It fails if the ratio is beyond the limit and the interval does not contain 1 (no change). A limit that asks for an
     improvement, or that is a value, fails where the estimate is beyond it. Where noise is not known, the estimate
     decides, and the note says so.
     """
@@ -130,8 +130,8 @@ def _check(base: Sequence[Sampled], new: Sequence[Sampled], limit: Limit) -> dic
 
 
 def _units(runs: Sequence[F64], several: bool) -> F64:
-    """Samples that are independent: runs where there are several, since what differs from run to run is the same in
-    all steps of one; else steps."""
+    """Independent samples: runs if there are several, since differences between runs affect all steps of one; otherwise
+    steps."""
     return np.array([float(one.mean()) for one in runs]) if several else runs[0]
 
 
@@ -142,7 +142,7 @@ def _beyond(limit: Limit, found: Shift) -> bool:
         value = found.base * (found.ratio - 1) if found.ratio is not None else found.new - found.base
     elif found.ratio is not None:
         value = found.ratio - 1
-    else:  # it was 0 and is not any more: more than any percentage
+    else:  # from 0 to something: more than any percentage
         value = np.inf if found.new > 0 else -np.inf
     return bool(value > limit.value if limit.above else value < limit.value)
 
@@ -161,7 +161,7 @@ def _note(limit: Limit, found: Shift, *, several: bool, beyond: bool, sure: bool
 
 
 def shown(value: float, unit: str) -> str:
-    """A value for people."""
+    """A value formatted for people."""
     if unit == "ns":
         return format_time(round(value))
     return format_bytes(round(value)) if unit == "B" else f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"

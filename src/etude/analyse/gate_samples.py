@@ -37,29 +37,29 @@ MEASURES: Final = {
 """Measures and their units. `exposed` is communication that no compute hides; `kernel:NAME` is time of kernels."""
 _COLUMN: Final = {"compute": "compute_ns", "communication": "comm_ns", "exposed": "exposed_comm_ns"}
 ENOUGH: Final = 5
-"""Steps from which on the last, after which nothing starts, can be left out."""
+"""From this many steps on, the last step, after which nothing starts, is left out."""
 _BUSY: Final = ("compute_ns", "exposed_comm_ns", "exposed_memory_ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """A run, and what is known of it beside its times."""
+    """A run, and what is known about it apart from its times."""
 
     run: Run
     device: Device | None = None
     memory_bytes: float | None = None
-    """The most that was allocated, where a profiler recorded it."""
+    """Peak of allocated memory, if a profiler recorded it."""
 
     @property
     def exact(self) -> bool:
-        """No noise: the same job has the same times again."""
+        """Whether there is no noise: the same job always has the same times."""
         return self.run.timing.origin == Origin.SIMULATED
 
 
 def samples(runs: Sequence[Sampled], measure: str) -> list[F64]:
-    """Of each run a sample a step (a mean over ranks), or one of all of it where steps are not known or the measure is
-    one of the whole run. The time of a step goes from its start to that of the next; of the last it is that of its work
-    on the devices, and where every run has five steps or more, the last is left out. Idle is what is left of it."""
+    """One sample per step of each run (a mean over ranks), or one per run if steps are unknown or the measure is one of
+    the whole run. A step lasts until the start of the next; the last one, as long as its work on the devices, and if
+    every run has five steps or more, it is left out. Idle is the rest of the step."""
     name, _, kernel = measure.partition(":")
     if name == "memory":
         return [np.array([_memory(one)]) for one in runs]
@@ -101,13 +101,13 @@ def _timed(run: Run, found: pa.Table, *, last: bool) -> dict[str, F64]:
 
 
 def _means(step: I64, value: NDArray[np.generic]) -> F64:
-    """Of each step the mean."""
+    """Mean of each step."""
     _, which, count = np.unique(step, return_inverse=True, return_counts=True)
     return np.bincount(which.reshape(-1), value.astype(np.float64)) / count
 
 
 def _by_step(run: Run, of: Callable[[RunPart], tuple[I64, I64]]) -> F64:
-    """Sums by step of what `of` gives for rows of a part, means over ranks; without steps one sum."""
+    """Sums by step of what `of` gives for rows of a part, means over ranks; one sum if there are no steps."""
     numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *(t.step[t.step != UNKNOWN] for t in run.job.traces)]))
     total = np.zeros(max(len(numbers), 1))
     for part in run.parts():
@@ -126,7 +126,7 @@ def _launched(part: RunPart) -> tuple[I64, I64]:
 
 
 def _kernels(runs: Sequence[Sampled], wanted: str) -> set[str]:
-    """Names of the kernels that are meant: the one of that name, else those that match it as a regular expression."""
+    """Names of the selected kernels: the one with that name, otherwise those that match it as a regular expression."""
     names = {word for one in runs for part in one.run.parts() for word in _names(part)}
     if wanted in names:
         return {wanted}
@@ -163,7 +163,7 @@ def _memory(one: Sampled) -> float:
 
 
 def _mfu(one: Sampled) -> float:
-    """What the model needs of the devices' peak, times a step in ns."""
+    """The model's FLOPs over the devices' peak, times a step in ns."""
     card, device = one.run.card, one.device or (one.run.system.device if one.run.system else None)
     if card is None or not card.plan.model_flops_per_step:
         raise UsageError("`mfu` needs the FLOPs of a step, which are not known", where=one.run.job.name,

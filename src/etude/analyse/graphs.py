@@ -21,9 +21,9 @@ CALLS: Final = "GraphLaunch"
 
 
 def graph_replays(run: Run) -> pa.Table:
-    """A row a replay: rank, node (of the call), call, under (the operator or annotation around it, innermost), step,
-    kernels (device work of any kind), start_ns, span_ns (first start to last end), busy_ns, delay_ns (from the end of
-    the call to the first start, not below 0)."""
+    """One row per replay: rank, node (of the call), call, under (the operator or annotation around it, innermost),
+    step, kernels (device work of any kind), start_ns, span_ns (first start to last end), busy_ns, delay_ns (from the
+    end of the call to the first start, not below 0)."""
     rows: list[dict[str, Any]] = []
     for part in run.parts():
         found = _replays(part)

@@ -1,4 +1,4 @@
-"""Times put together by what nodes have in common."""
+"""Times grouped by common properties of nodes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ F64 = NDArray[np.float64]
 TEXTS: Final = {"name": "name", "module": "module", "phase": "phase", "shapes": "in_shapes", "types": "in_types"}
 NUMBERS: Final = ("step", "micro_batch", "stream", "thread")
 BY: Final = (*TEXTS, *NUMBERS, "kind", "rank", "stack")
-"""What nodes can be put together by; `stack:3` is by the three innermost frames."""
+"""What nodes can be grouped by; `stack:3` is the three innermost frames."""
 _STACK: Final = re.compile(r"stack(?::(\d{1,4}))?")
 
 
 class Tally:
-    """Sums by key, over runs: count, total, least, most, and sums of squares for the spread."""
+    """Sums by key, over runs: count, total, minimum, maximum, and sums of squares for the spread."""
 
     def __init__(self, by: Sequence[str], values: Sequence[str]) -> None:
         unknown = [name for name in by if name not in BY and not _STACK.fullmatch(name)]
@@ -41,7 +41,7 @@ class Tally:
     def add(
         self, part: RunPart, rows: I64, columns: Mapping[str, I64], kinds: NDArray[np.uint8], ranks: list[int]
     ) -> None:
-        """Adds these rows of a part; `columns` are beside the rows. A part counts once for each of its ranks."""
+        """Adds these rows of a part; `columns` are aligned with the rows. A part counts once for each of its ranks."""
         if not len(rows):
             return
         labels = [self._labels(part, rows, kinds, name) for name in self.by if name != "rank"]
@@ -83,7 +83,7 @@ class Tally:
         return np.where(values == UNKNOWN, -1, values), None
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a key: the key, count, and of each value `total_`, `mean_`, `min_`, `max_`, `std_`."""
+        """One row per key: the key, count, and for each value `total_`, `mean_`, `min_`, `max_`, `std_`."""
         found = []
         for key, (count, *sums) in self.found.items():
             row = dict(zip(self.by, key, strict=True)) | {"count": count}
@@ -112,7 +112,7 @@ def _scalars(sums: list[NDArray[Any]], number: int) -> tuple[int, int, int, floa
 
 
 def table(rows: list[dict[str, Any]], names: Mapping[str, Any]) -> pa.Table:
-    """Rows as a table with these columns, also where there are none."""
+    """Rows as a table with these columns, also if there are none."""
     return pa.table({name: pa.array([row.get(name) for row in rows], kind) for name, kind in names.items()})
 
 
@@ -122,7 +122,7 @@ def key_kinds(by: Sequence[str]) -> dict[str, Any]:
 
 
 def by_rank(job: Job, rows: list[tuple[I64, dict[str, Any]]], names: dict[str, Any]) -> pa.Table:
-    """A table with a row a rank: `rows` pairs positions of ranks with the values that they share."""
+    """A table with one row per rank: `rows` pairs positions of ranks with their common values."""
     found: list[dict[str, Any]] = [{} for _ in range(len(job.ranks))]
     for at, values in rows:
         for i in at.tolist():

@@ -25,18 +25,18 @@ I64 = NDArray[np.int64]
 
 CAUSES: Final = ("host", "synchronisation", "launch", "communication", "dependency", "other")
 """host: the launch came only after the gap had begun, and waiting for that was the longer part of it; where the host is
-the device, it was between operators. synchronisation: so it did, and when the gap began its thread was
-waiting for the device. launch: it was launched before, or early in the gap, and starting took until now. communication:
-it is a message or collective that starts when others are there, or waits for one. dependency: it waited for a node that
-ran on the host. other: nothing that was recorded says why."""
+the device, it was between operators. synchronisation: the same, and when the gap began the launching thread was waiting
+for the device. launch: it was launched before, or early in the gap, and starting took until now. communication: it is a
+message or collective that starts when all members are there, or waits for one. dependency: it waited for a node that
+ran on the host. other: nothing that was recorded explains it."""
 SHORT_NS: Final = 30_000
-"""What the device takes between two kernels that are both there."""
+"""Longest gap between two kernels that are both queued."""
 _WAITS: Final = re.compile(r"Synchronize|^aten::item$|^aten::_local_scalar_dense$|^(cuda|hip)Memcpy$")
 
 
 def idle(run: Run) -> pa.Table:
-    """A row a rank and cause: gaps, time_ns, share of the rank's idle time, longest_ns. The times sum to idle_ns of the
-    breakdown.
+    """One row per rank and cause: gaps, time_ns, share of the rank's idle time, longest_ns. The times sum to idle_ns of
+    the breakdown.
 
     etude.idle(run)
     """
@@ -75,9 +75,9 @@ def gaps(run: Run) -> pa.Table:
 
 
 def stream_gaps(run: Run, counting: Counting = OURS) -> pa.Table:
-    """Gaps between what runs on each stream, whatever other streams do: a row a rank, stream and cause with gaps,
+    """Gaps between what runs on each stream, whatever other streams do: one row per rank, stream and cause with gaps,
     time_ns, longest_ns. `host_wait`: what ends the gap was launched only after it had begun; `kernel_wait`: it was
-    there before, and the gap is short (under 30 µs); `other`."""
+    queued before, and the gap is short (under 30 µs); `other`."""
     rows: list[dict[str, Any]] = []
     for part in run.parts():
         for row in _on_streams(part, counting):
@@ -109,7 +109,7 @@ def _on_streams(part: RunPart, counting: Counting) -> list[dict[str, Any]]:
 
 
 def _gaps(part: RunPart) -> tuple[I64, I64, I64, I64]:
-    """(begin, node that ends it, cause, length) of each gap of the device."""
+    """(start, node that ends it, cause, length) of each gap of the device."""
     trace, use = part.trace, uses(part.trace)
     rows = np.flatnonzero(on_device(part, use))
     first, last = merged(part.start_ns[rows], part.end_ns[rows])
@@ -127,10 +127,11 @@ def _gaps(part: RunPart) -> tuple[I64, I64, I64, I64]:
 
 
 def _by_dependency(part: RunPart, use: NDArray[np.uint8], node: I64, begin: I64, cause: I64) -> None:
-    """A node that waited for one that ended within the gap: on the host, or in communication that holds no device."""
+    """A node that waited for one that ended within the gap: on the host, or in communication that occupies no
+    device."""
     dep, timed = dependencies(part.trace), part.timed
     count = dep.start[node + 1] - dep.start[node]
-    of = np.repeat(np.arange(len(node)), count)  # the gap that each of these dependencies is of
+    of = np.repeat(np.arange(len(node)), count)  # the gap of each dependency
     waited = dep.rows[np.arange(len(of)) - np.repeat(np.cumsum(count) - count - dep.start[node], count)]
     known = (waited >= 0) & timed[waited]
     of, waited = of[known], waited[known]
@@ -151,7 +152,7 @@ def _by_launch(part: RunPart, node: I64, begin: I64, cause: I64) -> None:
     of = call[node]
     known = of >= 0
     starts, ends = part.start_ns[np.maximum(of, 0)], part.end_ns[np.maximum(of, 0)]
-    # of a gap that a launch divides the longer part counts: before it was made, or until it took effect
+    # a launch divides a gap: the longer part counts, before the launch or after it
     late = known & (starts > begin) & (starts - begin >= part.start_ns[node] - ends)
     cause[known & ~late] = CAUSES.index("launch")
     cause[late] = CAUSES.index("host")

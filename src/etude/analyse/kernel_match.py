@@ -1,10 +1,10 @@
-"""Kernels of one run found again in another: what a proxy has of the original, kernel by kernel.
+"""Kernels of one run matched with those of another: how well a proxy represents the original, kernel by kernel.
 
 A kernel here is all work of one name, FLOPs and bytes. It is a point with four coordinates, none of which is a name:
-the part of the device's peak FLOP/s, the part of its memory bandwidth, the intensity as i / (i + ridge) with the ridge
-of the device, and the share of time. The distance of two kernels is that of their points, so it is 0 for like ones,
-symmetric, and has the triangle inequality. The best assignment takes each kernel once and has the least sum of
-distances; where one run has more kernels, those left over are compared with a kernel that does nothing.
+the fraction of the device's peak FLOP/s, the fraction of its memory bandwidth, the intensity as i / (i + ridge) with
+the ridge of the device, and the share of time. The distance of two kernels is that of their points, so it is a metric.
+The best assignment takes each kernel once and has the least sum of distances; where one run has more kernels, the
+unmatched ones are compared with a kernel that does nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ __all__ = ["match_kernels"]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 MOST: Final = 2_000
-"""Kernels of a run that can be matched: the assignment takes the cube of that."""
+"""Most kernels of a run that can be matched: the assignment takes cubic time."""
 
 
 def match_kernels(a: Run, b: Run, device: Device | None = None) -> pa.Table:
     """A row for each kernel of `a`, the longest in all first: kernel, count, flops and size_bytes of one, share (of
-    time), peak_part, bandwidth_part, intensity (FLOPs a byte); nearest and distance, the kernel of `b` that is nearest;
-    assigned and assigned_distance, its partner in the best assignment (none: null), with assigned_count, assigned_flops
-    and assigned_size_bytes. Behind them a row without `kernel` for each of `b` that is left over. The mean of
-    assigned_distance is the distance of the runs. Without a device, parts are of the highest rates of the two runs."""
+    time), peak_part, bandwidth_part, intensity (FLOPs per byte); nearest and distance, the kernel of `b` that is
+    nearest; assigned and assigned_distance, its partner in the best assignment (none: null), with assigned_count,
+    assigned_flops and assigned_size_bytes. After them a row without `kernel` for each unmatched kernel of `b`. The mean
+    of assigned_distance is the distance of the runs. Without a device, the highest rates of the two runs are the
+    peak."""
     left, right = _kernels(a), _kernels(b)
     for side, rows in (("first", left), ("second", right)):
         if not rows:
@@ -69,8 +70,7 @@ _PARTNER: Final = {"assigned": pa.string(), "assigned_count": pa.int64(), "assig
 
 
 def _kernels(run: Run) -> list[dict[str, Any]]:
-    """Kernels of one name, FLOPs and bytes: those alike in all but shape or type are one, since a copy without shapes
-    and types has no more."""
+    """Kernels of one name, FLOPs and bytes; shapes and types are ignored, since a copy without them has no more."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for row in roofline(run).to_pylist():
         entry = found.setdefault((row["name"], row["flops"], row["size_bytes"]), [0, 0])
@@ -88,7 +88,7 @@ def _kernels(run: Run) -> list[dict[str, Any]]:
 
 
 def _limits(device: Device | None, rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """What rates are parts of: FLOP/s and bytes/s."""
+    """Peak FLOP/s and bytes/s that rates are divided by."""
     if device is None:
         return max(row["flop_per_s"] for row in rows), max(row["bytes_per_s"] for row in rows)
     return device.peak("bf16") or max(device.peak_flop_per_s.values()), device.memory_bandwidth_bytes_per_s
@@ -103,7 +103,7 @@ def _points(rows: list[dict[str, Any]], ridge: float) -> F64:
 
 
 def _distances(a: F64, b: F64) -> F64:
-    """Of all pairs; the smaller set is filled up with kernels that do nothing."""
+    """Distances of all pairs; the smaller set is padded with kernels that do nothing."""
     most = max(len(a), len(b))
     a, b = (np.vstack([points, np.zeros((most - len(points), 4))]) for points in (a, b))
     return np.sqrt(((a[:, None, :] - b[None, :, :]) ** 2).sum(-1))

@@ -1,4 +1,4 @@
-"""What the names of kernels say that no column does: which units a product ran on, and whether attention is causal."""
+"""What only kernel names say: which units a product ran on, and whether attention is causal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["is_causal", "is_tf32"]
 
 _TF32: Final = re.compile(r"tf32|xf32|(?<![a-z0-9])s1688|\bnvjet_sm\d+_s[a-z]{2}_", re.IGNORECASE)
 """`s1688` is the tensor-core instruction of CUTLASS and cuBLAS that takes tf32 (of 4-byte inputs; 2-byte ones have it
-too). nvjet kernels run on tensor cores alone, and `s` is 4-byte input. xf32 is AMD's."""
+too). nvjet kernels run only on tensor cores, and `s` is 4-byte input. xf32 is AMD's."""
 _FLASH: Final = re.compile(
     r"\bflash_(fwd|bwd)\w*_kernel<.*[> ]\s*,\s*((?:(?:true|false)\s*,\s*)*(?:true|false))\s*>\s*\("
 )
-"""FlashAttention 2: behind the traits come flags; the second says causal, of split keys the first."""
+"""FlashAttention 2: flags follow the traits; the second one is causal, for split keys the first."""
 
 
 def is_tf32(name: str) -> bool:

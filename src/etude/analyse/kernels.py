@@ -1,4 +1,4 @@
-"""Kernels of the analyses: arrays in, arrays out. Every index is checked before it comes here."""
+"""Kernels of the analyses: arrays in, arrays out. Callers check every index."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def add_to_callers(parent, rows, value, total):
     for i in range(len(rows)):
         node = parent[rows[i]]
         steps = 0
-        while node >= 0 and steps < len(parent):  # a circle of callers ends, too
+        while node >= 0 and steps < len(parent):  # also ends for a cycle of callers
             total[node] += value[i]
             node = parent[node]
             steps += 1
@@ -19,7 +19,7 @@ def add_to_callers(parent, rows, value, total):
 
 @kernel
 def outermost(parent, label):
-    """Rows that no caller of the same label is above."""
+    """Rows without a caller of the same label."""
     found = np.ones(len(parent), np.bool_)
     for i in range(len(parent)):
         node = parent[i]
@@ -35,7 +35,7 @@ def outermost(parent, label):
 
 @kernel
 def taken_in_turn(at, which, length, time_before, sequences):
-    """Counts the occurrences of each sequence from the first on, without those that overlap one that was counted.
+    """Counts the occurrences of each sequence from the first on, skipping those that overlap one already counted.
 
     Occurrence i starts at at[i], in order, and is of sequence which[i]; all have one length. Returns (count, time) of
     each sequence, with the time of what comes before each position."""

@@ -1,7 +1,7 @@
-"""Ranks whose device has nothing to do for longer than those of the others: their hosts come late with work.
+"""Ranks whose device idles longer than those of the others: their hosts issue work late.
 
-A rank that waits for others stands in a collective or a receive, and that is no idleness; a rank whose own host is late
-has a device that runs nothing at all. So idle time tells who is late from who waits, on each rank's own clock.
+A rank that waits for others is in a collective or a receive, which is not idle time; a rank whose own host is late has
+a device that runs nothing. So idle time separates late ranks from waiting ones, on each rank's own clock.
 
     e(r, s) = (idle time of rank r in step s - middle over its peers) / middle length of step s
 """
@@ -26,13 +26,14 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 SHARE = 0.75
-"""Of the slow-down from which a unit is named, that part of a step spent idle names a host."""
+"""A host is named if this fraction of the slow-down threshold is spent idle."""
 LEAST_ERROR = 0.002
-"""Part of a step below which idle times are not distinguished."""
+"""Idle times that differ by less than this fraction of a step are equal."""
 
 
 def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> list[Slow]:
-    """Ranks by position; the factor is 1 + the part of a step that the device was idle more than those of its peers."""
+    """Late ranks by position; the factor is 1 + the additional idle time of the device, compared with its peers, as a
+    fraction of a step."""
     count = stretches.count if stretches.by_step else 1  # equal parts of ranks' nodes are not the same parts
     idle = np.full((len(run.job.ranks), count), np.nan)
     span, role = idle.copy(), np.zeros(len(run.job.ranks), np.int64)
@@ -54,15 +55,15 @@ def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> lis
     if known.any(axis=1).sum() < PEERS:
         return []
     alike = np.bincount(role, minlength=len(roles))
-    few = 2 if any(stage) else PEERS  # two of one stage of a pipeline are alike; else that may be chance
-    role = np.where(alike[role] >= few, role, len(roles))  # few are alike: all those together
+    few = 2 if any(stage) else PEERS  # two ranks of one pipeline stage are comparable; otherwise that may be chance
+    role = np.where(alike[role] >= few, role, len(roles))  # small roles are merged
     length = grouped_median(np.nonzero(known)[1], span[known], count)
     at = role[:, None] * count + np.arange(count)[None, :]
     middle = grouped_median(at[known], idle[known], (len(roles) + 1) * count)
     fastest = np.full(len(middle), np.inf)
     np.minimum.at(fastest, at[known], idle[known])
     pair = np.repeat(np.append((alike == 2) & (few == 2), False), count)
-    middle = np.where(pair, fastest, middle)  # of two the one that is less idle is the measure of the other
+    middle = np.where(pair, fastest, middle)  # of two, the one with less idle time is the reference
     with np.errstate(invalid="ignore"):
         more = (idle - middle[at]) / np.maximum(length, 1)[None, :]
     return slow_units(Profile(more, np.full_like(more, LEAST_ERROR)), SHARE * least)
@@ -92,8 +93,8 @@ def _idle(
 
 
 def stages(run: Run) -> I64:
-    """How many ranks hand messages on before each can begin: its stage of a pipeline, 0 where there is none. Who
-    receives before it sends comes after whom it receives from."""
+    """Pipeline stage of each rank, 0 where there is none: how many ranks pass messages on before it can begin. A rank
+    that receives before it sends comes after the sender."""
     ranks = len(run.job.ranks)
     found = messages(run.job)
     sent, got = (
@@ -113,12 +114,12 @@ def stages(run: Run) -> I64:
             break
         stage += above >= 0
         above = np.where(above >= 0, before[above], -1)
-    return np.where(above >= 0, 0, stage)  # of a ring none is first
+    return np.where(above >= 0, 0, stage)  # in a ring no rank is first
 
 
 def _begins(run: Run, found: Calls) -> F64 | None:
-    """How long each begins after the first of those whose clocks can be compared with its own: of a single step that is
-    all there is of a late start. Of several the first may be cut off anywhere, and the others say enough."""
+    """How long after the first rank with a comparable clock each rank begins: the only sign of a late start if there is
+    a single step. With several steps the first may be cut anywhere, and the others suffice."""
     ended = found.end_ns != UNKNOWN
     if not ended.any():
         return None
@@ -135,7 +136,8 @@ def _begins(run: Run, found: Calls) -> F64 | None:
 
 
 def waits_inside(found: Calls) -> bool:
-    """Do members of a collective start when they come, or when all are there? Then waiting lies before their starts."""
+    """Whether members of a collective start when they arrive, or when all are there. In the latter case the wait is
+    before their starts."""
     seen = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)
     if not seen.any():
         return True

@@ -1,7 +1,7 @@
-"""Who comes late to collectives: a rank that holds others up starts its calls after them, step after step.
+"""Ranks that come late to collectives: a rank that delays others starts its calls after them, step after step.
 
-Starts are compared on one clock. Of a call the members that are not accused say when it could have begun: their middle
-start. Where members were recorded as starting together, nobody can be seen to come late.
+Starts are compared on one clock. The median start of the members that are not suspected is when a call could have
+begun. If members were recorded as starting together, lateness cannot be seen.
 """
 
 from __future__ import annotations
@@ -27,33 +27,35 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 MOST: Final = 2 / 3
-"""Part of the steps, or of the calls where there are few steps, in which one who holds others up comes after them."""
+"""Fraction of the steps, or of the calls if there are few steps, in which a rank that delays others comes after
+them."""
 FEW: Final = 3
-"""Steps, or calls, below which nothing is said of who comes late."""
+"""Fewest steps, or calls, from which lateness is judged."""
 ABOVE: Final = 3.0
-"""Standard errors by which it does; one is how much those vary who are not accused, or itself if that is more."""
+"""Standard errors by which it is late; one is the spread of the ranks that are not suspected, or its own if that is
+larger."""
 BY_CHANCE: Final = 0.01
-"""... or how likely it may be to come behind so often if that is a matter of chance."""
+"""... or the largest probability of coming last this often by chance."""
 LEAST_PART: Final = 0.5
-"""Part of a run without steps that a stretch must have: less may be a part of one step. Of a run of few steps too."""
+"""Shortest stretch, as a fraction of a run without steps: less may be part of one step. Also for a run of few steps."""
 LEAST_STEPS: Final = 3
-"""Steps from which a rank holds others up: less is what happens to anybody."""
+"""Fewest steps in which a rank delays others: fewer happen to any rank."""
 
 
 class Shows(Enum):
-    """How one that is slow comes late."""
+    """How a slow rank shows up as late."""
 
     ALWAYS = 0
     BESIDE_OTHERS = 1
-    """As often as anybody: devices vary little, and others may have more to do."""
+    """As often as any other: devices vary little, and others may have more work."""
     AHEAD = 2
-    """Perhaps never: a host that is ahead of its device."""
+    """Perhaps never: its host runs ahead of its device."""
     AT_FIRST = 3
-    """To the first call of a step, and then all wait for one another."""
+    """At the first call of a step, and then all wait for one another."""
 
 
 class Lateness:
-    """When members come to their calls."""
+    """When members arrive at their calls."""
 
     def __init__(self, run: Run, found: Calls, stretches: Segments) -> None:
         ranks = len(run.job.ranks)
@@ -72,7 +74,7 @@ class Lateness:
         self.calls = np.bincount(self.at, minlength=ranks)
         size = np.bincount(self.call, minlength=self.count)
         self.fair = np.bincount(self.at, 1 / size[self.call], ranks)
-        """Calls to which each would come last by chance."""
+        """How many calls each would be last in by chance."""
         self.last = np.bincount(self.at[is_last], minlength=ranks)
         held = np.bincount(self.at[is_last], (last - first)[self.call[is_last]], ranks)
         self.held_ns = held / np.maximum(self.last, 1)
@@ -84,9 +86,9 @@ class Lateness:
         return f"; it arrives last at {share:.0f}% of its collectives, {self.held_ns[at] / 1e6:.2f} ms after the first"
 
     def holds_up(self, one: Slow, accused: Bool, shows: Shows) -> bool:
-        """Does it come to its calls after those that are not accused, in most of the steps in which it is slow? Also
-        yes where that cannot be seen: no calls, or members that were recorded as starting together; and for half of a
-        run also where it need not be late, as `shows` says."""
+        """Whether it arrives after the members that are not suspected in most of the steps in which it is slow. Also
+        true if that cannot be seen: no calls, or members recorded as starting together; and over half of a run also if
+        it need not be late, as `shows` says."""
         inside = one.segments(self.segments)
         half = LEAST_PART * self.segments
         if inside.sum() < (min(LEAST_STEPS, half) if self.by_step else half):
@@ -111,15 +113,16 @@ class Lateness:
         )
 
     def _late(self, accused: Bool) -> tuple[F64, I64, I64]:
-        """How far behind the middle of those not accused members start, in ns; whose that is, and in which segment."""
+        """How far behind the median of the unsuspected members others start, in ns; which rank, and in which
+        segment."""
         others = ~accused[self.at]
         middle = grouped_median(self.call[others], self.start[others], self.count)
         known = ~np.isnan(middle[self.call]) & (self.segment >= 0)
         return (self.start - middle[self.call])[known], self.at[known], self.segment[known]
 
     def _latest(self, at: int, accused: Bool, inside: Bool) -> bool:
-        """Is it once further behind than anyone else ever is, and far so? Where others have more to do now and then,
-        as experts have, one that was late to a single call is not behind on the whole."""
+        """Whether it is once much later than any other rank ever is. If the work of others varies, as with experts, a
+        rank that was late to a single call is not slow."""
         late, rank, segment = self._late(accused)
         most = np.full(len(accused), -np.inf)
         np.maximum.at(most, rank[inside[segment]], late[inside[segment]])
@@ -128,9 +131,9 @@ class Lateness:
         return len(others) > 1 and bool(most[at] > others.max() and most[at] - np.median(others) > far)
 
     def _behind(self, at: int, accused: Bool, inside: Bool) -> tuple[F64, float, bool]:
-        """(how far behind the middle of those not accused it starts its calls, in ns, how far those usually are from
-        their middle, is that of each call?): all calls of each of these steps together, for one who is late to the
-        first may be on time for the others; each call where there are few steps or none."""
+        """(how far behind the median of the unsuspected members it starts its calls, in ns; how far those usually are
+        from their median; whether that is per call): all calls of a step together, because a rank that is late to the
+        first may be on time for the others; per call if there are few steps or none."""
         late, rank, segment = self._late(accused)
         mine = (rank == at) & inside[segment]
         if not self.by_step or len(np.unique(segment[mine])) < FEW:

@@ -1,4 +1,4 @@
-"""From the host to the device: how long launches take, how long what they launch waits, how deep the queues are."""
+"""From the host to the device: how long launches take, how long launched work waits, how deep the queues are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ I64 = NDArray[np.int64]
 SLOW_CALL_NS: Final = 50_000
 LONG_DELAY_NS: Final = 100_000
 FULL: Final = 1024
-"""Launches that a stream takes before the host has to wait."""
+"""Launches that a stream queues before the host has to wait."""
 _NS = {"host_ns": pa.int64(), "device_ns": pa.int64(), "delay_ns": pa.int64(), "median_delay_ns": pa.float64()}
 _COUNTS = ("long_delays", "slow_calls", "device_shorter")
 
@@ -37,7 +37,7 @@ class Launched:
 
 def launched(part: RunPart, calls: str = "") -> Launched:
     """Nodes of the device with the calls that launched them: by correlation, else by a dependency that says so. `calls`
-    is a pattern that the names of calls must have."""
+    is a pattern for the names of calls."""
     trace = part.trace
     use = uses(trace)
     device = np.flatnonzero(on_device(part, use) & (trace.cpu != 1))
@@ -62,8 +62,8 @@ def launched(part: RunPart, calls: str = "") -> Launched:
 
 
 def untied(run: Run) -> float:
-    """Share of the device's time, on ranks whose host was recorded, of which no launch is known: nothing says what of
-    the host it waited for."""
+    """Share of the device's time, on ranks whose host was recorded, without a known launch: nothing says what on the
+    host it waited for."""
     whole = loose = 0
     for part in run.parts():
         if not (part.timed & (part.trace.cpu == 1)).any():
@@ -77,9 +77,9 @@ def untied(run: Run) -> float:
 
 
 def launches(run: Run, calls: str = "") -> pa.Table:
-    """A row a rank: launches, host_ns (in the calls), device_ns (of what they launched), delay_ns (from the end of a
-    call to the start of what it launched, not below 0), its median, how many delays are over 100 µs, calls over 50 µs,
-    and device work shorter than its call. `calls` is a pattern of the calls that count, by default all."""
+    """One row per rank: launches, host_ns (in the calls), device_ns (of what they launched), delay_ns (from the end of
+    a call to the start of what it launched, not below 0), its median, how many delays are over 100 µs, calls over 50
+    µs, and device work shorter than its call. `calls` is a pattern of the calls that count, by default all."""
     rows = [(part.at, _statistics(part, calls)) for part in run.parts()]
     return by_rank(run.job, rows, {"launches": pa.int64()} | _NS | dict.fromkeys(_COUNTS, pa.int64()))
 
@@ -102,7 +102,7 @@ def _statistics(part: RunPart, calls: str) -> dict[str, Any]:
 
 
 def queue_series(part: RunPart, calls: str = "") -> dict[int, tuple[I64, I64]]:
-    """By stream: (times, depth from then on). A launch begins: one more; what it launched starts: one less."""
+    """By stream: (times, depth from then on): +1 when a launch begins, -1 when the launched work starts."""
     found = launched(part, calls)
     stream = part.trace.stream[found.node]
     series = {}
@@ -116,8 +116,8 @@ def queue_series(part: RunPart, calls: str = "") -> dict[int, tuple[I64, I64]]:
 
 
 def queue_depth(run: Run, calls: str = "") -> pa.Table:
-    """A row a rank and stream: events (launches and starts), mean depth over events, depth over time, most, and for how
-    long the queue was full (1,024 launches)."""
+    """One row per rank and stream: events (launches and starts), mean depth over events, depth over time, most, and for
+    how long the queue was full (1,024 launches)."""
     rows = []
     for part in run.parts():
         for stream, (time, depth) in queue_series(part, calls).items():

@@ -1,6 +1,6 @@
-"""The measures of a device's time, each defined once: compute, communication, memory, what of them is exposed, idle.
+"""The measures of a device's time, each defined once: compute, communication, memory, their exposed parts, idle.
 
-Of several things that run at once the first of compute, communication, memory counts, so that
+If several run at once, the first of compute, communication, memory counts, so that
 
     compute + exposed communication + exposed memory + idle = span
 
@@ -33,11 +33,11 @@ MEASURES: Final = (
     "span_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memory_ns", "exposed_memory_ns", "idle_ns"
 )  # fmt: skip
 COLUMNS: Final = {**dict.fromkeys(MEASURES, pa.int64()), "overlap_pct": pa.float64()}
-"""Measures and their types, as tables have them."""
+"""Measures and their types, as in tables."""
 
 
 def time_by_class(part: RunPart, rows: I64, use: U8) -> I64:
-    """Time in which exactly the classes of a mask run, for each mask, of these rows; 0 is time in which none does."""
+    """Time in which exactly the classes of a mask run, for each mask, over these rows; mask 0 is idle time."""
     return time_by_bits(part, rows, _BIT[use[rows]], len(CLASSES))
 
 
@@ -52,8 +52,8 @@ def time_by_bits(part: RunPart, rows: I64, bits: U8, width: int) -> I64:
 
 
 def measures(part: RunPart, rows: I64, use: U8) -> dict[str, Any]:
-    """All measures of these rows of a part, by name. `comm_ns` and `memory_ns` count whether something hides them or
-    not; `overlap_pct` is the part of communication that compute hides, None where there is none."""
+    """All measures of these rows of a part, by name. `comm_ns` and `memory_ns` count whether hidden or not;
+    `overlap_pct` is the percentage of communication that compute hides, None where there is none."""
     total = time_by_class(part, rows, use)
     compute, comm, memory = ((np.arange(len(total)) >> bit & 1) > 0 for bit in range(len(CLASSES)))
 

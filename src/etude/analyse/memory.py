@@ -23,9 +23,9 @@ F64 = NDArray[np.float64]
 
 
 def copies(run: Run, counting: Counting = OURS) -> pa.Table:
-    """A row a rank and kind of copy (`Memcpy HtoD`, `Memset`): count, size_bytes, time_ns, bytes_per_s over that time,
-    and the rate of copies under way at once: its mean over events (a copy begins or ends and one is under way) and its
-    most. A copy's rate is the one that the profiler wrote, else its bytes over its length."""
+    """One row per rank and kind of copy (`Memcpy HtoD`, `Memset`): count, size_bytes, time_ns, bytes_per_s over that
+    time, and the rate of concurrent copies: its mean over events (a copy begins or ends and one is in progress) and its
+    maximum. The rate of a copy is the one that the profiler recorded, else its bytes over its length."""
     rows: list[dict[str, Any]] = []
     for part in run.parts():
         for row in _copies(part, counting):
@@ -53,7 +53,7 @@ def _copies(part: RunPart, counting: Counting) -> list[dict[str, Any]]:
         of_each = np.where(np.isnan(rate[mine]), by_length, rate[mine])
         timed = of_each > 0
         rates = rate_series(part.start_ns[mine[timed]], part.end_ns[mine[timed]], of_each[timed])[1]
-        rates = rates[rates > 1]  # sums of rates that ended leave a rest of rounding
+        rates = rates[rates > 1]  # sums of finished rates leave rounding errors
         row: dict[str, Any] = {
             "name": kinds[kind] if kind >= 0 else "",
             "count": len(mine),
@@ -69,7 +69,7 @@ def _copies(part: RunPart, counting: Counting) -> list[dict[str, Any]]:
 
 
 def _recorded_rates(part: RunPart) -> F64:
-    """Rate of each node as its profiler wrote it; NaN where it did not."""
+    """Rate of each node as the profiler recorded it; NaN where it did not."""
     rate = np.full(len(part.trace), np.nan)
     nodes, cells = part.trace.attr_cells().get(("memory_bandwidth_gbyte_per_s", ValueKind.DOUBLE), (None, None))
     if nodes is not None and cells is not None:
@@ -78,8 +78,8 @@ def _recorded_rates(part: RunPart) -> F64:
 
 
 def rate_series(start: I64, end: I64, rate: F64) -> tuple[I64, F64]:
-    """(times, rate of all that are under way from then on). Of what happens at one time ends come before starts, or
-    copies that follow one another would run at once; a copy without length ends after it has started."""
+    """(times, total rate from then on). At one instant ends come before starts, or consecutive copies would overlap; a
+    copy of length 0 ends after it has started."""
     time = np.concatenate([start, end])
     change = np.concatenate([rate, -rate])
     turn = np.concatenate([np.ones(len(start), np.int8), np.where(end > start, 0, 2).astype(np.int8)])
@@ -89,7 +89,7 @@ def rate_series(start: I64, end: I64, rate: F64) -> tuple[I64, F64]:
 
 def levels(run: Run) -> pa.Table:
     """Bytes in memory over time, of tensors that nodes name and of memory nodes: rank, time_ns, held_bytes. A load that
-    names nothing adds its bytes when it ends, a store takes them away."""
+    names nothing adds its bytes when it ends, a store subtracts them."""
     ranks, times, held = ([np.zeros(0, np.int64)] for _ in range(3))
     for part in run.parts():
         found = memory_levels(part)
@@ -105,7 +105,7 @@ def levels(run: Run) -> pa.Table:
 
 
 def memory(run: Run) -> pa.Table:
-    """The most memory that each rank holds: a row a rank with events, most_bytes and when.
+    """Peak memory of each rank: rank, events, most_bytes and when.
 
     etude.memory(run)
     """
@@ -113,7 +113,7 @@ def memory(run: Run) -> pa.Table:
 
 
 def level_peaks(found: pa.Table) -> pa.Table:
-    """Of `levels` a row a rank: events, most_bytes and when."""
+    """Peaks of `levels`, one row per rank: events, most_bytes and when."""
     rank, held, time = (found[name].to_numpy() for name in ("rank", "held_bytes", "time_ns"))
     rows = []
     for r in np.unique(rank).tolist():
@@ -124,9 +124,9 @@ def level_peaks(found: pa.Table) -> pa.Table:
 
 
 def peaks(allocated: pa.Table) -> pa.Table:
-    """Of a table of allocations (time_ns, device, size_bytes, allocated_bytes, reserved_bytes) a row a device: events,
-    most_allocated_bytes and when, most_reserved_bytes, largest_bytes (of one allocation), and allocated_bytes at the
-    beginning and the end, of which the difference is what was kept."""
+    """Peaks of a table of allocations (time_ns, device, size_bytes, allocated_bytes, reserved_bytes), one row per
+    device: events, most_allocated_bytes and when, most_reserved_bytes, largest_bytes (of one allocation), and
+    allocated_bytes at the start and the end."""
     rows: list[dict[str, Any]] = []
     devices = allocated["device"].to_pylist()
     for device in dict.fromkeys(devices):

@@ -1,4 +1,4 @@
-"""The figures that trace benchmarks publish of a run, each as one number; docs/analyse/metrics.md has the formulas."""
+"""The metrics that trace benchmarks publish, one number each; docs/analyse/metrics.md has the formulas."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Row = tuple[str, float, str]
 
 
 def metrics(run: Run, *, device: Device | None = None) -> pa.Table:
-    """Rows of metric, value, unit. What a run does not have is left out.
+    """Rows of metric, value, unit. Metrics that cannot be computed for a run are left out.
 
-    With a card that says how much the model computes, model-FLOP utilisation; with a system, what collectives reach of
-    its links; with a device (given, or the system's), what the ranks reach of its peak.
+    With a card that gives the model's FLOPs, model-FLOP utilisation; with a system, the fraction of link bandwidth that
+    collectives reach; with a device (given, or the system's), the fraction of its peak.
 
     etude.metrics(run)
     """
@@ -52,7 +52,7 @@ def metrics(run: Run, *, device: Device | None = None) -> pa.Table:
 
 
 def step_time_ns(run: Run) -> float | None:
-    """Mean over ranks of the time from step to step; of a simulated step all of its time."""
+    """Mean over ranks of the time from step to step; for a simulated step its whole time."""
     steps = step_times(run)
     if len(steps):
         return float(np.mean(steps["mean_ns"].to_numpy()))
@@ -87,7 +87,7 @@ def _parts(run: Run) -> Iterator[Row]:
 
 
 def _used(run: Run, device: Device | None) -> Iterator[Row]:
-    """Utilisation of the devices: of what the model needs (MFU), and of what was executed (HFU)."""
+    """Utilisation of the devices: by the FLOPs the model needs (MFU), and by those executed (HFU)."""
     if device is None:
         return
     step, card = step_time_ns(run), run.card
@@ -144,7 +144,7 @@ def _traffic(job: Job) -> Iterator[Row]:
 
 
 def shown(found: pa.Table) -> list[dict[str, Any]]:
-    """The rows for a reader: figures with their units, fractions as percentages."""
+    """The rows for people: figures with their units, fractions as percentages."""
     from etude.units import format_bandwidth, format_bytes, format_time
 
     def one(metric: str, value: float, unit: str) -> str:

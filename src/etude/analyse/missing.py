@@ -1,9 +1,8 @@
-"""Participants that never came: who the others wait for when a run hangs, and who stopped before the others.
+"""Missing participants: which rank the others wait for when a run hangs, and which rank stopped before the others.
 
-A rank is missing where others are in a collective that it never reached while it waits for no other rank; where its
-part of a group's collectives, or of the messages with another rank, ends before that of the others; where it has done
-less than the others since the last collective that all came to; and where a run has a place for it and it was not
-recorded.
+A rank is missing if others are in a collective that it never reached while it waits for no other rank; if its calls on
+a group, or its messages with another rank, end before those of the others; if it has done less than the others since
+the last collective that all reached; or if the world includes it and it was not recorded.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ Bool = NDArray[np.bool_]
 I64 = NDArray[np.int64]
 
 STOPPED: Final = 0.95
-"""Confidence where a rank stopped a good while before the others, or others stand and wait."""
+"""Confidence if a rank stopped well before the others, or others hang."""
 CUT: Final = 0.6
-"""Where it lacks no more than what a recording may have cut off, or its recording alone may be missing."""
+"""If it lacks no more than the end of a recording may have cut off, or only its recording may be missing."""
 GONE: Final = 0.9
-"""Where nothing of a few ranks was recorded."""
+"""If nothing was recorded for a few ranks."""
 FEW: Final = 0.05
-"""Part of the world up to which those that were not recorded are few."""
+"""Largest fraction of the world that counts as few."""
 ALONE: Final = 0.8
-"""Where all others asked for a communication that never ran."""
+"""If all others requested a communication that never ran."""
 LACKS: Final = 0.02
-"""Part of a group's calls that a recording may have cut off."""
+"""Fraction of a group's calls that the end of a recording may have cut off."""
 _ASKS: Final = re.compile(r"^c10d::(?!.*wait)|^record_param_comms|^nccl:")
 
 
 def missing(run: Run, found: Calls, matching: Matching | None = None) -> Iterator[Missing]:
-    """Every rank once, for the strongest reason. Without times only what the ranks' programs lack is told."""
+    """Every rank once, for the strongest reason. Without times only what the ranks' programs lack is reported."""
     job = run.job
     told: set[int] = set()
     asked = _asked(run)
@@ -59,7 +58,7 @@ def missing(run: Run, found: Calls, matching: Matching | None = None) -> Iterato
 
 
 def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
-    """Who others wait for in a call that began and never ended, while it waits for nobody itself."""
+    """Ranks that others wait for in a call that began and never ended, while they wait for no rank themselves."""
     job = run.job
     started = found.start_ns != UNKNOWN
     open_ = started & (found.end_ns == UNKNOWN)
@@ -71,7 +70,7 @@ def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
         lacking = np.setdiff1d(members, here[started[span]])
         unseen = np.setdiff1d(lacking, job.ranks)
         if 2 * len(unseen) >= len(members) and len(members) > 2:
-            lacking = np.setdiff1d(lacking, unseen)  # of most nothing was recorded: that says nothing of them
+            lacking = np.setdiff1d(lacking, unseen)  # nothing was recorded for most: not significant
         for rank in lacking.tolist():
             at = _at(job, rank)
             if at >= 0 and waits[at]:
@@ -85,7 +84,7 @@ def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
 
 
 def _never_asked(run: Run, asked: Bool) -> Iterator[Missing]:
-    """Who alone did not ask for what others have asked for in vain: all others, or all that came as far as it."""
+    """The only rank that did not request what all others, or all that got as far, have requested in vain."""
     job = run.job
     others = np.flatnonzero(~asked)
     if len(job.ranks) < 3 or not asked.any():
@@ -116,9 +115,9 @@ def _ran(run: Run) -> I64:
 
 
 def _asked(run: Run) -> Bool:
-    """Ranks whose hosts asked for a communication after the last one that a device ran. A profiler records what a
-    device has done, so one that hangs is not there. Where nothing says which call launched what, hosts that asked more
-    often than their devices ran."""
+    """Ranks whose hosts requested a communication after the last one that a device ran. A profiler records what a
+    device has finished, so a hanging call is not recorded. If nothing links calls to device work: hosts with more
+    requests than their devices ran."""
     found = np.zeros(len(run.job.ranks), bool)
     more = np.full(len(run.job.ranks), -1, np.int64)
     for part in run.parts():
@@ -139,7 +138,7 @@ def _asked(run: Run) -> Bool:
 
 
 def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
-    """Who has fewer calls on a group than most of its members."""
+    """Ranks with fewer calls on a group than most of its members."""
     if not len(found):
         return
     for group in np.unique(found.group).tolist():
@@ -149,13 +148,13 @@ def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
         np.add.at(done, found.at[np.isin(found.of, mine)], 1)
         at = np.array([a for a in (_at(job, r) for r in members.tolist()) if a >= 0], np.int64)
         if (done[at] == 0).sum() > 1:
-            at = at[done[at] > 0]  # several that never call: who is in a group is told by convention only
+            at = at[done[at] > 0]  # several never call: their membership is only assumed
         if len(at) < 2:
             continue
         most = int(done[at].max())
         behind = at[done[at] < most]
         if 2 * len(behind) >= len(at) and len(at) > 2:
-            continue  # half of them have fewer: there is no telling who is right
+            continue  # half of them have fewer: undecidable
         for one in behind[~waits[behind]].tolist():
             lacks, first = most - int(done[one]), int(mine[done[one]])
             kind = Collective(int(found.collective[first])).name.lower()
@@ -170,7 +169,7 @@ def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
 
 
 def _unanswered(job: Job, matching: Matching, waits: Bool) -> Iterator[Missing]:
-    """Who has fewer messages with another rank than that one has with it."""
+    """Ranks with fewer messages to another rank than that one has from them."""
     links, sides = matching.links, matching.sides
     length = np.append(np.diff(sides.start), 0)  # -1, no side, is the last
     sent, got = length[links.send_side], length[links.recv_side]
@@ -186,7 +185,7 @@ def _unanswered(job: Job, matching: Matching, waits: Bool) -> Iterator[Missing]:
 
 
 def _absent(job: Job) -> Iterator[Missing]:
-    """Ranks of the world, fewer than those that are there, of which nothing was recorded."""
+    """Ranks of the world for which nothing was recorded, if fewer than those present."""
     gone = np.setdiff1d(np.arange(job.world_size), job.ranks)
     if 2 * len(gone) < job.world_size:
         for rank in gone.tolist():
@@ -216,7 +215,7 @@ def _step(job: Job, found: Calls, call: int) -> int | None:
 
 
 def _waiting(run: Run) -> Bool:
-    """Ranks that stand in a communication."""
+    """Ranks that hang in a communication."""
     found = np.zeros(len(run.job.ranks), bool)
     for at, trace in enumerate(run.job.trace_of.tolist()):
         start, end = run.timing.block(at)

@@ -1,9 +1,9 @@
 """How much a measure changed, and how far noise alone could have moved it: a ratio with its 95% interval.
 
 Samples are steps of one run, or runs where a side has several. The ratio is the median of all pairwise ratios (Hodges
-and Lehmann), its interval holds the ratios that a rank-sum test at 5% does not reject (exact), and is wider where steps
-are like the one before them; outliers have no weight. Where there are too few samples for that test, logarithms and
-Student's t with one spread for both sides. Where samples can be 0 or below, differences take the place of ratios.
+and Lehmann), its interval holds the ratios that a rank-sum test at 5% does not reject (exact), and is wider where
+consecutive steps are correlated; outliers have no weight. Where there are too few samples for that test, logarithms and
+Student's t with one spread for both sides. Where samples can be 0 or below, differences replace ratios.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ F64 = NDArray[np.float64]
 
 LEVEL: Final = 0.05
 BATCHES: Final = 10
-"""Steps that follow one another are alike: from twice as many on, medians of so many stretches are compared."""
+"""Consecutive steps are correlated: from twice this many on, medians of this many stretches are compared."""
 SERIES: Final = 8
-"""Samples of each side from which on one can see how alike neighbours are."""
+"""Fewest samples of each side from which correlation can be estimated."""
 _T975: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -45,7 +45,7 @@ class Shift:
 
 
 def shift(base: F64, new: F64, *, exact: bool = False, series: bool = True) -> Shift:
-    """The change of a measure; `exact` samples have no noise, those of a `series` followed one another."""
+    """The change of a measure; `exact` samples have no noise, those of a `series` are consecutive."""
     mean_a, mean_b = float(np.mean(base)), float(np.mean(new))
     if exact or len(base) + len(new) < 3:
         ratio = mean_b / mean_a if mean_a else 1.0 if not mean_b else None
@@ -62,7 +62,7 @@ def shift(base: F64, new: F64, *, exact: bool = False, series: bool = True) -> S
     low, high = middle - wider * (middle - low), middle + wider * (high - middle)
     if positive:
         return Shift(mean_a, mean_b, float(np.exp(middle)), (float(np.exp(low)), float(np.exp(high))), method)
-    if not mean_a:  # there is nothing that it could be a multiple of
+    if not mean_a:  # a ratio to 0 is undefined
         return Shift(mean_a, mean_b, 1.0 if not mean_b else None, (1.0, 1.0) if not mean_b else None, method)
     found = [1 + value / mean_a for value in (middle, low, high)]
     return Shift(mean_a, mean_b, found[0], (min(found[1:]), max(found[1:])), method)
@@ -75,8 +75,8 @@ def _batches(samples: F64) -> F64:
 
 
 def _wider(a: F64, b: F64) -> float:
-    """How much wider the interval is because neighbours are alike: a series with correlation r says as much as
-    (1 - r) / (1 + r) of independent samples."""
+    """Factor by which correlation of neighbours widens the interval: a series with correlation r says as much as (1 -
+    r) / (1 + r) of independent samples."""
     if min(len(a), len(b)) < SERIES:
         return 1.0
     above, below = 0.0, 0.0

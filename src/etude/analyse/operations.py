@@ -21,7 +21,7 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 MOST_MEMBERS = 100_000_000
-"""Members of calls that one table may hold; 16 columns of them fit in memory."""
+"""Most members of calls in one table; 16 such columns fit in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

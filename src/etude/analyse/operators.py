@@ -1,4 +1,4 @@
-"""Kernels and operators by time: of themselves, and with what they call or launch."""
+"""Kernels and operators by time: their own, and with what they call or launch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Bool = NDArray[np.bool_]
 
 
 def kernels(run: Run, by: Sequence[str] = ("name", "kind"), counting: Counting = OURS) -> pa.Table:
-    """What runs on the devices, put together by any of `grouping.BY`: count, total_ns, share of the total, mean_ns,
-    min_ns, max_ns, std_ns; the longest in all first.
+    """What runs on the devices, grouped by any of `grouping.BY`: count, total_ns, share of the total, mean_ns, min_ns,
+    max_ns, std_ns; the longest in all first.
 
     etude.kernels(run, by=["kind", "rank"])
     """
@@ -50,7 +50,7 @@ def kernels(run: Run, by: Sequence[str] = ("name", "kind"), counting: Counting =
 
 
 def _own_time_to_operators(part: RunPart, rows: I64) -> tuple[I64, I64]:
-    """(rows, time): what an operator on the host does between those that it calls is time of the operator, once."""
+    """(rows, time): the time that a host operator spends between the operators it calls counts as its own, once."""
     lasted = part.end_ns[rows] - part.start_ns[rows]
     own = segments(part.trace)[rows] & (part.trace.parent[rows] >= 0)
     if not own.any():
@@ -62,10 +62,9 @@ def _own_time_to_operators(part: RunPart, rows: I64) -> tuple[I64, I64]:
 
 
 def operators(run: Run, by: Sequence[str] = ("name",)) -> pa.Table:
-    """What runs on the hosts: count, how many of them launch something themselves, self_ns (without what it calls),
-    total_ns, and the device time of what it launches itself (device_self_ns) or anything below it does
-    (device_total_ns); the longest on the device first. Of operators that call others of their name, totals count the
-    outermost.
+    """What runs on the hosts: count, how many launch something themselves, self_ns (without callees), total_ns, and the
+    device time of what it launches itself (device_self_ns) or with its callees (device_total_ns); the longest on the
+    device first. For recursive operators, totals count the outermost.
 
     etude.operators(run, by=["name", "shapes"])
     """
@@ -100,7 +99,7 @@ def _launched(part: RunPart) -> I64:
 
 
 def device_times(part: RunPart) -> tuple[I64, I64]:
-    """Device time of what each node launched, and of what it or anything that it calls did."""
+    """Device time of what each node launched, and of what it and its callees launched."""
     trace, rows = part.trace, _launched(part)
     lasted = (part.end_ns - part.start_ns)[rows]
     direct, below = np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)

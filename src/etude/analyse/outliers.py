@@ -1,6 +1,7 @@
-"""Who is slower than the others, since when, and how sure that is: medians over peers, so that few cannot mislead.
+"""Which units are slower than the others, since when, and with which confidence: medians over peers, so that a few
+cannot mislead.
 
-A sample is one time of one unit (a rank, a group, a pair of ranks), of one key (what it did), in one segment (a step).
+A sample is one time of one unit (a rank, a group, a pair of ranks), for one key (what it did), in one segment (a step).
 Only samples of one key are compared, so units may do different things and different amounts of them.
 """
 
@@ -19,34 +20,35 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 LEAST_PART: Final = 0.5
-"""Part of a unit's fullest segment that a segment must have to count: one that was cut short says little."""
+"""Segments smaller than this fraction of the unit's fullest one do not count: they were cut short."""
 LEAST_SIGMA: Final = 1e-3
-"""Spread below which nothing is told apart."""
+"""Spread below which values are not distinguished."""
 PEERS: Final = 3
-"""Units that must have done the same for one of them to be called slow: of two one cannot say which is right."""
+"""Fewest units that must have done the same for one of them to be called slow: of two, one cannot say which is
+right."""
 LEAST_SAMPLES: Final = 1
-"""Samples below which nothing is said of a unit."""
+"""Fewest samples from which a unit is judged."""
 MANY: Final = 8
-"""Units whose spread is known well enough without that of their samples."""
+"""From this many units on, their spread is known well enough without that of their samples."""
 SHRUNK: Final = ((2, 3, 4, 5, 6, 8, 16, 64), (1.41, 2.15, 1.39, 1.38, 1.28, 1.2, 1.08, 1.0))
-"""Of so many normal samples the scaled median distance from their own middle is too small by this factor."""
+"""Factor by which the scaled median deviation of this many normal samples is too small."""
 COARSE: Final = 20
-"""Times of up to so many of the steps that they were rounded to are spread out before their middle is taken."""
+"""Times of up to this many clock ticks are spread out before their median is taken."""
 GOLDEN: Final = 0.6180339887498949
-"""Multiples of it, without their whole part, lie evenly between 0 and 1, however many one takes."""
+"""Multiples of it, modulo 1, are evenly distributed for any count."""
 MEDIAN_ERROR: Final = 1.2533
 """Standard error of a median over that of a mean."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """How much slower units were than their peers in each segment: units x segments, NaN where unknown."""
+    """Slow-down of units relative to their peers in each segment: units x segments, NaN where unknown."""
 
     log_slower: F64
     error: F64
     """Standard error of each, from how much the samples of a unit and key vary among themselves."""
     grain: float = 0.0
-    """What rounding of the times may have done to all of a unit's samples alike."""
+    """Effect of rounded times that is common to all of a unit's samples."""
 
 
 def grouped_median(key: I64, value: F64, groups: int) -> F64:
@@ -63,7 +65,7 @@ def grouped_median(key: I64, value: F64, groups: int) -> F64:
 
 
 def weighted_median(group: I64, value: F64, weight: F64, groups: int) -> F64:
-    """Value in each group with half of the weight on either side; NaN where there is none."""
+    """Weighted median of each group; NaN where there is none."""
     order = np.lexsort((value, group))
     group, value, weight = group[order], value[order], weight[order]
     found = np.full(groups, np.nan)
@@ -81,10 +83,10 @@ def weighted_median(group: I64, value: F64, weight: F64, groups: int) -> F64:
 
 
 def residuals(unit: I64, key: I64, log_time: F64, keys: int) -> tuple[F64, F64]:
-    """(how far each sample lies from the middle of its peers, by which factor such distances are too small of each
-    key). Likes are the samples of its key, and where all units have a key equally often, those that come in the same
-    place of the unit's order, so that what is called alike and is not (the first and the second of two copies) is not
-    compared. Samples of a unit are in the order in which they ran."""
+    """(distance of each sample from the median of its peers, factor by which such distances are too small for each
+    key). Peers are the samples of its key; if all units have a key equally often, those at the same position in the
+    unit's order, so that different things with one name (the first and the second of two copies) are not compared.
+    Samples of a unit are in the order in which they ran."""
     order = np.lexsort((unit, key))
     k, u = key[order], unit[order]
     fresh = np.ones(len(k), bool)
@@ -99,7 +101,7 @@ def residuals(unit: I64, key: I64, log_time: F64, keys: int) -> tuple[F64, F64]:
     names, which = distinct([k, np.where(aligned[k], number, -1)])
     log = log_time[order]
     middle = grouped_median(which, log, len(names))
-    # of two units the middle lies between them: the faster one is the measure of the slower
+    # of two units the median is between them: the faster one is the reference
     each = grouped_median(np.repeat(np.arange(len(first)), count), log, len(first))
     fastest = np.full(keys, np.inf)
     np.minimum.at(fastest, k[first], each)
@@ -112,10 +114,10 @@ def profile(
     unit: I64, key: I64, segment: I64, log_time: F64, shape: tuple[int, int, int], *, step_ns: int = 1,
     cancels: bool = False,
 ) -> Profile:  # fmt: skip
-    """The weighted middle over keys of the middle over samples: what makes one key slower (a busy expert) is not what
-    makes a unit slow, and the more units differ in a key anyway, the less it says. Keys that one unit alone has are
-    compared with themselves over time. `step_ns` is what times were rounded to; `cancels` says that rounding takes from
-    one time what it gives to the next, so that the mean of several is right."""
+    """The weighted median over keys of the median over samples: what slows one key (a busy expert) is not what makes a
+    unit slow, and keys that vary more between units weigh less. Keys that only one unit has are compared with
+    themselves over time. `step_ns` is the clock tick; `cancels` says that rounding takes from one time what it gives to
+    the next, so that the mean of several is right."""
     units, keys, segments = shape
     rest, shrunk = residuals(unit, key, log_time, keys)
     usual = grouped_median(key, log_time, keys)
@@ -130,10 +132,10 @@ def profile(
     own = _own_spread(unit, key, rest, units, keys)
     with np.errstate(invalid="ignore"):
         spread = 1.4826 * grouped_median(used % keys, np.abs(of_cell), keys)
-        spread[shared(unit, key, keys) < PEERS] = 0.0  # of two, one of which is slow, that is the slow-down
+        spread[shared(unit, key, keys) < PEERS] = 0.0  # for two units of which one is slow, that is the slow-down
         spread = np.maximum(np.maximum(np.nan_to_num(spread), own / np.nan_to_num(in_cell, nan=1.0)), LEAST_SIGMA)
         grain = (not cancels) * step_ns / 2 / np.exp(np.nan_to_num(usual))
-        # a spread that few samples tell may be larger than it looks
+        # a spread from few samples may be larger than it looks
         spread = np.maximum(spread * shrunk * (1 + 2 / np.sqrt(np.maximum(np.bincount(key, minlength=keys), 1))), grain)
     weight = 1 / np.where(np.isinf(spread), 1.0, spread)[used % keys]
     found = weighted_median(used // keys, of_cell, weight, units * segments).reshape(units, segments)
@@ -153,8 +155,9 @@ def profile(
 
 
 def _within_step(log_time: F64, short: Bool, step_ns: int) -> F64:
-    """What puts short times evenly over the step that each was rounded to, to be added to their logarithms. The middle
-    of whole steps is a whole step and says nothing of a tenth of one; that of times spread out does."""
+    """Offsets that spread short times evenly over the clock tick to which each was rounded, to be added to their
+    logarithms. The median of whole ticks is a whole tick and says nothing about a tenth of one; that of spread times
+    does."""
     place = (np.arange(len(log_time)) * GOLDEN) % 1 - 0.5
     return np.where(short, np.log1p(place * step_ns / np.exp(log_time)), 0.0)
 
@@ -165,10 +168,10 @@ def rounded_to(times_ns: I64) -> int:
 
 
 def _own_spread(unit: I64, key: I64, rest: F64, units: int, keys: int) -> F64:
-    """How far samples of one unit and key lie from their middle, as a standard deviation, by key; of keys that nobody
-    has twice, as of the others. Where nothing was seen twice nobody knows: infinite, unless there are many units,
-    whose spread says as much. Of keys that two or three units have, one of which may have become slow, no more than
-    how far samples lie from the next one, over root 2: that does not grow with the slow-down."""
+    """Spread of samples of one unit and key around their median, as a standard deviation, by key; for keys that no unit
+    has twice, that of the others. If nothing was seen twice it is infinite, unless there are many units, whose spread
+    says as much. For keys of two or three units, one of which may have become slow, at most the distance between
+    consecutive samples over root 2, which does not grow with the slow-down."""
     names, number = np.unique(unit * keys + key, return_inverse=True)
     number = number.reshape(-1)
     several = (np.bincount(number) > 1)[number]
@@ -185,13 +188,13 @@ def _own_spread(unit: I64, key: I64, rest: F64, units: int, keys: int) -> F64:
 
 
 def shared(unit: I64, key: I64, keys: int) -> I64:
-    """How many units each key was seen in."""
+    """Number of units that have each key."""
     pairs, _ = distinct([key, unit])
     return np.bincount(pairs[:, 0], minlength=keys)
 
 
 def families(unit: I64, key: I64, units: int) -> I64:
-    """Units that can be compared, directly or not: they share keys. A number for each unit."""
+    """Units that can be compared, directly or not, because they share keys. A number for each unit."""
     label = np.arange(units)
     pairs, _ = distinct([key, unit])
     keys, which = np.unique(pairs[:, 0], return_inverse=True)
@@ -206,7 +209,7 @@ def families(unit: I64, key: I64, units: int) -> I64:
 
 
 def _middle_of_families(values: F64, family: I64) -> F64:
-    """Middle of each family of three or more in each segment, beside its units; 0 elsewhere."""
+    """Median of each family of three or more in each segment, for each of its units; 0 elsewhere."""
     units, segments = values.shape
     known = ~np.isnan(values)
     at = family[:, None] * segments + np.arange(segments)[None, :]

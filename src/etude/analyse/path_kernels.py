@@ -1,9 +1,9 @@
 """The walk back along the critical path. Arrays only; every index was checked before.
 
 A node is (at, row): a rank's position among those present, and a row of its program. The walk sees the columns of one
-rank, as they lie in memory, and of the others only what they did together with it; where the path goes on at another
-rank it stops, and the caller gives it the columns of that one. Times of `Others` are on one clock, those of `Columns`
-on their rank's own.
+rank, without copies, and of the others only their common communication; where the path continues on another rank it
+stops, and the caller passes the columns of that one. Times of `Others` are on one clock, those of `Columns` on their
+rank's own.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
 FRAME, SYNC, HOST, SEND, RECV, COLL = 1, 2, 4, 8, 16, 32
-"""Bits of a role: an operator that only calls others; a host call that waits for the device; on the host; what it is to
+"""Bits of a role: an operator that only calls others; a host call that waits for the device; on the host; its role for
 other ranks."""
 LAUNCH = 1
-"""Why of an edge."""
+"""Reason of an edge."""
 NODE, GAP, LAUNCHING = 0, 1, 2
-"""What a segment is: a node that runs, time before a node that nothing explains, the way from a launch to a kernel."""
+"""What a segment is: a node that runs, time before a node that nothing explains, the delay from a launch to a
+kernel."""
 DONE, ELSEWHERE, FULL = 0, 1, 2
-"""Why the walk stops: at the beginning, at a node of another rank, for want of room."""
+"""Why the walk stops: at the beginning, at a node of another rank, because the output is full."""
 AT, ROW, CURSOR, SIZE, COUNT, ARRIVED = range(6)
-"""Cells of a walk's place: the node and the time where it is, segments found, nodes of this instant, and whether the
-node was come to from another rank."""
+"""Cells of the walk's state: the current node and time, segments found, nodes of this instant, and whether the node was
+reached from another rank."""
 
 
 class Columns(NamedTuple):
-    """What the walk looks at of a program and its times."""
+    """What the walk reads of a program and its times."""
 
     start: I64
     end: I64
@@ -43,7 +44,7 @@ class Columns(NamedTuple):
     dep_start: I64
     dep: I32
     why: U8
-    lane_prev: I32  # what held the lane before
+    lane_prev: I32  # previous node on the lane
     slot: I32  # of its group; empty where all collectives are of the world
     ended: I32  # nodes of the device by their end
     call: I32  # copy calls, ascending
@@ -51,7 +52,8 @@ class Columns(NamedTuple):
 
 
 class Meetings(NamedTuple):
-    """Collectives. A member is a rank in a group; members lie by group. The k-th calls of all members are one."""
+    """Collectives. A member is a rank in a group; members are sorted by group. The k-th calls of all members are
+    one."""
 
     slot_start: I64  # groups of the rank at i: slot_group[slot_start[i]:slot_start[i + 1]]
     slot_group: I32
@@ -124,10 +126,10 @@ def _seen(instant, count, at, row):
 
 @kernel(allocates=False)
 def _before(columns, row, cursor, walk):
-    """(row, when it let go, by a launch?) of what a node of this rank waited for longest; row -1 where it is nothing.
+    """(row, release time, by a launch?) of what a node of this rank waited for longest; row -1 if nothing.
 
-    Of a dependency that ends later than the cursor only its part before counts: a kernel starts while its launch is
-    still on. A frame takes no time: it lets go when it starts.
+    A dependency that ends after the cursor counts only up to it: a kernel starts while its launch is still running. A
+    frame takes no time: it releases when it starts.
     """
     start, end, dep_start = columns.start, columns.end, columns.dep_start
     at, count = walk.place[AT], walk.place[COUNT]
@@ -147,7 +149,7 @@ def _before(columns, row, cursor, walk):
 
 @kernel
 def ready(columns, rows):
-    """When what each of these rows waited for was done; UNKNOWN where it waited for nothing."""
+    """When everything that each of these rows waited for was done; UNKNOWN where it waited for nothing."""
     found = np.full(len(rows), UNKNOWN, np.int64)
     nowhere = PathWalk(np.zeros(COUNT + 1, np.int64), np.empty((0, 5), np.int64), np.empty((0, 2), np.int64))
     for i in range(len(rows)):

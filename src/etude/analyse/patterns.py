@@ -1,4 +1,4 @@
-"""Frequent patterns: sequences of kernels that come again and again on a stream, by the time they take."""
+"""Frequent patterns: sequences of kernels that repeat on a stream, by the time they take."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LONGEST = 8
 
 
 def patterns(run: Run, *, longest: int = LONGEST, top: int = 50) -> pa.Table:
-    """A row a sequence of 2 to `longest` kernels that follow one another on a stream and come at least twice: length,
-    count, time_ns (of the kernels in it, over all ranks), mean_ns, names. The most time first; a sequence that is only
-    ever part of a longer one is left out. Occurrences are taken in turn and do not overlap: in A A A A the pair A A
-    comes twice, as often as one kernel in its place would run."""
+    """One row per sequence of 2 to `longest` consecutive kernels on a stream that occurs at least twice: length, count,
+    time_ns (of the kernels in it, over all ranks), mean_ns, names. The most time first; a sequence that only occurs
+    inside a longer one is left out. Occurrences do not overlap: in A A A A the pair A A occurs twice, as often as a
+    fused kernel would run."""
     if longest < 2:
         raise UsageError(f"a sequence of {longest} is too short", hint="2 or more")
     found: dict[tuple[str, ...], list[int]] = {}
@@ -60,7 +60,7 @@ def _of_run(part: RunPart, longest: int) -> list[tuple[tuple[str, ...], int, int
         at = at[longer]
         first, which, often = np.unique(key, return_index=True, return_inverse=True, return_counts=True)[1:]
         which, start = which.reshape(-1), at[first]
-        repeated = often[which] > 1  # what comes once is in nothing longer that comes twice
+        repeated = often[which] > 1  # a repeated sequence has only repeated parts
         count, total = taken_in_turn(at[repeated], which[repeated], length, time, len(first))
         for i in np.flatnonzero(count > 1).tolist():
             names = tuple(words[c] if c >= 0 else "" for c in code[start[i] : start[i] + length].tolist())
@@ -72,7 +72,7 @@ def _of_run(part: RunPart, longest: int) -> list[tuple[tuple[str, ...], int, int
 
 
 def _maximal(found: dict[tuple[str, ...], tuple[int, int]]) -> dict[tuple[str, ...], tuple[int, int]]:
-    """Without those that come no more often than a longer one of which they are the head or the tail."""
+    """Drops sequences that occur no more often than a longer one that starts or ends with them."""
     covered = set()
     for names, (count, _) in found.items():
         covered |= {part for part in (names[1:], names[:-1]) if part in found and found[part][0] <= count}

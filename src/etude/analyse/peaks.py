@@ -1,4 +1,4 @@
-"""What the links of a system allow a collective at most, as bus bandwidth: what utilisation is measured against.
+"""The highest bus bandwidth that the links of a system allow a collective: the reference for utilisation.
 
 A group of n members has m of them in each unit (node, rack) of the levels below one that it crosses, and every device
 has bandwidth b at that level. What crosses the level goes through the ports of all m:
@@ -7,7 +7,7 @@ has bandwidth b at that level. What crosses the level goes through the ports of 
     all-to-all               b (n - 1) / (n - m)     all but the m - 1 neighbours are reached through one's own port
     broadcast and the like   b m
 
-The bus bandwidth is at most the least of that over the levels that the group crosses.
+The bus bandwidth is at most the minimum of that over the levels that the group crosses.
 """
 
 from __future__ import annotations

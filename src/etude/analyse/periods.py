@@ -1,7 +1,7 @@
-"""Whether a series repeats itself, after how many samples, and what it looks like when it does.
+"""Whether a series is periodic, its period, and the shape of one cycle.
 
-Lags at which the series is like itself (autocorrelation) are candidates; one is believed if the other cycles predict
-each sample better than the series without cycles does, by more than chance allows.
+Lags with high autocorrelation are candidates; one is accepted if the other cycles predict each sample better than the
+series without cycles does, by more than chance allows.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ CYCLES: Final = 2
 SHORT: Final = 32
 """Lags up to which all are candidates."""
 CANDIDATES: Final = 12
-"""Longer lags that are candidates: those at which the series is most like itself."""
+"""Longer lags that are candidates: those with the highest autocorrelation."""
 SURE: Final = 10.0
-"""By how much the likelihood of a series must grow for a period, beyond what the best of all lags gains by chance."""
+"""Gain in likelihood that a period needs, beyond what the best of all lags gains by chance."""
 CUT: Final = 6.0
-"""Scaled median distances from the middle to which samples are cut."""
+"""Samples further from the median than this many scaled median deviations are clipped."""
 NOTHING: Final = 1e-18
-"""Part of a series' squares below which what is left is rounding."""
+"""Fraction of a series' squares below which the rest is rounding."""
 
 
 def find_period(values: F64) -> int:
-    """Samples after which a series around a constant level repeats itself; 0 where it does not."""
+    """Period of a series around a constant level, in samples; 0 if it has none."""
     count = len(values)
     if count < 2 * CYCLES:
         return 0
@@ -47,14 +47,14 @@ def find_period(values: F64) -> int:
     sure = gain > 2 * np.log(count) + SURE
     if not sure.any():
         return 0
-    # a multiple of the period says as much as the period: the shortest of those that say as much as the best
+    # a multiple of the period fits as well as the period: take the shortest lag that fits as well as the best
     good = sure & (gain >= gain[sure].max() - 2)
     return int(lags[good].min())
 
 
 def profile(values: F64, period: int, sigma: float) -> F64:
-    """One cycle of a series around a constant level, of which `sigma` is noise: the middle of what each phase showed,
-    without what noise explains. Its own middle is 0."""
+    """One cycle of a series around a constant level with noise `sigma`: the median of each phase, without what noise
+    explains. Its own median is 0."""
     phase = np.arange(len(values)) % period
     whole = len(values) // period
     full = values[: whole * period].reshape(whole, period)
@@ -76,7 +76,7 @@ def _cut(x: F64) -> F64:
 
 
 def _candidates(x: F64) -> I64:
-    """Lags at which a series, or its differences, are like themselves, and parts of these; and all short ones."""
+    """Lags with high autocorrelation of the series or its differences, and their divisors; and all short lags."""
     most = len(x) // CYCLES
     found = set(range(2, min(SHORT, most) + 1))
     for series in (x, np.diff(x)):
@@ -106,8 +106,8 @@ def _unpredicted(x: F64, period: int) -> float:
 
 
 def _without_noise(cycle: F64, error: float) -> F64:
-    """A cycle whose samples have this error, in the terms that take the fewest numbers: as it is, as a few phases that
-    stand out, or as a few waves."""
+    """A cycle whose samples have this error, in the most compact form: as it is, as a few outstanding phases, or as a
+    few waves."""
     if error == 0 or len(cycle) < 3:
         return cycle
     size = len(cycle)

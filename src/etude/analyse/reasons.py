@@ -1,8 +1,8 @@
-"""Why one run takes longer than another: one list of what changed, whose parts sum to the difference.
+"""Why one run takes longer than another: a list of changes that sum to the difference.
 
-Every moment of a device is one operation's: of several that run at once the first of compute, communication, memory
-counts, and of one class the one that started first; or it is idle, for the cause that ends the gap. So times of
-operations and causes sum to the span of each run, and their differences to the difference.
+Every moment of a device belongs to one operation: if several run at once, the first of compute, communication, memory
+counts, and within a class the one that started first. Otherwise the moment is idle, with the cause that ends the gap.
+So times of operations and causes sum to the span of each run, and their differences to the difference.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def reasons(a: Run, b: Run) -> pa.Table:
 
 
 Spent = tuple[float, float, float, dict[str, float]]
-"""Calls, time that is its own, time in all, time by kernel."""
+"""Calls, own time, total time, time by kernel."""
 _NOTHING: Final[Spent] = (0.0, 0.0, 0.0, {})
 
 
 def _same_names(sides: list[dict[tuple[str, str], Spent]]) -> list[dict[tuple[str, str], Spent]]:
-    """With the forms of each operator under one name."""
+    """The forms of each operator merged under one name."""
     form = one_form((part, what, None) for side in sides for part, what in side)
     found: list[dict[tuple[str, str], Spent]] = [{} for _ in sides]
     for into, side in zip(found, sides, strict=True):
@@ -86,7 +86,7 @@ def _same_names(sides: list[dict[tuple[str, str], Spent]]) -> list[dict[tuple[st
 
 
 def _spent(run: Run, share: float) -> dict[tuple[str, str], Spent]:
-    """By (part, what): what the ranks of a run spend their time on, a rank and, with `share`, a step."""
+    """By (part, what): how the ranks of a run spend their time, per rank and, with `share`, per step."""
     found: dict[tuple[str, str], Spent] = {}
     ranks = max(len(run.job.ranks), 1)
     for part in run.parts():
@@ -131,8 +131,7 @@ def _of_part(part: RunPart) -> dict[tuple[str, str], Spent]:
 
 
 def own_times(part: RunPart, rows: I64, use: U8) -> I64:
-    """Of each of these rows the time in which it is what its device does; they sum to the time in which it does
-    anything."""
+    """The time in which each of these rows is what its device is doing; they sum to the busy time."""
     own = np.zeros(len(rows), np.int64)
     begun, ended = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for wanted in CLASSES:
@@ -148,7 +147,7 @@ def own_times(part: RunPart, rows: I64, use: U8) -> I64:
 
 
 class _Cover:
-    """How much of the time up to a moment disjoint intervals cover."""
+    """How much of the time up to a moment is covered by disjoint intervals."""
 
     def __init__(self, start: I64, end: I64) -> None:
         self.start, self.end = start, end
@@ -166,7 +165,7 @@ class _Cover:
 
 def host_side(a: Run, b: Run) -> pa.Table:
     """What the hosts do, side by side: measure, a, b, delta, delta_pct; means as in `compare`. host_ns is the hosts'
-    own time, without waiting; launches is how much they launch, host_per_launch_ns the one over the other,
+    own time, without waiting; launches is their number of launches, host_per_launch_ns the ratio of the two,
     launch_call_ns the time in the calls that launch, launch_delay_ns from their end to the start of what they launched;
     idle_*_ns is idle time of the devices by its cause."""
     sides = [_host(run, share) for run, share in zip((a, b), per_step(a, b), strict=True)]
@@ -194,8 +193,8 @@ def _host(run: Run, share: float) -> dict[str, float]:
 
 
 def host_times(part: RunPart) -> tuple[I64, I64]:
-    """(rows, ns): what the host itself does, without waiting for the device and without what an operator calls. Where
-    the host is the device, what it computes is the device's."""
+    """(rows, ns): what the host itself does, without waiting for the device and without what an operator calls. If the
+    host is the device, its computation counts as device work."""
     trace = part.trace
     rows = np.flatnonzero((uses(trace) == Use.HOST) & part.timed & (trace.cpu == 1))
     lasted = part.end_ns[rows] - part.start_ns[rows]
@@ -227,7 +226,7 @@ def _each(spent: Spent) -> str:
 
 
 def _other_kernels(a: dict[str, float], b: dict[str, float]) -> str | None:
-    """Where an operator's time went to kernels that it did not have before."""
+    """Kernels that took over an operator's time and were not used before."""
     gone, new = ({k: t for k, t in x.items() if k not in y} for x, y in ((a, b), (b, a)))
     if sum(new.values()) < 0.5 * sum(b.values()) or sum(gone.values()) < 0.5 * sum(a.values()) or not new:
         return None

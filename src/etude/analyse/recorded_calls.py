@@ -1,4 +1,5 @@
-"""Collectives that a recorder has numbered, by group and rank: which call each rank made, of what, and where it stands.
+"""Collectives numbered by a recorder, by group and rank: which call each rank made, its properties, and where the rank
+hangs.
 
 The number is the attribute `comm_seq`: that of the call in its group. Without such numbers the k-th call of one rank
 need not be the k-th of another, since a recording may begin late.
@@ -37,7 +38,7 @@ class Seen:
     row: int
     is_open: bool
     started: bool | None
-    """Did its device begin it? None where that was not recorded."""
+    """Whether its device began it; None if not recorded."""
 
     @property
     def sign(self) -> tuple[object, ...]:
@@ -49,13 +50,13 @@ class Seen:
 
 
 Members = dict[int, dict[Place, Seen]]
-"""Of one group: the calls of each rank."""
+"""Calls of each rank of one group."""
 Stands = dict[int, tuple[int, Place]]
-"""Of each rank that stands in a call: the group and the call."""
+"""Group and call of each rank that hangs."""
 
 
 def numbered_calls(run: Run) -> tuple[dict[int, Members], Stands]:
-    """(calls by group and rank; of each rank that stands, the group and the number of the call)."""
+    """(calls by group and rank; for each rank that hangs, the group and the number of the call)."""
     job = run.job
     groups: dict[int, Members] = {}
     stands: Stands = {}

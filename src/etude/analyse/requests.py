@@ -1,4 +1,4 @@
-"""Requests that were measured: percentiles of their times, and rates."""
+"""Measured requests: percentiles of their times, and rates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def request_metrics(requests: pa.Table) -> pa.Table:
 
 
 def request_rates(requests: pa.Table, duration_s: float | None) -> dict[str, Any]:
-    """Requests and tokens, and how many of them a second; None where it is not known how long it took."""
+    """Requests and tokens, in total and per second; None where the duration is unknown."""
     found: dict[str, Any] = {"requests": len(requests), "duration_s": duration_s}
     counts = {"requests_per_s": len(requests)}
     for name, column in (("prompt_tokens", "prompt"), ("output_tokens", "output")):

@@ -1,4 +1,4 @@
-"""FLOP/s and bytes/s of operators against what the device could do, and how well the run uses it (MFU, HFU).
+"""FLOP/s and bytes/s of operators against the peaks of the device, and its utilisation (MFU, HFU).
 
 FLOPs and bytes are those that the trace says, else those that follow from an operator's recorded shapes (etude.cost).
 An operator's time is that of all device work launched under it; where operators with known work call one another, the
@@ -45,8 +45,8 @@ DTYPE: Final = {number: name for name, number in DTYPE_NUMBER.items()}
 def roofline(run: Run, device: Device | None = None) -> pa.Table:
     """A row for each operator, shape and type: name, op_class, shapes, dtype, count, flops and size_bytes of one,
     at_most (FLOPs are an upper bound: whether attention is causal was not recorded), time_ns of all, flop_per_s,
-    bytes_per_s, intensity (FLOPs a byte); with a device also bound (`compute` or `memory`) and roofline_pct, what is
-    reached of what the bound allows. The longest in all first.
+    bytes_per_s, intensity (FLOPs per byte); with a device also bound (`compute` or `memory`) and roofline_pct, the
+    percentage of the bound that is reached. The longest in all first.
 
     etude.roofline(run, etude.open_system("dgx-h100").device)
     """
@@ -67,7 +67,7 @@ def roofline(run: Run, device: Device | None = None) -> pa.Table:
 
 
 def measured_ops(run: Run) -> tuple[OpTable, I64]:
-    """Distinct ops of a run as a table, and the mean time of each in ns, alike ops of all ranks together."""
+    """Distinct ops of a run as a table, and the mean time of each in ns, with equal ops of all ranks merged."""
     parts = [_measured(part) for part in run.parts()]
     columns = [f.name for f in fields(OpTable)]
     ops = OpTable(**{name: np.concatenate([getattr(p.ops, name) for p in parts]) for name in columns})
@@ -79,8 +79,8 @@ def measured_ops(run: Run) -> tuple[OpTable, I64]:
 
 
 def not_known(run: Run) -> pa.Table:
-    """Device work whose FLOPs and bytes nothing says: name (of the operator that launched it, else its own), count,
-    time_ns; the longest in all first."""
+    """Device work with unknown FLOPs and bytes: name (of the operator that launched it, else its own), count, time_ns;
+    the longest total first."""
     found: dict[str, list[int]] = {}
     for part in run.parts():
         kernels = _kernels(part)
@@ -127,8 +127,8 @@ def _measured(part: RunPart) -> _Measured:
 
 
 def _innermost(trace: Trace, rows: I64, ops: OpTable) -> I64:
-    """Of operators that call one another, those that count. A product, attention or convolution counts though it fills
-    or copies on the way, and has what is left of its time; else the innermost does."""
+    """Which of nested operators count. A product, attention or convolution counts although it calls fills or copies,
+    with the rest of its time; otherwise the innermost counts."""
     matrix = np.isin(ops.op_class[rows], MATRIX)
     inner, products = _called(trace, rows)[rows], _called(trace, rows[matrix])[rows]
     return rows[(inner == 0) | (matrix & (products == 0))]
@@ -152,7 +152,7 @@ def _as_computed(part: RunPart, rows: I64, ops: OpTable) -> tuple[OpTable, NDArr
     names, texts = trace.coded("name", rows)
     values, given = values_of(trace)
     allowed = np.array([bool(_ALLOWS.search(text)) for text in given] + [False])[values[rows]]
-    silent = ~np.isin(np.arange(len(rows)), of)  # nothing ran for it on a device, so that no kernel says
+    silent = ~np.isin(np.arange(len(rows)), of)  # nothing ran for it on a device
     tf32 |= np.array([word == _CUDNN for word in texts] + [False])[names] & allowed & silent
     wide = np.isin(ops.dtype, (DTYPE_NUMBER["fp32"], DTYPE_NUMBER[""])) & np.isin(
         ops.op_class, (*MATRIX, OpClass.OTHER)
@@ -247,22 +247,22 @@ def _row(key: tuple[Any, ...], count: int, time_ns: int, device: Device | None) 
 
 
 def _least_s(op_class: int, dtype: int, flops: int | None, size: int | None, device: Device) -> tuple[float, float]:
-    """Seconds that the device needs at least for the FLOPs, and for the bytes; 0 where nothing is known."""
+    """Minimum seconds for the FLOPs, and for the bytes; 0 where nothing is known."""
     rate = peak_flop_per_s(op_class, dtype, device)
     memory = device.memory_bandwidth_bytes_per_s
     return (flops / rate if flops and rate else 0.0), (size / memory if size and memory else 0.0)
 
 
 def peak_flop_per_s(op_class: int, dtype: int, device: Device) -> float:
-    """Peak of the units that an op of this class runs on: the matrix units, or the vector units' fp32 rate. An op that
-    does not say its type is taken as bf16."""
+    """Peak of the units that an op of this class runs on: the matrix units, or the vector units' fp32 rate. An op of
+    unknown type counts as bf16."""
     return device.peak(DTYPE[dtype] or "bf16") if OpClass(op_class) in (*MATRIX, OpClass.OTHER) else device.peak("fp32")
 
 
 def utilisation(run: Run, device: Device, *, model_flops: int | None = None) -> pa.Table:
-    """A row a rank: flops (executed, where known), span_ns, flop_per_s, hfu and, where the FLOPs that the model needs
-    are given (on each rank, over the span), mfu. Utilisation is the time that the device's peak rates would need over
-    the span; executed FLOPs include what is computed again."""
+    """One row per rank: flops (executed, where known), span_ns, flop_per_s, hfu and, where the FLOPs that the model
+    needs are given (on each rank, over the span), mfu. Utilisation is the time that the device's peak rates would need
+    over the span; executed FLOPs include recomputation."""
     job = run.job
     span = dict(zip(job.ranks.tolist(), breakdown(run)["span_ns"].to_pylist(), strict=True))
     rows = []

@@ -1,4 +1,4 @@
-"""What a trend is told of: one value for each rank and step of a run, or for each rank of many recordings."""
+"""The input of a trend: one value for each rank and step of a run, or for each rank of many recordings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ I64 = NDArray[np.int64]
 
 STEP_TIME: Final = "step_time"
 VALUES: Final = (STEP_TIME, *(name.removesuffix("_ns") for name in MEASURES))
-"""What of a step can be followed: from its start to that of the next, or one of the measures of its device time."""
+"""What can be followed over steps: from its start to that of the next, or one of the measures of its device time."""
 TIMES: Final = ("time", "timestamp", "start_ns", "date")
 EXACT: Final = 2.0**53
 """Largest whole number that a float holds exactly: 104 days of nanoseconds."""
@@ -40,12 +40,12 @@ class Samples:
     steps: I64
     """Number of each column, as the run has it."""
     start_ns: I64
-    """When each column begins; UNKNOWN where nothing says so."""
+    """When each column begins; UNKNOWN where not recorded."""
     values: F64
     own: F64
-    """What ranks are compared by: the time of their own work, which is not waiting for others."""
+    """What ranks are compared by: the time of their own work, without waiting for others."""
     work: F64 | None = None
-    """How much there was to do: FLOPs, tokens."""
+    """Amount of work: FLOPs, tokens."""
     whole: bool = True
     """Whether values are whole numbers: nanoseconds."""
 
@@ -54,7 +54,7 @@ class Samples:
 
     @property
     def job(self) -> F64:
-        """One value for each column: the middle of the ranks that have one."""
+        """One value per column: the median over ranks."""
         found = np.nanmedian(self.values, axis=0)
         return np.rint(found) if self.whole else found
 
@@ -83,7 +83,7 @@ def of_run(run: Run, value: str = STEP_TIME) -> Samples:
 
 
 def of_runs(runs: Sequence[Run], value: str = STEP_TIME) -> Samples:
-    """A column for each recording, by the time of its start: the middle of its steps, or its span without steps."""
+    """One column per recording, ordered by start: the median of its steps, or its span if it has no steps."""
     parts = sorted((_window(run, value) for run in runs), key=lambda part: int(part.start_ns[0]))
     ranks = np.unique(np.concatenate([part.ranks for part in parts]))
     at = [np.searchsorted(ranks, part.ranks) for part in parts]
@@ -104,7 +104,7 @@ def of_runs(runs: Sequence[Run], value: str = STEP_TIME) -> Samples:
 
 def from_table(table: pa.Table, value: str, *, where: str = "") -> Samples:
     """A column `value` of a table with one of the columns step and time, and `rank` where there are several. Rows are
-    taken in the order of step or time; without either, as they lie."""
+    taken in the order of step or time; without either, in the order of the table."""
     names = table.column_names
     if value not in names:
         shown = ", ".join(f"`{n}`" for n in names[:12])
@@ -140,7 +140,7 @@ def with_work(samples: Samples, work: F64 | None) -> Samples:
 
 
 def work_of_table(samples: Samples, table: pa.Table, *, where: str = "") -> F64:
-    """How much each rank had to do in each step: a table with columns step, rank and one more, as in `samples`."""
+    """Amount of work of each rank and step: a table with columns step, rank and one more, as in `samples`."""
     rest = [name for name in table.column_names if name not in ("rank", *PLACES, *TIMES)]
     place = next((name for name in PLACES if name in table.column_names), "")
     if len(rest) != 1 or not place:
@@ -253,7 +253,7 @@ def times_ns(table: pa.Table, name: str, where: str) -> I64:
 
 
 def _labels(table: pa.Table, place: str, rank: I64, where: str) -> I64:
-    """What numbers the rows of a rank: its step, or its time, or how many rows of that rank came before."""
+    """The index of each row of a rank: its step, its time, or a running number."""
     if place in PLACES:
         return _whole_numbers(table, place, where)
     if place:

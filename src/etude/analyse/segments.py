@@ -1,4 +1,4 @@
-"""Stretches of a run: its steps, or equal parts of it where no steps are known."""
+"""Segments of a run: its steps, or equal parts of it where no steps are known."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from etude.model.schema import UNKNOWN
 I64 = NDArray[np.int64]
 
 PARTS: Final = 8
-"""Stretches of a run that says nothing of steps."""
+"""Segments of a run without steps."""
 MOST: Final = 128
-"""Stretches of a run of many steps: each is of as many steps as it takes."""
+"""Most segments of a run with many steps: each then covers several steps."""
 
 
 class Segments:

@@ -1,8 +1,8 @@
 """A series of times as trend + cycle + residual, and what comes next.
 
-The trend is a level, or a straight drift, between changes of level; the cycle is what comes again after a period; the
-residual is the rest, so the three add up to the series, of whole nanoseconds exactly. All three are robust: single
-samples that lie far off are in the residual and nowhere else.
+The trend is a level, or a straight drift, between changes of level; the cycle repeats after a period; the residual is
+the rest, so the three add up to the series, of whole nanoseconds exactly. All three are robust: outliers only affect
+the residual.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["Parts", "decompose", "forecast", "level_and_drift", "spread"]
 F64 = NDArray[np.float64]
 
 ROUNDS: Final = 4
-"""Rounds in which trend and cycle are told from each other."""
+"""Iterations that separate trend and cycle."""
 DRIFTS: Final = 4.0
-"""Standard errors that the last third of a level must lie from its first third for it to drift."""
+"""Standard errors between the first and the last third of a level from which it drifts."""
 THIRDS: Final = 9
 """Samples from which a level may drift."""
 ROUNDING: Final = 1e-9
-"""Part of a series below which what is left is rounding."""
+"""Fraction of a series below which the rest is rounding."""
 ALIKE: Final = 0.95
-"""Most that a residual is taken to be like the one before."""
+"""Highest autocorrelation assumed for a residual."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,10 +43,10 @@ class Parts:
     cycle: NDArray[Any]
     residual: NDArray[Any]
     period: int
-    """Samples after which the cycle comes again; 0 where there is none."""
+    """Period of the cycle in samples; 0 where there is none."""
     changes: tuple[Change, ...]
     slope: float
-    """By how much the last level grows a sample; 0 where it does not drift."""
+    """Growth of the last level per sample; 0 where it does not drift."""
 
 
 def decompose(values: NDArray[Any], *, period: int | None = None, least: float = LEAST) -> Parts:
@@ -76,7 +76,7 @@ def spread(parts: Parts) -> float:
 
 def forecast(parts: Parts, samples: int) -> F64:
     """The next samples of a series: its last level with its drift, which levels off over as long as it was seen, its
-    cycle, and as much of the last residual as residuals are like those before them."""
+    cycle, and the last residual damped by its autocorrelation."""
     if not len(parts.trend):
         raise UsageError("an empty series has no forecast")
     ahead = np.arange(1, samples + 1)
@@ -112,7 +112,7 @@ class _Fit:
 
 
 def _starts(x: F64, period: int | None) -> Iterator[F64]:
-    """Trends to begin with: whether a cycle or a change is seen first decides which hides the other."""
+    """Initial trends: it matters whether a cycle or a change is fitted first."""
     yield np.full(len(x), np.median(x))
     if period == 0:
         return
@@ -123,7 +123,7 @@ def _starts(x: F64, period: int | None) -> Iterator[F64]:
 
 
 def _fit(x: F64, trend: F64, period: int | None, least: float) -> _Fit:
-    """Trend and cycle in turns, until they stay."""
+    """Fits trend and cycle alternately until they are stable."""
     cycle, found, slope = np.zeros(len(x)), 0, 0.0
     changes: list[Change] = []
     for _ in range(ROUNDS):
@@ -146,7 +146,7 @@ def _cycle(x: F64, period: int) -> F64:
         return np.zeros(len(x))
     raw = np.resize(profile(x, period, 0.0), len(x))
     cycles = len(x) / period
-    left = noise(x - raw) * np.sqrt(cycles / (cycles - 1))  # a part of the noise is in the middle of few cycles
+    left = noise(x - raw) * np.sqrt(cycles / (cycles - 1))  # the median of few cycles contains part of the noise
     if left <= ROUNDING * float(np.abs(x).max(initial=0.0)):
         return raw
     return np.resize(profile(x, period, left), len(x))
@@ -179,11 +179,11 @@ def _thirds(x: F64) -> tuple[float, float]:
 
 
 def _rounded(values: NDArray[Any], trend: F64, cycle: F64, period: int, changes: list[Change], slope: float) -> Parts:
-    """The residual is what is left of the series itself, so that nothing is lost by rounding."""
+    """The residual is the rest of the series itself, so that rounding loses nothing."""
     if np.issubdtype(values.dtype, np.integer):
         whole = values.astype(np.int64)
         trend_ = np.rint(trend).astype(np.int64)
-        half = float(np.median(trend - trend_)) if period else 0.0  # a middle of two may end in a half
+        half = float(np.median(trend - trend_)) if period else 0.0  # a median of two may end in .5
         cycle_ = np.rint(cycle + half).astype(np.int64)
         return Parts(trend_, cycle_, whole - trend_ - cycle_, period, tuple(changes), slope)
     return Parts(trend, cycle, values - trend - cycle, period, tuple(changes), slope)

@@ -1,11 +1,11 @@
-"""Serving: when tokens come. A token comes with the end of the pass that makes it, so
+"""Serving: when tokens arrive. A token arrives at the end of the pass that makes it, so
 
     ttft = end of the pass that makes the first token - arrival
     tpot = (end of the pass that makes the last - end of the one that makes the first) / (tokens - 1)
 
 Prompts are read in passes of phase `prefill`, tokens made in passes of phase `decode` (or `mixed`, with prompts among
-them); `step` numbers them. A trace does not say which request a token is of. `metrics` takes a batch for one request
-that arrives at the start of the run; `etude predict --serve` knows the requests, and says it of each.
+them); `step` numbers them. A trace does not say which request a token belongs to. `metrics` treats a batch as one
+request that arrives at the start of the run; `etude predict --serve` knows the requests and reports each.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def served(run: Run) -> Iterator[tuple[str, float, str]]:
     job, card, span = run.job, run.card, run.timing.span()
     if span is None:
         return
-    if any(of_engine(trace) for trace in job.traces):  # a stream of requests: a batch is no request
+    if any(of_engine(trace) for trace in job.traces):  # a stream of requests: a batch is not a request
         yield from engine_metrics(run)
         return
     last_stage = job.world_size - job.world_size // (card.plan.pp if card else 1)  # tokens come out of it
@@ -95,7 +95,7 @@ def served(run: Run) -> Iterator[tuple[str, float, str]]:
 
 
 def _of_batches(found: PassEnds, begun_ns: int) -> F64:
-    """(ttft, tpot) of each batch; NaN where no prompt was read, or a draft makes several tokens a pass."""
+    """(ttft, tpot) of each batch; NaN where no prompt was read, or a draft makes several tokens per pass."""
     rows = []
     for batch in np.unique(found.batch).tolist():
         ends, does = found.end_ns[found.batch == batch], found.does[found.batch == batch]

@@ -1,7 +1,7 @@
-"""Power, clocks, temperatures, errors, link counters beside step times: joined by time and rank.
+"""Power, clocks, temperatures, errors and link counters joined with step times by time and rank.
 
-A rank gets a vote from each signal, its own step time among them, in which it lies far from the others. Signals that
-move where a rank changes are told with it, and so is an error (XID, ECC) that came near.
+A rank gets a vote from each signal (including its own step time) in which it is far from the others. Signals that move
+where a rank changes are reported with it, and so is a nearby error (XID, ECC).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ I64 = NDArray[np.int64]
 Row = dict[str, Any]
 
 FAR: Final = 3.5
-"""Scaled median distances from the other ranks from which a signal votes."""
+"""Scaled median deviations from the other ranks from which a signal votes."""
 MOVED: Final = 5.0
 """Standard errors by which a signal must move where a rank changes to be reported with it."""
 LEAST_MOVE: Final = 0.02
 NEAR: Final = 2
-"""Steps from a change within which an error is told with it."""
+"""Steps around a change within which an error is reported with it."""
 FEWEST: Final = 3
 _EVENT: Final = re.compile(r"xid|ecc|sbe|dbe", re.IGNORECASE)
 _COUNTER: Final = re.compile(r"total|count|bytes|packets|errors|replay|discard|xmit|rcv|tx|rx", re.IGNORECASE)
@@ -45,7 +45,7 @@ _PARTS: Final = re.compile(r"(\d+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signals:
-    """A row a rank and a column a step, as the samples that they belong to; and errors, one a row."""
+    """One row per rank and one column per step, as in the samples they belong to; and errors, one per row."""
 
     values: dict[str, F64]
     events: list[Row]
@@ -56,7 +56,7 @@ class Signals:
 
 def joined(samples: Samples, table: pa.Table, *, where: str = "") -> Signals:
     """The columns of a table with a time and a rank (or host and gpu), each as its mean in each step of each rank;
-    counters as what they grow by. Also `signal` (or `metric`) and `value`, a row for each."""
+    counters as their increase. Also `signal` (or `metric`) and `value`, a row for each."""
     if len(samples) < 2 or int(samples.start_ns.min()) == UNKNOWN:
         raise UsageError("signals are joined by time, but the steps have no times", where=where)
     time = next((name for name in TIMES if name in table.column_names), "")
@@ -89,8 +89,8 @@ def joined(samples: Samples, table: pa.Table, *, where: str = "") -> Signals:
 
 
 def correlated(found: Trend, signals: Signals) -> Row:
-    """What signals say of a trend: `votes` by rank, `moves` of signals where ranks change, `events` and what they are
-    near to, and `texts`, the same in words."""
+    """What signals say about a trend: `votes` by rank, `moves` of signals where ranks change, `events` and the changes
+    they are near, and `texts`, the same in words."""
     moves = [move for one in found.findings if one.step is not None for move in _moves(found, signals, one)]
     votes = _votes(found.samples, signals)
     events = [event | {"near_change": _near(found, event)} for event in signals.events]
@@ -116,7 +116,7 @@ def correlated(found: Trend, signals: Signals) -> Row:
 
 
 def _rows(samples: Samples, table: pa.Table, where: str) -> tuple[I64, str]:
-    """(row of the samples that each row of the table is of, -1 where of none; how that was found)."""
+    """(row of the samples for each row of the table, -1 where none; how it was found)."""
     names = table.column_names
     note = ""
     if "rank" in names:
@@ -177,7 +177,7 @@ def _by_step(shape: tuple[int, int], row: I64, step: I64, values: F64) -> F64:
 
 
 def _growth(row: I64, values: F64) -> F64:
-    """What a counter grows by from a row to the next of its rank; the first of a rank as the second."""
+    """Increase of a counter from each row to the next of its rank; the first of a rank like the second."""
     grown = np.diff(values, prepend=values[:1])
     first = np.flatnonzero(np.diff(row, prepend=-1) != 0)
     after = np.minimum(first + 1, len(values) - 1)
@@ -186,7 +186,7 @@ def _growth(row: I64, values: F64) -> F64:
 
 
 def _events(name: str, samples: Samples, row: I64, step: I64, values: F64, time: I64) -> list[Row]:
-    """Where an error is there that was not there before on that rank: a number that is not 0, or one that changed."""
+    """New errors of a rank: a number that is not 0, or one that changed."""
     fresh = np.diff(row, prepend=-1) != 0
     before = np.where(fresh, 0.0, np.concatenate([[0.0], values[:-1]]))
     found = np.flatnonzero((values != before) & (values != 0))
@@ -201,7 +201,7 @@ def _events(name: str, samples: Samples, row: I64, step: I64, values: F64, time:
 
 
 def _votes(samples: Samples, signals: Signals) -> list[Row]:
-    """Ranks that lie far from the others in two signals or more."""
+    """Ranks that are far from the others in two signals or more."""
     if len(samples.ranks) < FEWEST:
         return []
     far: dict[int, list[Row]] = {}
@@ -222,7 +222,7 @@ def _votes(samples: Samples, signals: Signals) -> list[Row]:
 
 
 def _moves(found: Trend, signals: Signals, one: Any) -> Iterator[Row]:
-    """Signals that move where a finding's ranks change, from the middle of the steps before to that of those after."""
+    """Signals that move where a finding's ranks change: the median of the steps before against the steps after."""
     samples = found.samples
     if one.kind not in ("throttled_half", "throttled_ranks", "throttled_all", "changed_rank", "change"):
         return
@@ -247,7 +247,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _near(found: Trend, event: Row) -> int | None:
-    """The change of that rank, or of the job, that an event lies near to."""
+    """The change of that rank, or of the job, that is near an event."""
     steps = found.samples.steps
     at = int(np.searchsorted(steps, event["step"]))
     for change in found.changes:

@@ -1,7 +1,8 @@
-"""Links over which transfers take longer than over those that lie alike, and at which end of them it lies.
+"""Links over which transfers take longer than over comparable ones, and which end is the cause.
 
-A transfer is of a unit: the ranks of a group, or the two ends of a message. One rank's port slows every unit that it is
-in, one link every unit that has both of its ends; so the units that are slow, and those that are not, tell which it is.
+A transfer belongs to a unit: the ranks of a group, or the two ends of a message. A slow port slows every unit that
+contains its rank, a slow link every unit that contains both of its ends; so the slow and the normal units together
+identify it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 Samples = tuple[I64, I64, I64, F64]
-"""Unit, key, segment and log time of each."""
+"""Unit, key, segment and log time of each transfer."""
 
 MOST_PAIRS: Final = 512
-"""Ranks in a slow group up to which its pairs are gone through."""
+"""Largest slow group whose pairs are all tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,14 @@ class SlowLink:
     slow: Slow
     """The unit in which it shows most."""
     ranks: tuple[int, ...]
-    """Who may be meant: one rank (its port), both ends of a link, or all of a group where nothing tells them apart."""
+    """Suspected ranks: one rank (its port), both ends of a link, or all of a group if they cannot be distinguished."""
     label: str
     units: int
     """Units in which it shows."""
 
 
 class Links:
-    """Transfers by unit, with the key of those that lie alike."""
+    """Transfers by unit, with a key shared by comparable ones."""
 
     def __init__(self, run: Run, stretches: Segments, ranks_per_node: int) -> None:
         self.run, self.job, self.segments, self.node = run, run.job, stretches, ranks_per_node
@@ -61,7 +62,7 @@ class Links:
         unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
         inside = segment >= 0
         unit, key, segment, log = unit[inside], key[inside], segment[inside], log[inside]
-        alone = shared(unit, key, len(self.keys)) < 2  # of two alike the slower is named, and no more than likely
+        alone = shared(unit, key, len(self.keys)) < 2  # of two equals the slower is named, as likely only
         shape = len(self.units), len(self.keys), self.segments.count
         for itself in (False, True):  # those that have peers are compared with them, others with themselves over time
             mine = alone[key] == itself
@@ -69,14 +70,14 @@ class Links:
                 step_ns = rounded_to(np.rint(np.exp(log[mine])).astype(np.int64))
                 profiles = profile(unit[mine], key[mine], segment[mine], log[mine], shape, step_ns=step_ns)
                 named = [one for one in slower_units(profiles, least) if not (itself and one.whole)]
-                if not self.segments.by_step:  # less than half of a run may be a part of one step
+                if not self.segments.by_step:  # less than half of a run may be part of one step
                     named = [one for one in named if 2 * one.segments(shape[2]).sum() >= shape[2]]
                 causes = list(self._causes(named, profiles))
                 left = standing_out([cause.slow for cause in causes], len(np.unique(unit[mine])))
                 yield from (cause for cause in causes if cause.slow in left)
 
     def _causes(self, named: list[Slow], profiles: Profile) -> Iterator[SlowLink]:
-        """Slow units that one rank or link explains are one finding; the surest first."""
+        """Slow units that one rank or link explains become one finding; the highest confidence first."""
         left = sorted(named, key=lambda one: (-one.confidence, -one.factor))
         while left:
             first, meant, together = left[0], set(self.units[left[0].unit]), []
@@ -90,7 +91,7 @@ class Links:
             yield SlowLink(first, ranks, self.labels[first.unit], len(together))
 
     def _narrowed(self, meant: set[int], likely: list[int], leaning: list[int], clear: list[int]) -> tuple[int, ...]:
-        """Of the ranks that all slow units have in common: the one, or the one pair, that other units speak for."""
+        """The one rank, or one pair, among those that all slow units share, that other units point to."""
         if len(meant) < 2:
             return tuple(meant)
         fine = [both for u in clear if (both := meant & set(self.units[u]))]
@@ -109,23 +110,23 @@ class Links:
         return tuple(sorted(meant))
 
     def _beside(self, meant: set[int], units: list[int]) -> set[int]:
-        """Those of these ranks that are in one of these units, beside units that have them all."""
+        """Which of these ranks are in one of these units, apart from units that contain all of them."""
         found = (meant & set(self.units[u]) for u in units)
         return set().union(*(both for both in found if both != meant))
 
     def _place(self, ranks: NDArray[np.signedinteger]) -> tuple[int, ...]:
-        """Where ranks lie to one another: their distances, and which of them share a node."""
+        """Relative position of ranks: their distances, and which of them share a node."""
         return (*(ranks - ranks[0]).tolist(), *(ranks // self.node - ranks[0] // self.node).tolist())
 
     def _transfers(self, found: Calls) -> Samples | None:
-        """Transfers of collectives: what the member that waited least saw."""
+        """Transfers of collectives: the time of the member that waited least."""
         if not len(found):
             return None
         seen = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)
         lasted = np.where(seen, found.end_ns - np.where(seen, found.start_ns, 0), 2**62)
         transfer = np.minimum.reduceat(lasted, found.first[:-1])
         size, seen = group_size(self.job, found.group), np.bincount(found.of[seen], minlength=len(found))
-        whole = (seen == size) | (size < 0)  # without one of its members the least may be waiting
+        whole = (seen == size) | (size < 0)  # if a member is missing, the minimum may include waiting
         good = (transfer > 0) & (transfer < 2**62) & (seen > 1) & whole
         unit, key = np.full(len(found), -1, np.int64), np.zeros(len(found), np.int64)
         for group in np.unique(found.group[good]).tolist():
@@ -144,7 +145,7 @@ class Links:
         return unit[rows], key[rows], segment, np.log(transfer[rows].astype(np.float64))
 
     def _members(self, found: Calls, group: int, rows: I64) -> NDArray[np.int32]:
-        """Who is in a group: as the job says, else who was seen in its calls."""
+        """Members of a group: as the job says, otherwise those seen in its calls."""
         if group == WORLD:
             return self.job.ranks
         known = self.job.groups.ranks(group)
@@ -154,7 +155,7 @@ class Links:
         return self.job.ranks[np.unique(seen)]
 
     def _sent(self) -> Samples | None:
-        """Transfers of messages: of a simulated one its send, of a measured one the shorter of send and receive."""
+        """Transfers of messages: the send if simulated, the shorter of send and receive if measured."""
         job, timing = self.job, self.run.timing
         found = messages(job)
         sent, there = times_of(timing, found.src_at, found.src_row), times_of(timing, found.dst_at, found.dst_row)
@@ -172,7 +173,7 @@ class Links:
         self.units += [(int(a), int(b)) for a, b in pairs.tolist()]
         self.labels += [f"messages between ranks {a} and {b}" for a, b in pairs.tolist()]
         places = [self._place(pair) for pair in pairs]
-        # there and back are not alike: what comes back may be waited for in another way
+        # the two directions are not comparable: the way back may be waited for differently
         what = zip(found.size_bytes[good].tolist(), which.reshape(-1).tolist(), (src < dst)[good].tolist(), strict=True)
         key = [self.keys.setdefault(("message", size, on, places[pair]), len(self.keys)) for size, pair, on in what]
         segment = self.segments.of_ranks(self.run, found.src_at[good], found.src_row[good])

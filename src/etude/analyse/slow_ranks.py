@@ -23,31 +23,31 @@ F64 = NDArray[np.float64]
 
 _DIGITS: Final = re.compile(r"\d+")
 MOST: Final = 1 << 23
-"""Nodes of a job up to which all are compared; of a larger one every second, third, ... of those that do the same."""
+"""Largest job of which all nodes are compared; of a larger one every second, third, ... of those that do the same."""
 FEW: Final = 32
-"""Nodes of a rank that do the same, up to which all are compared anyway."""
+"""Up to this many nodes of a rank that do the same, all are compared anyway."""
 POINTS: Final = 40
-"""Amounts of work through which a line is laid."""
+"""Amounts of work through which a line is fitted."""
 TOUCH: Final = 0.95
-"""Part of the times that follow one another at once, to the step that they were rounded to, of which one ends where the
-next begins, if ends were rounded; were durations, every second would lie a step off."""
+"""Fraction of back-to-back times (up to the clock tick) in which one ends exactly where the next begins, if ends were
+rounded; if durations were, every second one would be a tick off."""
 _SHAPE: Final = re.compile(r"\[([\d, ]+)\]")
 _WAITS: Final = re.compile(r"Synchronize|EventQuery|^ProfilerStep|wait")
 
 
 class Keys:
-    """What nodes do, as numbers that mean the same in every trace: name without its numbers, whose it is, work,
+    """What nodes do, as numbers that mean the same in every trace: name without its numbers, its owner, work,
     shapes."""
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[Any, ...], int] = {}
         self.families: dict[tuple[str, str], int] = {}
         self.family: list[int] = []
-        """Of each key: a number for what nodes do, whatever the amount."""
+        """Family of each key: a number for what nodes do, whatever the amount."""
         self.work: list[float] = []
-        """Of each key: operations, else bytes, else elements; 0 where nothing is known."""
+        """Work of each key: operations, else bytes, else elements; 0 where nothing is known."""
         self.latest: dict[int, I64] = {}
-        """Of the program that was asked for last: runs come by program."""
+        """Keys of the last requested program: runs are ordered by program."""
 
     def of(self, trace: Trace) -> I64:
         if id(trace.name) not in self.latest:
@@ -58,7 +58,7 @@ class Keys:
         names, words = trace.coded("name")
         shapes, texts = trace.coded("in_shapes")
         plain = [_DIGITS.sub("#", word) for word in words] + [""]
-        between = segments(trace)  # all are called alike: what they are says the operator around them
+        between = segments(trace)  # all have the same name: the operator around them distinguishes them
         around = np.where(between & (trace.parent >= 0), names[trace.parent], -1)
         unique, which = distinct([names, around, shapes, trace.flops, trace.tensor_bytes])
         number = [
@@ -88,14 +88,14 @@ class Samples(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    """What times were rounded to, and whether ends were: then what one loses the next one gets."""
+    """The clock tick of times, and whether ends were rounded: then the mean of several is exact."""
 
     step_ns: int
     cancels: bool
 
 
 def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Slow]:
-    """Ranks by position; `use` says whose times are compared."""
+    """Ranks by position; `use` selects the times that are compared."""
     keys = Keys()
     found, rounded = _samples(run, stretches, use, keys)
     if not len(found.unit):
@@ -110,7 +110,7 @@ def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Sl
     if use == Use.COMPUTE and stretches.by_step:
         past = _than_before(found, shape, rounded, least)
         if len(past) > len(told) and (units < PEERS or len(past) > max(1, units // MOST_NAMED)):
-            told = past  # few can be compared, or so many are slow that the middle of all is no measure
+            told = past  # few are comparable, or so many are slow that the median is no reference
     return [replace(one, uneven=adjusted) for one in told]
 
 
@@ -146,7 +146,8 @@ def _gaps(part: RunPart, rows: NDArray[np.signedinteger]) -> I64:
 
 
 def _than_before(found: Samples, shape: tuple[int, int, int], rounded: Rounded, least: float) -> list[Slow]:
-    """Ranks that are slower than themselves in other steps: what each does is compared with the same of its own."""
+    """Ranks that are slower than themselves in other steps: their work is compared with the same work at other
+    times."""
     _, own = distinct([found.unit, found.key])
     often = (np.bincount(own) >= AT_LEAST)[own]
     if not often.any():
@@ -160,7 +161,7 @@ def _than_before(found: Samples, shape: tuple[int, int, int], rounded: Rounded, 
 
 
 def by_work(found: Samples, family: I64, work: F64) -> tuple[Samples, bool]:
-    """(samples, was any changed?): what too few others did exactly, as if all had the same amount to do.
+    """(samples, was any changed?): work that too few others did exactly is normalised to one amount.
 
     Ranks with longer sequences have more to do. Where the work of a node is known, and others do the same with other
     amounts of it, its time is compared with  t = a + b x work,  a robust line through the times of its family; its key
@@ -184,7 +185,7 @@ def by_work(found: Samples, family: I64, work: F64) -> tuple[Samples, bool]:
 
 
 def _line(work: F64, lasted: F64) -> F64 | None:
-    """Expected time of each: the middle slope between amounts of work; None where they hardly differ."""
+    """Expected time of each: the median slope between amounts of work; None where they hardly differ."""
     amounts, which = np.unique(work, return_inverse=True)
     if len(amounts) < PEERS:
         return None
@@ -198,8 +199,8 @@ def _line(work: F64, lasted: F64) -> F64 | None:
 
 
 def _every(step: int, key: I64) -> NDArray[np.bool_]:
-    """Every so many-th of the samples of each key, and all where there are few: the same ones on ranks that do the
-    same, so that samples in one place of their order are still compared."""
+    """Every n-th of the samples of each key, and all where there are few: the same ones on ranks that do the same, so
+    that samples at one position of their order are still compared."""
     if step <= 1:
         return np.ones(len(key), bool)
     order = np.argsort(key, kind="stable")
@@ -216,6 +217,6 @@ def _elements(shapes: str) -> int:
 
 
 def _waiting(trace: Trace) -> NDArray[np.bool_]:
-    """Nodes whose time is waiting by what they are called."""
+    """Nodes whose name says that they wait."""
     codes, words = trace.coded("name")
     return np.array([bool(_WAITS.search(w)) for w in words] + [False])[codes]

@@ -1,4 +1,4 @@
-"""The Python stack that a node runs on behalf of: that of the operator above it that Python called."""
+"""The Python stack of a node: that of the operator above it that Python called."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ I32 = NDArray[np.int32]
 
 
 def stacks(trace: Trace, frames: int = 0) -> tuple[I32, list[str]]:
-    """(number of each node's stack, -1 where none was recorded; the stacks). `frames` leaves that many of the innermost
-    frames; 0 is all. Frames go from the outermost in, with `;` between them."""
+    """(number of each node's stack, -1 where none was recorded; the stacks). `frames` keeps that many of the innermost
+    frames; 0 keeps all. Frames are listed from the outermost, separated by `;`."""
     found = trace.attr_cells(heap_only=True).get((STACK, ValueKind.STRING))
     code = np.full(len(trace), -1, np.int32)
     if found is None:
@@ -27,7 +27,7 @@ def stacks(trace: Trace, frames: int = 0) -> tuple[I32, list[str]]:
         stack = ";".join(stack.split(";")[-frames:]) if frames else stack
         number.append(words.setdefault(stack, len(words)))
     code[found[0]] = np.array(number, np.int32)[which.reshape(-1)]
-    above = np.where(code >= 0, -1, trace.parent)  # nearest caller that is still to be asked
+    above = np.where(code >= 0, -1, trace.parent)  # nearest caller not yet looked up
     while (above >= 0).any():
         asked = np.flatnonzero(above >= 0)
         caller = above[asked]

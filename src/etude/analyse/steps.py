@@ -23,7 +23,7 @@ _NAMES = ("rank", "step", "start_ns", "end_ns")
 
 
 def steps(run: Run) -> pa.Table:
-    """A row a rank and step: start_ns and end_ns of its device work on the rank's clock, and all measures of it.
+    """One row per rank and step: start_ns and end_ns of its device work on the rank's clock, and all measures of it.
     Without recorded steps there are no rows.
 
     etude.steps(run)
@@ -51,8 +51,8 @@ def _steps(part: RunPart) -> list[dict[str, Any]]:
 
 
 def step_times(run: Run) -> pa.Table:
-    """A row a rank: steps, mean_ns, std_ns, min_ns, max_ns of the time from the start of one step to that of the next
-    (of the last, its span), variation (std over mean) and slowest_step."""
+    """One row per rank: steps, mean_ns, std_ns, min_ns, max_ns of the time from the start of one step to that of the
+    next (for the last, its span), variation (std over mean) and slowest_step."""
     found = steps(run)
     rank, step = found["rank"].to_numpy(), found["step"].to_numpy()
     start, span = found["start_ns"].to_numpy(), found["span_ns"].to_numpy()

@@ -1,8 +1,8 @@
-"""Who holds the others up: slow ranks, slow links, late hosts, participants that never came.
+"""Stragglers: slow ranks, slow links, late hosts, missing participants.
 
-Being slow is told apart from waiting: kernels are compared with the same kernels of other ranks, host calls with the
-same calls, idle time with that of the same program elsewhere, and the transfer of a collective is what its last member
-saw, so a rank that waits looks no slower than one that does not. `outliers` says how peers are compared;
+Being slow is distinguished from waiting: kernels are compared with the same kernels of other ranks, host calls with the
+same calls, idle time with that of the same program elsewhere, and the transfer of a collective is the time of its last
+member, so a rank that waits looks no slower than one that does not. `outliers` defines how peers are compared;
 docs/analyse/stragglers.md has the definitions.
 """
 
@@ -36,9 +36,9 @@ from etude.model.use import Use
 __all__ = ["missing_only", "stragglers"]
 
 LEAST: Final = 0.04
-"""A unit is named if it is this much slower than its peers."""
+"""A unit is reported if it is this much slower than its peers."""
 NODE: Final = 8
-"""Ranks of a node, where nothing else is said."""
+"""Ranks per node by default."""
 KINDS: Final = ("slow_rank", "slow_link", "late_host", "missing_participant", "desync", "stalled_collective")
 
 
@@ -50,7 +50,7 @@ class Straggler:
     confidence: float
     evidence: str
     ranks: tuple[int, ...] = ()
-    """All that are meant: both ends of a link, or the members of the group in which it lies."""
+    """All ranks concerned: both ends of a link, or the members of the group with the cause."""
     slowdown_pct: float | None = None
     pattern: str = ""
     """chronic: during the whole run; acute: since or for a part of the run; periodic: in every n-th step."""
@@ -59,10 +59,11 @@ class Straggler:
 
 
 def stragglers(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> pa.Table:
-    """A row a finding, the surest first: rank, kind, confidence, evidence, ranks, slowdown_pct, pattern, since.
+    """One row per finding, the highest confidence first: rank, kind, confidence, evidence, ranks, slowdown_pct,
+    pattern, since.
 
-    `least` is the slow-down from which one is named. Links are compared with those that lie alike, which depends on
-    where nodes begin: ranks are taken to fill them one after the other, `ranks_per_node` in each.
+    `least` is the smallest slow-down that is reported. Links are compared with links at the same distance, which
+    depends on node boundaries: ranks fill nodes in order, `ranks_per_node` in each.
 
     etude.stragglers(run, least=0.1)
     """
@@ -80,7 +81,7 @@ def finding_table(found: Iterable[Straggler]) -> pa.Table:
 
 
 def missing_only(job: Job) -> pa.Table:
-    """What is told of a job that has no times: participants that its ranks' programs lack. Columns of `stragglers`."""
+    """Findings of a job that has no times: participants that its ranks' programs lack. Columns of `stragglers`."""
     run = Run(job, no_times([len(job.traces[t]) for t in job.trace_of.tolist()]))
     return finding_table(_gone(absent) for absent in missing(run, calls(run)))
 
@@ -98,7 +99,7 @@ def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> I
     gone = [absent for absent in missing(run, found) if absent.rank not in blamed]
     yield from map(_gone, gone)
     if len(job.ranks) < 2 or apart:
-        return  # what stands still says nothing of who is slow
+        return  # a hanging run does not show which rank is slow
     stretches = Segments(job)
     late = Lateness(run, found, stretches)
     named = {absent.rank for absent in gone}

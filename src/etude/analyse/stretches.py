@@ -1,7 +1,7 @@
-"""Who is slower than the others, in which segments, and with what confidence: during the whole run, since a step, for
-a while, in every k-th step, or slower than itself before.
+"""Which units are slower than the others, in which segments, and with what confidence: during the whole run, since a
+step, for a while, in every k-th step, or slower than their own past.
 
-Takes the profile of `outliers`: how much slower each unit was in each segment, and the error of that.
+Uses the profile of `outliers`: the slow-down of each unit in each segment, and its error.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 SURE: Final = 5.0
-"""Standard errors above its peers from which a unit is named."""
+"""Standard errors above its peers from which a unit is reported."""
 SURER: Final = 6.0
-"""The same where more is tried: periods, or a unit's own past, which no peers confirm."""
+"""The same where more is tested: periods, or a unit's own past, which no peers confirm."""
 MOST_NAMED: Final = 4
-"""One in so many may be slower than the others."""
+"""At most one in this many units may be slower than the others."""
 LIKELY: Final = 3.5
-"""Standard errors from which a unit may have a share in what another one shows."""
+"""Standard errors from which a unit may share in what another one shows."""
 LEANS: Final = 2.0
-"""Standard errors from which it rather has one, where all others are known to have none."""
+"""Standard errors from which it probably does, if all others are known not to."""
 LEAST_SHRINK: Final = 0.5
-"""An error is not taken for less than this part of what samples tell."""
+"""Lower bound of an error, as a fraction of the error from samples."""
 AS_EXPECTED: Final = 1.2
-"""Units whose means differ by up to this times what their errors let expect do not differ."""
+"""Units whose means differ by up to this times their expected error do not differ."""
 SLACK: Final = 1.3
-"""A spread that is less than expected is taken for so much more than it looks."""
+"""A spread that is smaller than expected is raised by this factor."""
 GOES_ON: Final = 0.5
 """Fraction of a slowdown that the rest of the run must show for it to count as one of the whole run."""
 STEADY: Final = 0.8
-"""Part of its segments in which a slow unit is slower by half of its slow-down or more, if it is always so."""
+"""Fraction of its segments in which a unit that is always slow is slower by half of its slow-down or more."""
 MOSTLY: Final = 2 / 3
-"""Part of the segments of any stretch in which it must be so: one segment far off makes no stretch."""
+"""The same for any stretch: one outlying segment does not make a stretch."""
 AT_LEAST: Final = 3
-"""Segments of a stretch from which it is said to be steady, periodic, or slower than before."""
+"""Fewest segments of a stretch that can be called steady, periodic, or slower than before."""
 BEFORE: Final = 2
-"""Segments outside of a stretch from which a unit is slower in it than otherwise."""
+"""Fewest segments outside a stretch from which a unit can be slower in it than otherwise."""
 LONGEST: Final = 16
-"""Segments after which a slow-down may come again."""
+"""Longest period of a repeated slow-down, in segments."""
 SPARED: Final = 0.2
-"""Part of all units that must be as fast as before for the others to be slower than before."""
+"""Fraction of all units that must be as fast as before for the others to be slower than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,16 @@ class Slow:
     """In all segments that it was seen in."""
     confidence: float
     every: int = 1
-    """In every so many-th of these segments."""
+    """In every n-th of these segments."""
     steady: bool = False
-    """It is so in nearly all of them."""
+    """Slow in nearly all of them."""
     before: bool = False
     """Slower than itself in the other segments, not than its peers."""
     uneven: bool = False
     """Units have different amounts of work, which was allowed for."""
 
     def segments(self, count: int) -> Bool:
-        """Of so many segments, those in which it is slow."""
+        """The slow ones of `count` segments."""
         found = np.full(count, self.whole)
         found[self.first : self.last + 1 : self.every] = True
         return found
@@ -86,13 +86,13 @@ class _Stretch(NamedTuple):
 
 
 def slow_units(profiled: Profile, least: float) -> list[Slow]:
-    """Units that are slower than the others by the factor 1 + least or more, for one stretch of segments, and stand out
-    from them."""
+    """Units that are slower than the others by the factor 1 + least or more for one stretch of segments, and clearly
+    so."""
     return standing_out(slower_units(profiled, least), int((~np.isnan(profiled.log_slower)).any(axis=1).sum()))
 
 
 def slower_units(profiled: Profile, least: float) -> list[Slow]:
-    """Units that are slower than the others, be they as many as they are."""
+    """Units that are slower than the others, however many."""
     found = profiled.log_slower
     known = ~np.isnan(found)
     if not known.any() or np.isinf(profiled.error).any():
@@ -120,7 +120,7 @@ def _slow(unit: int, row: F64, best: _Stretch, known: Bool) -> Slow:
     inside = row[first : last + 1 : every]
     inside = inside[~np.isnan(inside)]
     steady = bool((inside > mean / 2).mean() >= STEADY)
-    last = len(row) - 1 if every == 1 and last >= seen[-1] else last  # nothing says that it ended before the run
+    last = len(row) - 1 if every == 1 and last >= seen[-1] else last  # it may last until the end
     return Slow(unit, float(np.exp(mean)), first, last, whole, max(sure, 0.5), every, steady)
 
 
@@ -132,7 +132,7 @@ def slower_than_before(profiled: Profile, least: float) -> list[Slow]:
     if np.isinf(profiled.error).any():
         return []
     named = []
-    # samples of a unit that became slow lie apart for that, and those of one that did not only by chance
+    # samples of a unit that became slow differ for that reason, those of others only by chance
     error = np.maximum(profiled.error.min(axis=0), LEAST_SIGMA)
     for unit, row in enumerate(found):
         best = _periodic(row, error, np.log1p(least))
@@ -148,8 +148,8 @@ def slower_than_before(profiled: Profile, least: float) -> list[Slow]:
 
 
 def standing_out(named: list[Slow], units: int) -> list[Slow]:
-    """Where many are slower than the rest, now one and now another, that is how these units vary: of those only one
-    that is much slower than all others is told. Less than half may be slow in nearly all segments."""
+    """If many are slower than the rest, now one and now another, units simply vary: then only one that is much slower
+    than all others is reported. Less than half may be slow in nearly all segments."""
     clear = all(one.steady and one.last - one.first >= AT_LEAST - 1 for one in named)
     if len(named) <= max(1, units // MOST_NAMED) or (2 * len(named) < units and clear):
         return named
@@ -158,14 +158,14 @@ def standing_out(named: list[Slow], units: int) -> list[Slow]:
 
 
 def shows(profiled: Profile, one: Slow) -> tuple[Bool, Bool, Bool]:
-    """(units that are likely slow as that one is in its stretch, units that rather are, units that are not)."""
+    """(units that are likely slow in the same stretch, units that probably are, units that are not)."""
     inside = slice(one.first, one.last + 1, one.every)
     window = profiled.log_slower[:, inside]
     known = ~np.isnan(window)
     count = np.maximum(known.sum(axis=1), 1)
     some = known.any(axis=1)
     middle = np.zeros(len(window))
-    middle[some] = np.nanmedian(window[some], axis=1)  # a segment far off is no share in it
+    middle[some] = np.nanmedian(window[some], axis=1)  # an outlying segment does not count
     error = np.sqrt(np.where(known, profiled.error[:, inside] ** 2, 0.0).sum(axis=1)) / count
     half = GOES_ON * np.log(one.factor)
     slow, fast = some & (middle > half), some & (middle < half)
@@ -173,12 +173,12 @@ def shows(profiled: Profile, one: Slow) -> tuple[Bool, Bool, Bool]:
 
 
 def _errors(profiled: Profile, known: Bool) -> tuple[F64, F64]:
-    """(error of each unit in each segment, what does not become less with more segments). Where units vary more from
-    segment to segment than their samples tell, or differ more from one another, their errors are as much larger."""
+    """(error of each unit in each segment, the part that does not shrink with more segments). Where units vary more
+    from segment to segment than their samples, or differ more from one another, their errors are raised."""
     found, units = profiled.log_slower, int(known.any(axis=1).sum())
     error = np.maximum(profiled.error, LEAST_SIGMA)
     if units >= PEERS:
-        # what many units show is the better measure, also where it is less than their samples let expect
+        # the spread of many units is the better measure, also if it is less than expected from samples
         wide = _scaled_deviation((found / error)[known])
         least = 1.0 if units < MANY or known.sum() < 2 * MANY else LEAST_SHRINK
         error = error * max(wide, min(1.0, max(least, SLACK * wide)))
@@ -200,10 +200,10 @@ def _scaled_deviation(values: F64) -> float:
 
 
 class _Sums(NamedTuple):
-    """Of every window of the segments that were seen: rows begin, columns end (the last is inside)."""
+    """Sums over every window of the seen segments: rows are the first, columns the last segment (inclusive)."""
 
     length: F64
-    """0 or less where it ends before it begins."""
+    """0 or less if the window is empty."""
     total: F64
     square: F64
 
@@ -219,7 +219,7 @@ def _windows(row: F64, error: F64) -> _Sums:
 
 
 def _best_window(row: F64, error: F64, between: float, least: float) -> _Stretch | None:
-    """The stretch in which the unit differs most from the others, if it does."""
+    """The stretch in which the unit differs most from the others, if any."""
     seen = np.flatnonzero(~np.isnan(row))
     x = _without_spikes(row[seen], error[seen])
     sums = _windows(x, error[seen])
@@ -235,7 +235,7 @@ def _best_window(row: F64, error: F64, between: float, least: float) -> _Stretch
 
 
 def _without_spikes(x: F64, error: F64) -> F64:
-    """A single segment far above its neighbours is no stretch: it counts as much as they allow."""
+    """A single segment far above its neighbours is not a stretch: it is clipped to their range."""
     if len(x) < AT_LEAST:
         return x
     centre = np.clip(np.arange(len(x)), 1, len(x) - 2)
@@ -244,7 +244,7 @@ def _without_spikes(x: F64, error: F64) -> F64:
 
 
 def _own_error(row: F64, error: F64) -> F64:
-    """Error of a unit's own segments: what its samples tell, or how much it changes from one to the next."""
+    """Error of a unit's own segments: that of its samples, or how much it changes from one to the next."""
     seen = row[~np.isnan(row)]
     wide = _scaled_deviation(np.diff(seen)) / sqrt(2) if len(seen) > 1 else 0.0
     return np.maximum(np.maximum(error, LEAST_SIGMA), wide)
@@ -278,7 +278,7 @@ def _largest(score: F64, mean: F64, seen: NDArray[np.intp], sure: float) -> _Str
 
 
 def _periodic(row: F64, error: F64, least: float) -> _Stretch | None:
-    """Every so many-th segment, if the unit is slow in nearly all of those and in hardly any other."""
+    """Every n-th segment, if the unit is slow in nearly all of those and in hardly any other."""
     seen = np.flatnonzero(~np.isnan(row))
     x, square = row[seen], error[seen] ** 2
     best = None
@@ -289,7 +289,7 @@ def _periodic(row: F64, error: F64, least: float) -> _Stretch | None:
         total, doubt = np.bincount(phase, x, every), np.bincount(phase, square, every)
         apart = total / np.maximum(count, 1.0) - (x.sum() - total) / rest
         spread = doubt / np.maximum(count, 1.0) ** 2 + (square.sum() - doubt) / rest**2
-        score = apart / np.sqrt(np.maximum(spread, np.finfo(np.float64).tiny))  # simulated times have none
+        score = apart / np.sqrt(np.maximum(spread, np.finfo(np.float64).tiny))  # simulated times have no spread
         score[(count < AT_LEAST) | (rest < AT_LEAST) | (apart <= least)] = -np.inf
         one = int(np.argmax(score))
         if score[one] == -np.inf:
@@ -303,5 +303,5 @@ def _periodic(row: F64, error: F64, least: float) -> _Stretch | None:
 
 
 def _parted(x: F64, inside: Bool, half: float) -> bool:
-    """Nearly all inside lie above, nearly all others below."""
+    """Whether nearly all inside are above, and nearly all others below."""
     return bool((x[inside] > half).mean() >= STEADY and (x[~inside] < half).mean() >= STEADY)

@@ -1,4 +1,4 @@
-"""Who sends how much to whom.
+"""How much each rank sends to each other rank.
 
 Messages count as they are. A collective is counted by what it must move, not by how: each member's share goes in equal
 parts to the other members,
@@ -23,7 +23,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 BLOCKS = 64
-"""Rows and columns of the matrix: where there are more ranks, neighbours are put together."""
+"""Rows and columns of the matrix: with more ranks, neighbours are merged."""
 
 
 def traffic(job: Job, blocks: int = BLOCKS) -> pa.Table:
@@ -63,7 +63,7 @@ def _add_collectives(job: Job, found: Matching, block_of: I64, matrix: F64) -> N
     for group in np.unique(found.uses.group).tolist():
         uses = np.flatnonzero(found.uses.group == group)
         members = np.arange(job.world_size, dtype=np.int32) if group == WORLD else job.groups.ranks(group)
-        if members is None:  # then those that were seen are taken for all
+        if members is None:  # then those seen count as all
             members = job.ranks[found.uses.at[uses]]
         if len(members) < 2:
             continue

@@ -1,5 +1,5 @@
-"""Step time over a run, or over many recordings of one job: trend, cycle, residual; who changed, since when; what comes
-next. Ranks are compared with their own past, and with one another given the work that they had."""
+"""Step time over a run, or over many recordings of one job: trend, cycle, residual, changes and a forecast. Ranks are
+compared with their own past, and with one another relative to their work."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 LEAST_SLOW: Final = 0.06
-"""A rank is slower than the others from here on."""
+"""Slow-down from which a rank is slower than the others."""
 SURE: Final = 5.0
-"""Standard errors above the others from which a rank is named."""
+"""Standard errors above the others from which a rank is reported."""
 JOINS: Final = 4.0
-"""Standard errors from which a rank changes where another one does."""
+"""Standard errors from which a rank changes together with another one."""
 MOST_NAMED: Final = 4
-"""One rank in so many may be slower than the others, or drift alone."""
+"""At most one rank in this many may be slower than the others, or drift alone."""
 FEWEST: Final = 3
-"""Ranks of which one can be slower than the others."""
+"""Fewest ranks of which one can be slower than the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +47,20 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trend:
-    """What is told of samples; `parts` and `explained` add up to the job's values."""
+    """Findings about samples; `parts` and `explained` add up to the job's values."""
 
     samples: Samples
     parts: Parts
     explained: NDArray[Any]
-    """What the work of each step explains of its value; zeros where nothing is known of work, or it is all alike."""
+    """What the work of each step explains of its value; zeros if the work is unknown or constant."""
     changes: tuple[ChangePoint, ...]
     findings: tuple[Finding, ...]
     used_work: bool
 
 
 def trend(samples: Samples, *, period: int | None = None, least: float = LEAST, use_work: bool = True) -> Trend:
-    """The trend of samples. `period` as in `decompose`; `least` is the least change that is told; `use_work` takes
-    what the amount of work explains out of the values first, where it is known."""
+    """The trend of samples. `period` as in `decompose`; `least` is the smallest change that is reported; `use_work`
+    first removes what the amount of work explains, where it is known."""
     if not 0 <= least < 10:
         raise UsageError(f"a least change of {least}", hint="0.03 is 3 %")
     values = samples.job
@@ -120,7 +120,7 @@ def _given_the_work(samples: Samples, values: F64, work: F64 | None) -> tuple[F6
     own = samples.own * (float(np.nanmedian(told)) / told)
     if samples.own is samples.values:
         return own, _whole(values - np.nanmedian(own, axis=0), samples.whole)
-    # a step lasts as long as its longest rank
+    # a step lasts as long as its slowest rank
     of_job = expected(values, np.nanmax(work, axis=0))
     return own, _whole(of_job - float(np.median(of_job)), samples.whole)
 
@@ -130,20 +130,20 @@ def _whole(values: F64, whole: bool) -> NDArray[Any]:
 
 
 def _period_of_ranks(own: F64) -> int:
-    """A period that shows on the slowest rank of each step alone."""
+    """A period that shows only on the slowest rank of each step."""
     slowest = np.nanmax(own, axis=0)
     return find_period(slowest - np.median(slowest)) if len(own) > 1 else 0
 
 
 def _without_cycle(own: F64, period: int) -> F64:
-    """Each rank's values without what comes again: the middle of each phase over the middle of the cycle around it."""
+    """Each rank's values without the cycle: the median of each phase over the median of the cycle around it."""
     if not period or 2 * period > own.shape[1]:
         return own
     width = 2 * (period // 2) + 1
     padded = np.pad(own, ((0, 0), (width // 2, width // 2)), mode="reflect")
     found = own.copy()
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a stretch without values has no middle
+        warnings.simplefilter("ignore", RuntimeWarning)  # a stretch without values has no median
         for row, values in enumerate(own):
             level = np.nanmedian(sliding_window_view(padded[row], width), axis=1)
             away = np.append(values - level, np.full(-len(values) % period, np.nan))
@@ -163,8 +163,8 @@ def _rank_changes(own: F64, least: float) -> list[tuple[int, Change]]:
 
 
 def _joining(own: F64, found: list[tuple[int, Change]], least: float) -> list[tuple[int, Change]]:
-    """With those ranks that change where another does: a place that is known needs less to be seen than one that is
-    searched for. The noise is that of all ranks together; a rank joins with at least half of the change."""
+    """Adds ranks that change where another does: a known place needs less evidence than one that is searched for. The
+    noise is that of all ranks together; a rank joins with at least half of the change."""
     if not found or len(own) < 2:
         return found
     sigma = float(np.median([noise(values[~np.isnan(values)]) for values in own]))
@@ -188,7 +188,7 @@ def _joining(own: F64, found: list[tuple[int, Change]], least: float) -> list[tu
 
 
 def _change_at(values: F64, place: int, sigma: float) -> Change | None:
-    """The change at a place that is given; None where too little is known on one side of it."""
+    """The change at a given place; None if too little is known on one side of it."""
     before, after = (part[~np.isnan(part)] for part in (values[:place], values[place:]))
     if min(len(before), len(after)) < HOLD or sigma == 0:
         return None

@@ -1,4 +1,4 @@
-"""What a trend shows, by name and in words: ranks that changed, at once or alone; steps that come again; drifts."""
+"""Findings of a trend, by name and in words: ranks that changed, together or alone; steps that repeat; drifts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ KINDS: Final = (
     "slow_rank",
 )  # fmt: skip
 NEAR: Final = 1
-"""Steps that changes of several ranks may lie apart and still be one."""
+"""Changes of several ranks that are at most this many steps apart are one."""
 HALF: Final = (0.4, 0.6)
 ALL: Final = 0.9
 FEW_PHASES: Final = 3
-"""One phase in so many may stand out for a cycle to be steps that come again."""
+"""At most one phase in this many may be outstanding for a cycle to be reported as repeated steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Finding:
     ranks: tuple[int, ...] = ()
     """Empty: the job as a whole."""
     step: int | None = None
-    """First step in which it shows."""
+    """First affected step."""
     ratio: float | None = None
     """New level over the old; slow steps over the others; a slow rank over its peers; end over beginning of a drift."""
     every: int | None = None
@@ -58,7 +58,7 @@ def told_changes(samples: Samples, of_job: list[Change], by_rank: list[tuple[int
 
 
 def _at_once(by_rank: list[tuple[int, Change]]) -> list[list[tuple[int, Change]]]:
-    """Changes of several ranks in the same direction and at much the same time."""
+    """Changes of several ranks in the same direction and at about the same time."""
     groups: list[list[tuple[int, Change]]] = []
     for row, change in sorted(by_rank, key=lambda rc: rc[1].at):
         for group in groups:
@@ -94,7 +94,7 @@ def _together(samples: Samples, members: list[tuple[int, Change]]) -> Finding:
 
 
 def told_period(samples: Samples, parts: Parts, own: F64, period: int, least: float) -> list[Finding]:
-    """Steps that come again: every tenth, or a cycle without single steps that stand out."""
+    """Repeated slow steps: every tenth, or a cycle without single outstanding steps."""
     found = _own_period(samples, own, period, least) if period and not parts.period else None
     if found is not None:
         return [found]
@@ -134,7 +134,7 @@ def _own_period(samples: Samples, own: F64, period: int, least: float) -> Findin
 
 
 def _phases(values: F64, period: int) -> F64:
-    """The middle of each phase of a cycle over that of all samples."""
+    """The median of each phase of a cycle over that of all samples."""
     padded = np.full(-(-len(values) // period) * period, np.nan)
     padded[: len(values)] = values
     found: F64 = np.nanmedian(padded.reshape(-1, period), axis=0) / np.nanmedian(values)

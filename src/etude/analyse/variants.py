@@ -1,7 +1,7 @@
 """Forms of one operator: `aten::mm` with and without `out=`, in place, and by the names of its overloads.
 
-Eager code calls `aten::mm(a, b)`, compiled code `aten::mm(a, b, out=c)`: profilers record the tensor to write to as one
-more input, so neither names nor shapes are equal although the work is.
+Eager code calls `aten::mm(a, b)`, compiled code `aten::mm(a, b, out=c)`: profilers record the output tensor as an extra
+input, so neither names nor shapes are equal although the work is.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def base_name(name: str) -> str:
 
 
 def one_form(keys: Iterable[Key]) -> Forms:
-    """For each of the operations of all runs that are compared, the key that all of its forms share. What has one form
-    keeps its name."""
+    """For each operation of all compared runs, the key that all of its forms share. An operation with one form keeps
+    its name."""
     by_base: dict[tuple[str, str], list[Key]] = {}
     for key in dict.fromkeys(keys):
         by_base.setdefault((key[0], base_name(key[1] or "")), []).append(key)
@@ -53,13 +53,13 @@ def one_form(keys: Iterable[Key]) -> Forms:
 
 
 def forms(alike: Iterable[Key], shapes: str | None) -> str:
-    """How the forms of one operation are called: `aten::mm, aten::mm(out=)`; empty where there is one."""
+    """Names of the forms of one operation: `aten::mm, aten::mm(out=)`; empty if there is one."""
     called = {f"{name}(out=)" if mine != shapes else str(name) for _, name, mine in alike}
     return ", ".join(sorted(called)) if len(called) > 1 else ""
 
 
 def _without_outputs(base: str, every: set[str]) -> dict[str, str]:
-    """Of shapes that end with tensors to write to, those of the same call without them, where that call is there."""
+    """For shapes that end with output tensors, those of the same call without them, if that call exists."""
     if base.rpartition("::")[2] in _TAKES_MORE or "::" not in base:
         return {}
     parsed = {shapes: _parsed(shapes) for shapes in every}

@@ -1,8 +1,8 @@
-"""How long each rank is in collectives, and how much of that it waits for members that come later.
+"""How long each rank is in collectives, and how much of that it waits for later members.
 
-A member waits from its start until the last one has come, and not within `transfer` of its end (`collectives` has the
-definition). Collectives of one rank may overlap, so times are those of unions: a rank waits while it is in a collective
-and in none of which all members have come. So no rank waits longer than the run.
+A member waits from its start until the last one has arrived, and not within `transfer` of its end (`collectives` has
+the definition). Collectives of one rank may overlap, so times are those of unions: a rank waits while it is in a
+collective and in none in which all members have arrived. So no rank waits longer than the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ I64 = NDArray[np.int64]
 
 
 def waiting(run: Run) -> pa.Table:
-    """A row a rank: in_collectives_ns, wait_ns; of collectives of which more than one member was seen."""
+    """One row per rank: in_collectives_ns, wait_ns; for collectives with more than one recorded member."""
     found = calls(run)
     seen = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)
     call = found.of
@@ -47,5 +47,5 @@ def waiting(run: Run) -> pa.Table:
 
 
 def _length(start: I64, end: I64) -> int:
-    """Of the union of intervals."""
+    """Length of the union of intervals."""
     return int(covered(start, end, np.argsort(start, kind="stable")))

@@ -1,9 +1,9 @@
-"""What shortening would buy: the run once more, in the same order, with some of its operations faster.
+"""What a speed-up would save: the run re-timed, in the same order, with some of its operations faster.
 
 Every node starts when what it waited for is done (dependencies, its lane, the device work that a host call waits for),
 and after the same delay as before; a collective takes its transfer from the moment when all of its members are there.
-So the answer knows of every other path, and is exact where the run is what its graph says: of a simulation with closed
-forms it is the simulation again with its order as a rule.
+So the result accounts for every other path, and is exact if the graph explains the run: for a simulation with closed
+forms it equals a new simulation with the same order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Bool = NDArray[np.bool_]
 
 FASTER: Final = (0.1, 0.5, 1.0)
 MOST_NODES: Final = 20_000_000
-"""Nodes of all ranks that are re-timed; the events of more need more memory than most machines have."""
+"""Most nodes of all ranks that can be re-timed; more need more memory than most machines have."""
 
 
 def what_if(
@@ -46,8 +46,8 @@ def what_if(
     faster: Sequence[float] = FASTER,
     rendezvous: bool | None = None,
 ) -> pa.Table:
-    """A row a class (kind, name), as `critical_path.by_name` has them: how much shorter the run is with all nodes of
-    the class faster by 10, 50, 100%: buys_10_ns, buys_50_ns, buys_100_ns. A name of "" is all of the kind.
+    """One row per class (kind, name), as `critical_path.by_name` has them: how much shorter the run is with all nodes
+    of the class faster by 10, 50, 100%: buys_10_ns, buys_50_ns, buys_100_ns. A name of "" is all of the kind.
 
     etude.extend.what_if(run, [("compute", "")])
     """
@@ -99,7 +99,7 @@ class Retimed:
         self._join(run, matching, parts, rendezvous)
 
     def _join(self, run: Run, matching: Any, parts: list[Any], rendezvous: bool | None) -> None:
-        """Edges of all ranks with those between them, as CSR, and what each event adds."""
+        """Edges within and between ranks, as CSR, and what each event adds."""
         if rendezvous is None:
             rendezvous = run.timing.origin != Origin.SIMULATED
         parts.append(self._messages(run.job, matching, rendezvous))
@@ -108,14 +108,14 @@ class Retimed:
         parts.append(meeting)
         after, before, weight = (np.concatenate([part[i] for part in parts]) for i in range(3))
         known = (self.recorded[after] != UNKNOWN) & (self.recorded[before] != UNKNOWN)
-        known &= self.recorded[before] + weight <= self.recorded[after]  # clocks agree only so far
+        known &= self.recorded[before] + weight <= self.recorded[after]  # clocks agree only approximately
         edges = after[known], before[known], weight[known]
         self.waits = self._sorted(*edges)
         self.order = k.in_order(self.waits, np.argsort(self.recorded, kind="stable"))
         turn = np.empty(len(self.order), np.int64)
         turn[self.order] = np.arange(len(self.order))
         goes_on = turn[edges[1]] < turn[edges[0]]
-        if not goes_on.all():  # of a circle, which no run can have waited in, what is against time did not hold
+        if not goes_on.all():  # in a cycle, edges that contradict the times did not hold
             self.waits = self._sorted(*(column[goes_on] for column in edges))
         self.add = self.recorded - k.ready_at(self.waits, self.recorded)
         self.found = np.empty_like(self.recorded)
@@ -136,16 +136,16 @@ class Retimed:
         found = messages(job, matching)
         send = self.base[found.src_at] + found.src_row.astype(np.int64)
         recv = self.base[found.dst_at] + found.dst_row.astype(np.int64)
-        if rendezvous:  # either goes on when both are there
+        if rendezvous:  # both continue when both are there
             after, before = np.concatenate([2 * send + 1, 2 * recv + 1]), np.concatenate([2 * recv, 2 * send])
-        else:  # a receive ends with its message, and begins with it if it has no lane to stand in
+        else:  # a receive ends with its message, and begins with it if it occupies no lane
             free = self.free[recv]
             after = np.concatenate([2 * recv + 1, 2 * recv[free]])
             before = np.concatenate([2 * send + 1, 2 * send[free]])
         return after, before, np.zeros(len(after), np.int64)
 
     def _collectives(self, run: Run, matching: Any) -> tuple[I64, tuple[I64, I64, I64]]:
-        """(moments in which all members are there, edges to and from them)."""
+        """(moments at which all members are present, edges to and from them)."""
         found = calls(run, matching)
         node = self.base[found.at] + found.row.astype(np.int64)
         start, end = self.recorded[2 * node], self.recorded[2 * node + 1]
@@ -158,8 +158,8 @@ class Retimed:
         return ready, (after, before, np.zeros(len(after), np.int64))
 
     def chosen(self, kind: str, name: str = "", at: int | None = None) -> I64:
-        """Events whose time a class is: ends of its nodes, or starts that a launch or nothing explains; of all ranks or
-        of the one at a position."""
+        """Events whose time belongs to a class: ends of its nodes, or starts after a launch or an unexplained gap; on
+        all ranks or on the one at a position."""
         named = np.ones(len(self.label), bool) if not name else self.label == self.words.get(name, -2)
         if at is not None:
             later = self.base[self.base > self.base[at]]
@@ -174,15 +174,15 @@ class Retimed:
         return 2 * np.flatnonzero(named & (self.use == use)) + 1
 
     def buys(self, events: I64, part: float) -> int:
-        """How much shorter the run is if these take that part less time."""
+        """How much shorter the run is if these events take that fraction less time."""
         add = self.add.copy()
         add[events] -= np.rint(add[events] * part).astype(np.int64)
         return self.length_ns - self._length(add)
 
     @cached_property
     def fixed_ns(self) -> int:
-        """What is left of the run if all that is in it took no time: what waits for nothing that was recorded begins
-        when it did."""
+        """Length of the run if everything in it took no time: nodes that wait for nothing recorded begin when they
+        did."""
         return self.length_ns - self.buys(np.arange(len(self.add)), 1.0)
 
     def _length(self, add: I64) -> int:

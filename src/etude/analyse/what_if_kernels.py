@@ -1,7 +1,7 @@
 """Re-timing of a run whose order is frozen. Arrays only; every index was checked before.
 
-An event is a start or an end of a node (row r has events 2r and 2r + 1), or the moment in which a collective has all
-of its members. It happens when all that it waits for has happened, and so much later (`add`).
+An event is the start or end of a node (row r has events 2r and 2r + 1), or the moment at which all members of a
+collective are present. It happens `add` ns after everything that it waits for has happened.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from etude.kernels.csr import follow, reverse, topological
 from etude.model.schema import UNKNOWN
 
 OF_LAUNCH, OF_GAP = 1, 2
-"""What the time before a start is: the way from a launch, or time that nothing explains."""
+"""The kind of time before a start: launch delay, or unexplained."""
 
 
 @kernel
 def edges_of_run(columns):
-    """(later event, earlier event, time between them) of one run, and what each start waited without a reason."""
+    """(later event, earlier event, time between them) of one run, and the unexplained wait before each start."""
     start, end, role, dep_start = columns.start, columns.end, columns.role, columns.dep_start
     n = len(start)
     most = 2 * len(columns.dep) + 6 * n
@@ -50,7 +50,7 @@ def edges_of_run(columns):
                 best, launched = released, not in_lane and columns.why[e] == LAUNCH
         if best < now and not launched and role[row] & HOST == 0:
             other = last_ended(columns, now)
-            if other >= 0 and end[other] > best and start[other] < now:  # of one instant nobody knows who was first
+            if other >= 0 and end[other] > best and start[other] < now:  # within one instant the order is unknown
                 after[size], before[size] = 2 * row, 2 * other + 1
                 size += 1
                 best = end[other]
@@ -64,14 +64,14 @@ def edges_of_run(columns):
                 size = _held_back(columns, row, waited, after, before, size)
             elif waited >= 0:
                 after[size], before[size] = 2 * row + 1, 2 * waited + 1
-                weight[size] = min(end[row] - end[waited], 0)  # clocks of host and device differ by a little
+                weight[size] = min(end[row] - end[waited], 0)  # clocks of host and device differ slightly
                 size += 1
     return after[:size], before[:size], weight[:size], delay
 
 
 @kernel(allocates=False)
 def _held_back(columns, row, copy, after, before, size):
-    """Edges of a copy call that is over when its copy starts: it waited for what held the copy up, not for the copy,
+    """Edges of a copy call that returns when its copy starts: it waited for what delayed the copy, not for the copy,
     which waits for the call."""
     end, first, last = columns.end, columns.dep_start[copy], columns.dep_start[copy + 1]
     for e in range(first, last + 1):
@@ -85,7 +85,7 @@ def _held_back(columns, row, copy, after, before, size):
 
 
 class Waits(NamedTuple):
-    """Event i waits for the events before[first[i]:first[i+1]], and for each of them so long."""
+    """Event i waits for the events before[first[i]:first[i+1]], each with its delay."""
 
     first: NDArray[np.int64]
     before: NDArray[np.int64]
@@ -94,8 +94,7 @@ class Waits(NamedTuple):
 
 @kernel
 def in_order(waits, by_time):
-    """Events so that each comes after those it waits for; what waits in a circle goes by time, before some of what it
-    waits for."""
+    """Events ordered so that each comes after those it waits for; cycles are ordered by time."""
     n = len(waits.first) - 1
     left = np.empty(n, np.int64)
     for i in range(n):  # not `np.diff`, which takes longer to compile than the rest
@@ -114,7 +113,7 @@ def in_order(waits, by_time):
 
 @kernel(allocates=False)
 def times(order, waits, add, recorded, found):
-    """When each event happens; one that waits for nothing, as recorded."""
+    """When each event happens; events without dependencies, as recorded."""
     first, before, weight = waits.first, waits.before, waits.weight
     for i in range(len(found)):
         found[i] = recorded[i]

@@ -26,7 +26,7 @@ I64 = NDArray[np.int64]
 
 
 IN_FLIGHT: Final = 4
-"""Blocks or chunks that one connection has under way at most: what piles up before a slow link must not share it."""
+"""Blocks or chunks that one connection has in progress at most: what piles up before a slow link must not share it."""
 
 
 class Put(IntEnum):

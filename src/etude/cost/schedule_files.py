@@ -101,7 +101,7 @@ def from_msccl(text: str | bytes) -> Schedule:
     for key, (step, _) in steps.items():
         if step.get("type") in _SENDS:
             to = pairs[key]
-            # The receiver need not have come to its step: a channel has room for what is under way.
+            # The receiver need not have come to its step: a channel has room for what is in progress.
             waits = _before(key, steps, where)
             if step.get("type") in _RECEIVES:
                 waits.append((key, "came"))

@@ -62,7 +62,7 @@ class Account:
     configs: dict[tuple[str, int], Config] = field(default_factory=dict)
     """States in which steps ended, by name and devices."""
     held: list[int] = field(default_factory=list)
-    """Rows of the step under way, which a fault cut and which may yet end; their time is booked when it does."""
+    """Rows of the step in progress, which a fault cut and which may yet end; their time is booked when it does."""
 
     @property
     def held_ns(self) -> int:

@@ -66,11 +66,11 @@ class Job:
     now: int = 0
     mode: str = RUNNING
     into: int = 0
-    """Of the step under way, since `now`'s last step border."""
+    """Of the step in progress, since `now`'s last step border."""
     todo: int = 0
-    """Of the step under way; 0: none is."""
+    """Of the step in progress; 0: none is."""
     kept: int = 0
-    """Micro-batches of the step under way that the replicas had done before it was cut."""
+    """Micro-batches of the step in progress that the replicas had done before it was cut."""
     going: tuple[int, int] | None = None
     """Of a step that a fault cut: how far it was, and when. Replicas that are left go on until they are told."""
     factor: float = 1.0
@@ -212,7 +212,7 @@ class Job:
             pending = self.copies.pending[i]
             stall = max(stall, pending.ready_ns - self.now) if pending is not None else stall
         for i in tiers:
-            whole = self.forced >= 0 and i == self.forced_tier  # nodes go: a copy that is under way is of no use
+            whole = self.forced >= 0 and i == self.forced_tier  # nodes go: a copy that is in progress is of no use
             stall += self.copies.stall_ns(i, self.account.step, self.costs.state_bytes, nodes, whole=whole)
         self.saving = {i: self.copies.part(i, self.account.step) for i in tiers}
         self._busy([Phase("checkpoint", stall)], ("saved",))
@@ -255,7 +255,7 @@ class Job:
             self._start(self.target)
 
     def _cut(self, part: str) -> None:
-        """The step under way does not end; what a fault cut and nobody has taken up again is work to do again."""
+        """The step in progress does not end; what a fault cut and nobody has taken up again is work to do again."""
         self.account.let_go("redo" if self.going is not None else part)
         self.account.part_of_step(self.now - self.into, self.now, part, self.config)
         self.into = self.todo = self.kept = 0

@@ -15,7 +15,7 @@ from etude.generate.train.job import Generated
 
 
 def _of_training(found: Generated) -> pa.Table:
-    """Bytes while each action runs: `activations` of the micro-batches in flight, `temporary` beside them."""
+    """Bytes while each action runs: `activations` of the micro-batches in flight, `temporary` in addition."""
     schedule = found.layout.schedule
     tables = []
     for rank, memory in enumerate(found.memory):
@@ -42,7 +42,7 @@ def _of_training(found: Generated) -> pa.Table:
 
 
 def _of_serving(found: ServedJob) -> pa.Table:
-    """Bytes of a rank after each pass: keys and values of the sequences under way, `temporary` of the pass."""
+    """Bytes of a rank after each pass: keys and values of the active sequences, `temporary` of the pass."""
     rows = []
     for number, instance in enumerate(found.instances):
         held = [0] * len(instance.batches)

@@ -1,6 +1,6 @@
 """Micro-benchmarks: one collective or one pattern of messages, any number of times, with or without compute beside it.
 
-Every rank of a role runs the same program, so a job of any number of ranks is a handful of traces and a table.
+Every rank of a role runs the same program, so a job of any number of ranks is a few traces and a table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
 
 MAX_EDGES = 20_000_000
-"""Nodes and dependencies of one trace; more is a mistake in a number."""
+"""Nodes and dependencies of one trace; more is taken as a mistake."""
 MAX_ALL_PAIRS = 4096
 
 COLLECTIVES = tuple(c for c in Collective if Collective.NONE < c < Collective.OTHER)
@@ -44,7 +44,7 @@ class MicroOptions:
     concurrent: bool = False
     """Communications do not wait for one another."""
     seed: int = 0
-    """Of the pattern `permutation`."""
+    """Seed of the pattern `permutation`."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MAX_WORLD:
@@ -139,11 +139,11 @@ def _collective(collective: Collective, options: MicroOptions) -> Job:
 
 
 Communicate = Callable[[TraceBuilder, list[int], int, int], list[int]]
-"""Adds the communication of one round behind the nodes given; returns the nodes that end it."""
+"""Adds the communication of one round after the given nodes; returns the nodes that end it."""
 
 
 def _program(options: MicroOptions, communicate: Communicate) -> Trace:
-    """The rounds one after another: compute if there is any, then communication."""
+    """The rounds in sequence: compute if there is any, then communication."""
     b = TraceBuilder()
     compute: list[int] = []
     last: list[int] = []
@@ -254,7 +254,7 @@ def _outcast(options: MicroOptions, step: int) -> list[Role]:
 
 
 def _chain(options: MicroOptions, step: int) -> list[Role]:
-    """A pipeline: each rank sends on what it has received."""
+    """A pipeline: each rank forwards what it has received."""
     first, last = np.zeros(1, np.int64), np.array([options.ranks - 1])
     middle = np.arange(1, options.ranks - 1)
     roles = [
@@ -267,7 +267,7 @@ def _chain(options: MicroOptions, step: int) -> list[Role]:
 
 
 def _permutation(options: MicroOptions, step: int) -> list[Role]:
-    """One random circle through all ranks, so that none sends to itself."""
+    """One random cycle through all ranks, so that none sends to itself."""
     circle = np.random.default_rng(options.seed).permutation(options.ranks)
     to, of = np.empty(options.ranks, np.int64), np.empty(options.ranks, np.int64)
     to[circle], of[circle] = np.roll(circle, -1), np.roll(circle, 1)
@@ -275,7 +275,7 @@ def _permutation(options: MicroOptions, step: int) -> list[Role]:
 
 
 def _all_pairs(options: MicroOptions, step: int) -> list[Role]:
-    """Each rank to each other, beginning with the next: no two send to the same one at a time."""
+    """Each rank to each other, beginning with the next: no two send to the same one at once."""
     r, offset = np.arange(options.ranks)[:, None], np.arange(1, options.ranks)[None, :]
     return [_messages(options, r[:, 0], (r + offset) % options.ranks, (r - offset) % options.ranks)]
 

@@ -1,4 +1,4 @@
-"""Nodes: the steps of one pipeline rank node by node, as columns, and the trace that they become."""
+"""Nodes: the steps of one pipeline rank node by node, as columns, and their trace."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ I64 = NDArray[np.int64]
 
 
 class Book:
-    """Distinct ops and module paths of a job, numbered. Alike layers share ops, so it stays short."""
+    """Distinct ops and module paths of a job, numbered. Equal layers share ops, so it stays short."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self._number: dict[tuple[int, int], int] = {}
-        self._kept: list[Op] = []  # ids are of objects that live
+        self._kept: list[Op] = []  # keeps the objects of the ids alive
         self.modules: dict[str, int] = {}
         self._shapes: dict[int, tuple[str, str]] = {}
         self.patterns: dict[Any, Any] = {}
-        """Passes of stages that others are like; see train/fragment.py."""
+        """Passes of stages that are reused; see train/fragment.py."""
 
     def op(self, op: Op, phase: Phase | None = None) -> int:
         key = id(op), -1 if phase is None else int(phase)
@@ -41,7 +41,7 @@ class Book:
         return found
 
     def shapes(self, number: int) -> tuple[str, str]:
-        """Of an op, in and out."""
+        """Input and output shapes of an op."""
         if number not in self._shapes:
             self._shapes[number] = shapes_of(self.ops[number])
         return self._shapes[number]
@@ -54,7 +54,7 @@ class Units(NamedTuple):
     """Pieces of a step in their order: one pass (forward, backward) of a block with a micro-batch."""
 
     update: I64
-    """The update of weights that its gradients go into, from 0."""
+    """Which update of the weights its gradients contribute to, from 0."""
     action: I64
     stage: I64
     micro: I64
@@ -64,9 +64,9 @@ class Units(NamedTuple):
     first: I64
     """Its first row; -1 where it has none."""
     tip: I64
-    """Last row on the compute stream at its end; -1 where none came yet."""
+    """Last row on the compute stream at its end; -1 if none yet."""
     pass_first: I64
-    """First row of the pass of the stage that it is a part of."""
+    """First row of the stage's pass that it belongs to."""
     pass_last: I64
     pass_tip: I64
     """Last row of that pass on the compute stream."""
@@ -87,7 +87,7 @@ class Nodes:
     data: I32
     ctrl: I32
     units: Units
-    """Empty where no directive asked for them."""
+    """Empty unless a directive needs them."""
     ends: tuple[End, ...] = ()
 
     def trace(self, host_ns: float = 0.0, *, graphs: bool = False) -> tuple[Trace, list[str], list[str]]:
@@ -129,9 +129,9 @@ class FurtherSum(NamedTuple):
 
     row: int
     params: tuple[tuple[int, bool], ...]
-    """(parameters, are they experts') of each piece; what another sum has is taken off."""
+    """(parameters, are they experts') of each piece; without those of another sum."""
     updated: bool
-    """It sums what the optimizer updates, not what a rank keeps of the gradients."""
+    """Whether it sums what the optimizer updates, not what a rank keeps of the gradients."""
 
 
 @dataclass(slots=True)
@@ -139,19 +139,18 @@ class End:
     """An update of the weights: what comes before it, and what waits for its gradients."""
 
     begin: int
-    """First row after the update before."""
+    """First row after the previous update."""
     awaits: list[int] = field(default_factory=list)
     """Rows that wait for every gradient: further sums, the norm or the update."""
     sums: list[FurtherSum] = field(default_factory=list)
     over_params: list[int] = field(default_factory=list)
-    """Rows that work on every parameter that is trained: the norm, the update."""
+    """Rows that work on every trained parameter: the norm, the update."""
     updated: list[int] = field(default_factory=list)
-    """Rows of the update before: they made the weights."""
+    """Rows of the previous update, which produced the weights."""
 
 
 def _in_turn(kind: NDArray[np.uint8], stream: I64) -> list[tuple[int, int]]:
-    """Collectives of a stream one after another, as issued: members that took them in another order would wait for
-    one another and never complete."""
+    """Collectives of a stream in the order of issue: members with different orders would deadlock."""
     found: list[tuple[int, int]] = []
     calls = kind == int(Kind.COLL)
     for one in np.unique(stream[calls]).tolist():
@@ -212,7 +211,7 @@ def _csr(edges: list[I32], rows: int) -> tuple[I64, I32]:
 
 
 def sized_by_routing(op: Op) -> bool:
-    """What no graph holds: how much it is changes from step to step."""
+    """Ops that no CUDA graph holds, because their size changes from step to step."""
     return op.load or op.group in ("ep", "ep_in", "ep_out", "etp")
 
 
@@ -223,8 +222,8 @@ def _with_host(
     host_ns: I64,
     read: NDArray[np.bool_],
 ) -> tuple[dict[str, Any], tuple[I64, I32], tuple[I64, I32]]:
-    """A host node before each device node: a thread issues them one after another, and none runs before. Where the
-    host reads a result, it waits for the device before it goes on."""
+    """A host node before each device node: a thread issues them in order, and none runs before its host node. If the
+    host reads a result, it waits for the device before it continues."""
     rows = len(columns["kind"])
     device = 2 * np.arange(rows) + 1
     wide: dict[str, Any] = {}

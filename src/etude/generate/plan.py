@@ -1,4 +1,4 @@
-"""Plan: how a model is spread over ranks, and how a step is trained. A plan that cannot be is refused."""
+"""Plan: how a model is distributed over ranks, and how a step is trained. Impossible plans are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class ContextKind(StrEnum):
 
 
 class ContextMap(StrEnum):
-    """Which context-parallel rank has which tokens, where keys go to those alone who read them; see maps/packing.py."""
+    """Which context-parallel rank has which tokens, with keys sent only to the ranks that read them; see
+    maps/packing.py."""
 
     NONE = "none"
     CONTIGUOUS = "contiguous"
@@ -47,22 +48,22 @@ class Dispatch(StrEnum):
     """In which data type tokens are sent to their experts; sums come back in that of activations."""
 
     PRODUCTS = "products"
-    """As the experts' products take them: with fp8 in 8 bits, cast before they are sent (DeepSeek-V3)."""
+    """In the type of the experts' products: with fp8 in 8 bits, cast before sending (DeepSeek-V3)."""
     ACTIVATIONS = "activations"
-    """As activations, cast where they arrive."""
+    """In the type of activations, cast on arrival."""
 
 
 class Scaling(StrEnum):
     """Where the scales of 8-bit products come from; see blocks/shard.py."""
 
     DELAYED = "delayed"
-    """One of a tensor, from the steps before."""
+    """One per tensor, from the previous steps."""
     CURRENT = "current"
-    """One of a tensor, from its own largest value, which is looked for before it is cast."""
+    """One per tensor, from its own maximum, which is computed before the cast."""
     BLOCK = "block"
-    """4 bytes for 128 elements in a row, of weights for 128 x 128 (DeepSeek-V3)."""
+    """4 bytes per 128 consecutive elements, for weights per 128 x 128 (DeepSeek-V3)."""
     MX = "mx"
-    """A byte for 32 elements in a row (MXFP8)."""
+    """One byte per 32 consecutive elements (MXFP8)."""
 
 
 class Optimizer(StrEnum):
@@ -82,33 +83,33 @@ class Attention(StrEnum):
 
 
 class Batching(StrEnum):
-    """How samples of different length are put into micro-batches."""
+    """How samples of different length are batched into micro-batches."""
 
     FIXED = "fixed"
-    """As many samples in each, without padding."""
+    """Equally many samples in each, without padding."""
     PADDED = "padded"
-    """As many samples in each, all padded to the longest."""
+    """Equally many samples in each, all padded to the longest."""
     TOKENS = "tokens"
-    """As many as the tokens of the budget take."""
+    """As many as fit a budget of tokens."""
     PADDED_TOKENS = "padded_tokens"
-    """As many as the budget takes once all are padded to the longest."""
+    """As many as fit the budget once all are padded to the longest."""
     COMPUTE = "compute"
-    """As many as the work of the usual micro-batch takes; with a power, samples x longest^power."""
+    """As many as have the work of the usual micro-batch; with a power, samples x longest^power."""
     ONLINE = "online"
-    """Of the samples that wait, the oldest and those nearest to it in length, padded, within the budget."""
+    """Of the waiting samples, the oldest and those nearest to it in length, padded, within the budget."""
     PACKED = "packed"
-    """Documents one behind the other in sequences of the usual length; attention within each alone."""
+    """Documents concatenated in sequences of the usual length; attention only within each document."""
 
 
 BY_BUDGET: Final = (Batching.TOKENS, Batching.PADDED_TOKENS, Batching.COMPUTE, Batching.ONLINE)
 """Those that fill a micro-batch up to a budget."""
 WAITING: Final = 64
-"""Samples among which `online` chooses unless the plan says otherwise."""
+"""Samples among which `online` chooses by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a step runs. `gpus` = tp · cp · dp · pp; experts live on the ranks of a stage as etp · ep · their copies.
+    """How a step runs. `gpus` = tp · cp · dp · pp; experts are on the ranks of a stage as etp · ep · their copies.
 
     etude.generate("llama3-8b", etude.Plan(gpus=16, tp=2))
     """
@@ -353,7 +354,7 @@ class Plan:
             raise ClusterError("a map gives ranks unequal tokens", hint="leave out --ep and --samples")
 
     def _check_batching(self) -> None:
-        """Figures of a batching that is not chosen are refused: they would change nothing."""
+        """Refuses figures of a batching that is not chosen: they would have no effect."""
         wants = {
             "budget": BY_BUDGET,
             "memory_budget_bytes": BY_BUDGET,
@@ -376,7 +377,7 @@ class Plan:
             )
 
     def _check_nodes(self) -> None:
-        """Of tokens that go to each node once."""
+        """Checks for tokens that are sent to each node once."""
         if self.moe_nodes and not self.ep_node:
             raise ClusterError("moe_nodes needs the number of expert-parallel ranks per node", hint="--ep-node 8")
         if not self.ep_node:
@@ -396,7 +397,7 @@ class Plan:
 
     @property
     def dp(self) -> int:
-        """Data parallel."""
+        """Data-parallel ranks."""
         return self.gpus // (self.tp * self.cp * self.pp)
 
     @property
@@ -414,12 +415,12 @@ class Plan:
 
     @property
     def shards(self) -> int:
-        """Ranks that a sharded dense weight is spread over."""
+        """Ranks that a sharded dense weight is split over."""
         return (self.dp_shard or self.replicas) if self.zero else 1
 
     @property
     def expert_shards(self) -> int:
-        """Ranks that a sharded expert is spread over: its copies in a group of `dp_shard`, or all."""
+        """Ranks that a sharded expert is split over: its copies in a group of `dp_shard`, or all."""
         if not self.zero:
             return 1
         whole = self.dp_shard * self.tp // (self.ep * self.etp) if self.dp_shard else self.expert_replicas
@@ -427,13 +428,13 @@ class Plan:
 
     @property
     def batch(self) -> int:
-        """Samples of a step."""
+        """Samples per step."""
         usual = 2 * self.pp if self.pp > 1 else 1
         return self.global_batch or self.dp * self.micro_batch * usual
 
     @property
     def micro_batches(self) -> int:
-        """Of one pipeline in one step."""
+        """Micro-batches of one pipeline per step."""
         return self.batch // (self.dp * self.micro_batch)
 
     @property
@@ -447,7 +448,7 @@ class Plan:
 
     @property
     def twice(self) -> frozenset[str]:
-        """Parts that are computed twice."""
+        """Parts that are recomputed."""
         return recompute.parse(self.recompute)
 
     @property
@@ -460,12 +461,12 @@ class Plan:
 
     @property
     def weight_scale_bytes(self) -> float:
-        """Of the scales of a weight in 8 bits."""
+        """Bytes of the scales of an 8-bit weight."""
         return {Scaling.MX: 1 / 32, Scaling.BLOCK: 4 / 128**2}.get(self.scaling, 0.0)
 
     @property
     def product_dtype(self) -> str:
-        """Of the products of layers."""
+        """Data type of the products of layers."""
         return str(self.precision)
 
     def replace(self, **changes: Any) -> Plan:

@@ -1,4 +1,4 @@
-"""Who is who: the place of each rank on the plan's axes, the groups, and what the slots of its program are bound to."""
+"""The coordinates of each rank on the plan's axes, the groups, and the bindings of its program's slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Coordinates of every rank, and the way back."""
+    """Coordinates of every rank, and the inverse."""
 
     plan: Plan
     at: dict[str, I64]
@@ -47,11 +47,11 @@ class Grid:
     def along(self, label: str) -> tuple[I64, I64]:
         """(number of its group, position in it) of each rank for a group slot."""
         p, at = self.plan, self.at
-        if label.startswith("kv"):  # so many neighbours among tensor-parallel ranks have the same keys and values
+        if label.startswith("kv"):  # neighbouring tensor-parallel ranks that share keys and values
             count = int(label.removeprefix("kv"))
             return self._key("cp", "dp", "pp") * (p.tp // count) + at["tp"] // count, at["tp"] % count
         shard = p.dp_shard or p.replicas
-        if label.startswith("holders"):  # of a stage that several pipeline ranks have
+        if label.startswith("holders"):  # a stage on several pipeline ranks
             label = "ends"
         expert = (at["pp"] * p.etp + at["etp"]) * p.ep + at["ep"]
         experts, node = (at["pp"] * p.etp + at["etp"]) * p.expert_replicas + at["edp"], p.ep_node or p.ep
@@ -83,7 +83,7 @@ class Grid:
 
     def peer(self, label: str) -> I64:
         """Rank behind a peer slot: `cp_next`, `cp_prev`, `cp+3` along the context-parallel ranks, `tile-1+0` on the
-        grid of a domain, or the one with its place in another stage (`stage3`) or another data-parallel copy
+        grid of a domain, or the one with the same coordinates in another stage (`stage3`) or another data-parallel copy
         (`copy3`)."""
         p, at = self.plan, self.at
         moved = dict(at)
@@ -118,7 +118,7 @@ class Bindings:
 
 def bind(grid: Grid, stages: Sequence[tuple[Sequence[str], Sequence[str]]], program_of: I64 | None = None) -> Bindings:
     """Groups and peers of every rank. `stages`: the labels of the group and peer slots of each stage's program.
-    `program_of`: which of these programs a rank runs, where it is not that of its stage."""
+    `program_of`: the program of a rank if it is not that of its stage."""
     pp = grid.at["pp"] if program_of is None else program_of
     n = len(pp)
     labels = list(dict.fromkeys(label for groups, _ in stages for label in groups))

@@ -1,4 +1,4 @@
-"""Bytes of a generated job by what its groups are for."""
+"""Bytes of a generated job by purpose of its groups."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from etude.model.trace import Trace
 
 
 def by_group(job: Job) -> dict[str, dict[str, int]]:
-    """Input bytes of all ranks by what a group is for and by type. Groups are `tp`, `dp`, `ep`, ...; of messages `cp`,
-    `pp`, `border`."""
+    """Input bytes of all ranks by purpose of the group and by type. Groups are `tp`, `dp`, `ep`, ...; for messages
+    `cp`, `pp`, `border`."""
     found: dict[str, dict[str, int]] = {}
     for trace, ranks in programs(job):
         sent = known(trace.in_bytes)

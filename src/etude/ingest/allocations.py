@@ -16,7 +16,7 @@ DEVICE_TYPES = {0: "cpu", 1: "cuda", 20: "privateuse"}
 
 
 def allocations(trace: DeviceTrace) -> pa.Table:
-    """A row an allocation or release: time_ns, device (`cuda:0`), address, size_bytes (negative: released),
+    """One row per allocation or release: time_ns, device (`cuda:0`), address, size_bytes (negative: released),
     allocated_bytes and reserved_bytes in all after it; by time. No rows unless `profile_memory` was on."""
     rows = np.flatnonzero(trace.name_has("[memory]") & (trace.start_ns != UNKNOWN))
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]

@@ -35,7 +35,7 @@ _TOGETHER: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupCalls:
-    """Collectives of one group: a row a member, a column a call."""
+    """Collectives of one group: one row per member, a column a call."""
 
     at: I64
     """Position of each member among the ranks."""

@@ -33,7 +33,7 @@ _NAME: Final = re.compile(
     rf"(?:(?:^|[._-])rank[._-]?(?P<rank>\d+)|\.(?P<number>\d+))?(?:(?:^|[._-])(?P<behind>{_WORDS}))?"
 )
 RECORDING: Final = "recording"
-"""What recordings of ranks are called that their names do not tell apart: recording1, recording2."""
+"""What recordings of ranks are called that their names do not distinguish: recording1, recording2."""
 _PROCESS: Final = re.compile(r"\.process\d+$")
 _ENDINGS: Final = (".json", ".json.gz", ".json.zst")
 

@@ -328,7 +328,7 @@ class Wanted(NamedTuple):
 class Kept(NamedTuple):
     """Where values go."""
 
-    dense: NDArray[np.int64]  # a row a column; those of a new row of the text must hold UNKNOWN
+    dense: NDArray[np.int64]  # one row per column; those of a new row of the text must hold UNKNOWN
     sparse: NDArray[np.int64]  # row, column, value; one column each
 
 

@@ -14,7 +14,7 @@ RANK, NODE, ALL = SCOPES = ("rank", "node", "all")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """One place where bytes lie. Requests of `slots` threads or streams are under way at once (Little's law)."""
+    """One place where bytes lie. Requests of `slots` threads or streams are in progress at once (Little's law)."""
 
     name: str = figure("text", "name: host, peer, nvme, store")
     capacity_bytes: int = figure("bytes", "capacity; 0: no limit", 0, zero=True)
@@ -39,7 +39,7 @@ class Tier:
         return min(1.0, self.links / max(ranks, 1)) if self.links else 1.0
 
     def rate(self, request_bytes: float, *, write: bool = False, requests: int = 0) -> float:
-        """Bytes per second of requests of one size: the tier's rate, or what those under way bring in a latency."""
+        """Bytes per second of requests of one size: the tier's rate, or what those in progress bring in a latency."""
         whole = self.write_bytes_per_s if write else self.read_bytes_per_s
         latency_ns = self.write_latency_ns if write else self.latency_ns
         under_way = min(self.slots or requests, requests or self.slots)

@@ -34,7 +34,7 @@ class Qualified:
     """What came of comparing nodes."""
 
     ranking: list[dict[str, Any]]
-    """A row a node, the slowest first: speed against the median node by part, and of the worst part."""
+    """One row per node, the slowest first: speed against the median node by part, and of the worst part."""
     findings: list[dict[str, Any]]
     """A row for each part of a node that is slow: node, part, device, against, slow_down, figures. `against` is
     `peers`, `past`, or `idle`: itself without other work on its CPUs."""

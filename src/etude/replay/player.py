@@ -297,7 +297,7 @@ class Player:
         self._synchronise()
         for row in played.moments:
             played.step_ns.append([self._between(a, b) for a, b in pairwise(row)])
-        if self._graph is not None or self.parts:  # steps of an iteration are not told apart
+        if self._graph is not None or self.parts:  # steps of an iteration are not distinguished
             steps = max(int((self.program.steps.kind == StepKind.MARK).sum()), 1)
             played.step_ns = [[took // steps] * steps for (took,) in played.step_ns]
         return played

@@ -33,5 +33,5 @@ def recognised(text: str) -> Device | None:
 
 
 def _kinds(text: str) -> set[str]:
-    """Words such as `h100` or `mi300x`, by which devices are told apart."""
+    """Words such as `h100` or `mi300x`, by which devices are distinguished."""
     return set(re.findall(r"[a-z]+[0-9]+[a-z]*", text.lower()))

@@ -19,7 +19,7 @@ BARS = 24
 
 
 def _mean(subject: Subject) -> list[dict[str, float]]:
-    """A row a step: means over ranks."""
+    """One row per step: means over ranks."""
     found: dict[int, list[dict[str, int]]] = {}
     for row in subject.steps.to_pylist():
         found.setdefault(row["step"], []).append(row)

@@ -54,7 +54,7 @@ class Chain:
     idle_w: float
     """Of all devices."""
     talking_w: tuple[float, ...]
-    """Of each link: what both of its devices draw beyond idle while a message is under way."""
+    """Of each link: what both of its devices draw beyond idle while a message is in progress."""
     fits: NDArray[np.bool_]
     """(device, first layer, layer after the last): whether these layers fit in its memory."""
 

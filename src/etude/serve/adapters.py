@@ -1,8 +1,8 @@
 """Adapters (LoRA) of requests, in compiled code: which of them a replica holds, and what they add to a pass.
 
-A replica has so many slots. A request enters only if its adapter is in use there already or a slot is not in use, as in
-vLLM; others behind it may go first. An adapter that is not in a slot is loaded from the host, in the place of the one
-that was used longest ago, and the pass that it enters waits.
+A replica has a fixed number of slots. As in vLLM, a request enters only if its adapter is already in use there or a
+slot is free; others behind it may go first. An adapter that is not in a slot is loaded from the host, replacing the
+least recently used one, and the pass that it enters waits.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from etude.serve import state as at
 
 I64 = NDArray[np.int64]
 USERS, USED_AT = 0, 1
-"""Columns of the table of a replica: running requests with an adapter, or NOBODY if no slot has it; when it was left
-last."""
+"""Columns of a replica's table: running requests with an adapter, or NOBODY if it is in no slot; when it was last
+used."""
 
 
 def adapters_of(replicas: int, count: int) -> I64:
-    """No slot is taken."""
+    """A table with no slot taken."""
     found = np.zeros((replicas, count, 2), np.int64)
     found[:, :, USERS] = at.NOBODY
     return found
@@ -69,12 +69,12 @@ def leave_adapter(q, mine, table, r, now):
 
 
 class LoraCost(NamedTuple):
-    """What adapters add to a pass, and what one takes: ns, and bytes of a rank."""
+    """Time in ns that adapters add to a pass, and bytes of one adapter on a rank."""
 
     pass_ns: float = 0.0
-    """Of the launches, if any token has an adapter."""
+    """Launches, if any token has an adapter."""
     adapter_ns: float = 0.0
-    """To read the weights of each of them."""
+    """Reading the weights of each adapter."""
     token_ns: float = 0.0
     load_ns: int = 0
     slot_bytes: float = 0.0

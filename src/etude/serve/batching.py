@@ -1,5 +1,5 @@
-"""How a replica puts its next pass together, in compiled code: who goes on, who gives way, who enters, and how many
-branches of an answer run side by side. A hook of the user stands in for one small function of these."""
+"""How a replica builds its next pass, in compiled code: which requests continue, are preempted or enter, and how many
+branches of an answer run in parallel. A user's hook replaces one of these small functions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def shape_of(s):
 
 @kernel(allocates=False)
 def time_of(mine, put_together, rules, machines):
-    """Of the pass that was put together, with the draft's passes, what goes to the host or comes back, and loads from
-    a store."""
+    """Time of the pass, with the draft's passes, transfers to and from the host, and loads from a store."""
     shape = shape_of(put_together)
     time_ns = machine_ns(machines, mine[at.KIND], shape, mine[at.PASSES])
     if rules.speculate and rules.draft != at.NOBODY and shape.decode:
@@ -44,19 +43,19 @@ def time_of(mine, put_together, rules, machines):
 
 @kernel(allocates=False, inline=True)
 def admits(state, rules, i, r, now):
-    """May request r enter?"""
+    """Whether request r may enter."""
     return True
 
 
 @kernel(allocates=False, inline=True)
 def arrange(state, rules, i, now):
-    """Those that wait are in order already."""
+    """Waiting requests are already in order."""
 
 
 @kernel(allocates=False, inline=True)
 def victim(state, rules, i, least, now):
-    """Who gives way, as a place in the list of those running: the one that entered last. NOBODY: none can. Those before
-    the place `least` are in the pass already."""
+    """Which request is preempted, as a position in the running list: the one that entered last. NOBODY: none can be.
+    Those before position `least` are in the pass already."""
     q = state.request
     k = state.replica[i, at.RUNNING] - 1
     while k >= 0 and q[state.running[i, k], at.PLANNED] == q[state.running[i, k], at.OUTPUT]:
@@ -66,7 +65,7 @@ def victim(state, rules, i, least, now):
 
 @kernel(allocates=False, inline=True)
 def depth_of(state, rules, i, r, now):
-    """Part of the layers that the next token of request r goes through."""
+    """Fraction of the layers that the next token of request r goes through."""
     return rules.depth
 
 
@@ -98,8 +97,8 @@ def hold(state, i, r, blocks, rules):
 
 @kernel(allocates=False)
 def _preempt(state, rules, i, least, now):
-    """One gives up its keys and values, or leaves them with the host; its place in the list of those running, or
-    NOBODY."""
+    """Preempts one request, which frees its keys and values or moves them to the host; its position in the running
+    list, or NOBODY."""
     q, mine = state.request, state.replica[i]
     k = victim(state, rules, i, least, now)
     if k < 0:
@@ -110,7 +109,7 @@ def _preempt(state, rules, i, least, now):
         q[r, at.THERE] = 1
         release(state, i, r)
     else:
-        # Free blocks are a queue: its own come after those that are free now.
+        # Free blocks are a queue: freed blocks are appended.
         q[r, at.LEFT] = q[r, at.COMPUTED] // rules.block
         q[r, at.LEFT_AT] = mine[at.TAKEN] + mine[at.ROOM] - mine[at.USED]
         release(state, i, r)
@@ -152,8 +151,8 @@ def _advance_branch(q, branches, r):
 
 @kernel(allocates=False)
 def _slack_ns(q, batch, count, tpot_ns, begin, time_ns):
-    """What the pass may take longer before a token of it is late. Branches side by side get a token each in a pass, and
-    count as one."""
+    """How much longer the pass may take before one of its tokens is late. Parallel branches get one token each per
+    pass, and count as one."""
     least = at.NEVER
     for k in range(count):
         r = batch[1, k]
@@ -166,7 +165,7 @@ def _slack_ns(q, batch, count, tpot_ns, begin, time_ns):
 
 @kernel(allocates=False)
 def _widen(state, rules, machines, i, now):
-    """More branches of answers under way, while the rule allows it and there is room."""
+    """Starts more branches of answers, while the rule allows it and there is room."""
     q, mine, shape = state.request, state.replica[i], state.shape[i]
     begin = now if mine[at.END] == at.NEVER else mine[at.END]
     alone = time_of(mine, shape, rules, machines)
@@ -216,7 +215,7 @@ def _widen(state, rules, machines, i, now):
 
 @kernel(allocates=False)
 def _put(q, mine, shape, batch, branches, clock, rules, r, tokens, depth):
-    """So many tokens of a request go into the pass that is being put together."""
+    """Adds `tokens` tokens of a request to the pass."""
     known = q[r, at.PROMPT] + q[r, at.PLANNED]
     past = q[r, at.COMPUTED]
     q[r, at.COMPUTED] = past + tokens
@@ -247,7 +246,7 @@ def _put(q, mine, shape, batch, branches, clock, rules, r, tokens, depth):
         shape[1] += tokens * past + tokens * (tokens + 1) / 2 - less
         shape[7] = 1.0
         mine[at.READ] += tokens
-        # A token that was out is its own next input, and is counted when the token after it comes.
+        # A generated token is its own next input, and is counted when the token after it comes.
         mine[at.PENDING] -= tokens - (1 if q[r, at.PLANNED] and past + tokens == known else 0)
     if past + tokens == known:
         q[r, at.PLANNED] += made
@@ -271,8 +270,8 @@ def _add(state, rules, i, r, tokens, now):
 
 @kernel(allocates=False)
 def _continue(state, rules, i, now):
-    """Tokens out and prompts under way, in the order in which they entered. Returns the budget that is left, or
-    NOBODY if a request had to give way."""
+    """Decodes and prompts in progress, in the order in which they entered. Returns the remaining budget, or NOBODY if a
+    request was preempted."""
     q, mine = state.request, state.replica[i]
     budget = rules.token_budget
     gave_way = False
@@ -301,7 +300,7 @@ def _continue(state, rules, i, now):
 
 @kernel(allocates=False)
 def _find(q, mine, rules, r):
-    """Tokens of a request that gave way whose blocks nobody has taken since; the last token is always read."""
+    """Tokens of a preempted request whose blocks have not been reused since; the last token is always read again."""
     blocks = q[r, at.LEFT]
     if not rules.caching or blocks == 0:
         return 0
@@ -312,7 +311,7 @@ def _find(q, mine, rules, r):
 
 @kernel(allocates=False)
 def _join(q, mine, running, adapters, rules, r, found, now):
-    """A request is one of those running."""
+    """Adds a request to the running ones."""
     take(q, mine, at.WAITING)
     if rules.lora_slots:
         take_adapter(q, mine, adapters, rules, r)
@@ -328,8 +327,8 @@ def _join(q, mine, running, adapters, rules, r, found, now):
 
 @kernel(allocates=False)
 def _come_back(state, rules, i, r, tokens):
-    """What was computed of a request comes with it, from another replica or from the host, and so many tokens are next;
-    False if it finds no room."""
+    """A request resumes with its keys and values from another replica or from the host, and `tokens` tokens next; False
+    if there is no room."""
     q, mine = state.request, state.replica[i]
     held = q[r, at.HELD]
     whole = q[r, at.PROMPT] + q[r, at.OUTPUT] if rules.reserve else q[r, at.COMPUTED] + tokens
@@ -343,7 +342,7 @@ def _come_back(state, rules, i, r, tokens):
 
 @kernel(allocates=False)
 def _enter(state, rules, i, budget, now):
-    """Requests that wait, while there is room for them."""
+    """Admits waiting requests while there is room."""
     q, mine = state.request, state.replica[i]
     seats = rules.max_seqs - mine[at.LANDING + 2]
     while mine[at.WAITING] != at.NOBODY and budget > 0 and mine[at.RUNNING] < seats:
@@ -400,7 +399,7 @@ def _enter(state, rules, i, budget, now):
         q[r, at.COMPUTED] = there
         _join(q, mine, state.running[i], state.adapter[i], rules, r, front + found, now)
         if not rules.chunked and tokens == 1 and there >= q[r, at.PROMPT]:
-            continue  # it goes on with the others
+            continue  # it continues with the others
         _add(state, rules, i, r, tokens, now)
         budget -= tokens
     if mine[at.SKIPPED] != at.NOBODY:
@@ -409,7 +408,7 @@ def _enter(state, rules, i, budget, now):
 
 @kernel(allocates=False)
 def _take_in(q, mine, tags, order, now):
-    """What came since the last pass waits now, in its order."""
+    """Moves what arrived since the last pass to the waiting queue, in its order."""
     while mine[at.INBOX] != at.NOBODY:
         r = take(q, mine, at.INBOX)
         q[r, at.QUEUED] = now
@@ -422,7 +421,7 @@ def _take_in(q, mine, tags, order, now):
             q[r, at.KEY] = q[r, at.TIER]
         elif order == at.SHORTEST:
             q[r, at.KEY] = q[r, at.PROMPT]
-        else:  # start-time fair queueing: a tenant's requests behind one another, on a clock of tokens in thousandths
+        else:  # start-time fair queueing: a tenant's requests in sequence, on a clock of tokens in thousandths
             tenant = q[r, at.TENANT]
             q[r, at.KEY] = max(mine[at.VIRTUAL], tags[tenant])
             tags[tenant] = q[r, at.KEY] + (q[r, at.PROMPT] + q[r, at.OUTPUT]) * 1_000_000 // q[r, at.WEIGHT]
@@ -431,7 +430,7 @@ def _take_in(q, mine, tags, order, now):
 
 @kernel(allocates=False)
 def choose(state, rules, machines, i, now):
-    """Puts the next pass together; False if there is nothing to do."""
+    """Builds the next pass; False if there is nothing to do."""
     q, mine = state.request, state.replica[i]
     if mine[at.INBOX] != at.NOBODY:
         _take_in(q, mine, state.tags[i], rules.order, now)

@@ -1,18 +1,18 @@
-"""CacheRules: what a prompt finds of those before it, where it is kept, and what goes first.
+"""CacheRules: what a prompt reuses from earlier ones, where it is kept, and what is evicted first.
 
     --cache "blocks lru fix=0.1 host=64GB nvme=1TB@7GB/s sharded link=50GB/s"
 
 | word | |
 |---|---|
 | `none`, `prefix`, `blocks`, `content` | nothing; the leading run; pieces at any place; pieces cut by their content |
-| `lru`, `ttl=60s`, `belady`, `pinned=2048` | what goes first; `pinned`: not the first so many tokens of prompts |
-| `expected` | what its session is expected to need latest goes first, as calls followed one another so far |
-| `host=64GB`, `nvme=1TB@7GB/s` | tiers below, nearest first: room of a replica, at the system's rate or this |
-| `fix=0.1`, `fix=2ns` | of each token that is found at another place: the part read again, or a time |
+| `lru`, `ttl=60s`, `belady`, `pinned=2048` | what goes first; `pinned`: never the first tokens of prompts, this many |
+| `expected` | evicts what its session is expected to need latest, from the sequence of calls so far |
+| `host=64GB`, `nvme=1TB@7GB/s` | lower tiers, nearest first: capacity per replica, at the system's rate or this one |
+| `fix=0.1`, `fix=2ns` | for each token found at another position: the fraction read again, or a time |
 | `chunk=128` | mean tokens of a piece that is cut by content |
-| `sharded`, `link=50GB/s` | a piece lies on one replica; the others fetch it over this link |
+| `sharded`, `link=50GB/s` | a piece is on one replica; the others fetch it over this link |
 | `shared` | the tiers are one store for all replicas, each at the tier's rate |
-| `coded=NAME` | what this tier sends is coded on its way, by `--kv-codec` and `--kv-choose` |
+| `coded=NAME` | transfers from this tier are encoded, by `--kv-codec` and `--kv-choose` |
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Room:
     bytes_per_s: float = 0.0
     """0: nothing is waited for."""
     latency_ns: float = 0.0
-    """Of what one request loads."""
+    """Per load of one request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +53,23 @@ class CacheRules:
     fix_ns: float = 0.0
     chunk: int = 128
     tiers: tuple[Room, ...] = ()
-    """Below the blocks of the device. Without one, `blocks` and `content` keep all pieces, and loads take no time."""
+    """Tiers below the blocks of the device. Without one, `blocks` and `content` keep all pieces, and loads take no
+    time."""
     sharded: bool = False
     link_bytes_per_s: float = 0.0
     shared: bool = False
-    """Tiers are one for all replicas."""
+    """Whether all replicas share the tiers."""
     coded: str = ""
-    """Tier whose content is coded on its way."""
+    """Tier whose transfers are encoded."""
 
     @property
     def stores(self) -> bool:
-        """Whether anything is kept beside the blocks of the device."""
+        """Whether anything is kept besides the blocks of the device."""
         return self.mode in ("blocks", "content") or (self.mode == "prefix" and bool(self.tiers))
 
 
 def cache_rules(text: str) -> CacheRules:
-    """From the words of `--cache`."""
+    """Parses the words of `--cache`."""
     found: dict[str, Any] = {}
     tiers: list[Room] = []
     for word in text.replace(",", " ").split():
@@ -161,8 +162,8 @@ def _between(value: Any, low: float, high: float) -> Any:
 
 
 def on_system(rules: CacheRules, system: System, piece_bytes: float) -> CacheRules:
-    """The same with the rates and latencies of a system's tiers where the words name none. A rate is that of reads of
-    one piece each, as many under way as the tier has slots."""
+    """The same rules with the rates and latencies of a system's tiers where the words name none. A rate is that of
+    reads of one piece each, with as many in flight as the tier has slots."""
     known = {tier.name: tier for tier in system.tiers}
     tiers = []
     for room in rules.tiers:

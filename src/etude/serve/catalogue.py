@@ -45,9 +45,9 @@ PARTS: Final = (
     "direct", "group_ns", "word_ns",
 )  # fmt: skip
 """Kinds of work: products in 16 bits or more (`dense`: bound by the matrix units) and in fewer, those of experts in 16
-(`wide`: spread over ranks, and fewer on a rank than tokens), 8 and 4, all else, communication as it is generated, and
-as engines have it (a stack takes the one or the other); and what the catalogue has no time for: how many products of
-experts in 8 bits there are, and words that a token out is chosen from."""
+(`wide`: spread over ranks, and fewer on a rank than tokens), 8 and 4, all else, communication as generated, and as in
+engines (a stack uses one of the two); and what the catalogue has no time for: the number of 8-bit products of experts,
+and the vocabulary that output tokens are sampled from."""
 TOKENS: Final = (
     1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384,
 )  # fmt: skip
@@ -66,11 +66,12 @@ BETWEEN: Final = (
     ),
     *(PassShape(chunk=c, past=200, decode=n, keys=700) for c, n in ((90, 6), (300, 40), (1800, 200))),
 )
-"""Shapes that the error of the interpolation is measured at: middles of intervals, and prompts beside tokens out."""
+"""Shapes at which the error of the interpolation is measured: midpoints of intervals, and prompts mixed with
+decodes."""
 
 
 def factors_of(stack: ServingStack) -> F64:
-    """On the times of PARTS."""
+    """Factors of a stack on the times of PARTS."""
     given = {name: float(getattr(stack, name)) for name in PARTS}
     return np.array([*(given | {"dense": given["dense"] or given["products"]}).values()])
 
@@ -88,12 +89,12 @@ class PassTables:
     decode_ns: F64
     """(DECODE, KEYS)."""
     layers_nj: F64
-    """Energy of the work in all layers, beyond that of a device that is merely busy: (TOKENS); nanojoules."""
+    """Energy of the work in all layers, above that of a busy device: (TOKENS); nanojoules."""
     head_nj: F64
     prompt_nj: F64
     decode_nj: F64
     kernels: F64
-    """Of a pass."""
+    """Kernels per pass."""
     layers: F64
     ranks: F64
     slots: F64
@@ -101,12 +102,12 @@ class PassTables:
     weights_bytes: F64
     token_bytes: F64
     working_bytes: F64
-    """Of each token of a pass."""
+    """Per token of a pass."""
     error: F64
-    """Of the interpolation, at shapes between the points: median and largest, as parts of the node level's times."""
+    """Error of the interpolation at shapes between the points: median and largest, relative to the node-level times."""
 
     def energy(self) -> StepCost:
-        """Of the work of a pass, asked as its time is; in nanojoules of one rank."""
+        """Energy of a pass, with the same interface as its time; in nanojoules of one rank."""
         prompt = np.vstack([np.zeros((1, len(PAST))), self.prompt_nj])
         decode = np.vstack([np.zeros((1, len(KEYS))), self.decode_nj])
         grid = prompt[:, :, None, None] + decode[None, None, :, :]
@@ -116,8 +117,8 @@ class PassTables:
         )
 
     def step_cost(self, stack: ServingStack, **options: Any) -> StepCost:
-        """With the factors of a stack; `options` are those of `steps.step_cost` that an engine sets, or that layers
-        have which are not all on the device."""
+        """Step cost with the factors of a stack; `options` are those of `steps.step_cost` that an engine sets, or for
+        layers that are not all on the device."""
         factor = factors_of(stack)
         prompt = np.vstack([np.zeros((1, len(PAST))), stack.attention * self.prompt_ns])
         decode = np.vstack([np.zeros((1, len(KEYS))), stack.decode_attention * self.decode_ns])
@@ -149,11 +150,12 @@ def pass_tables(
     groups: int = 1,
     keep: bool = True,
 ) -> PassTables:
-    """From disk where they were made before by this very code, else made now. `packed`: bytes of the experts' weights
-    over those of the plan's precision. `keep=False` leaves the disk alone.
+    """From disk if made before by the same code, otherwise made now. `packed`: bytes of the experts' weights over those
+    of the plan's precision. `keep=False` does not use the disk.
 
     Experts that are spread over the tensor-parallel ranks of a plan see all tokens, as in vLLM, and the fullest rank
-    decides. They may take the tokens of so many data-parallel `groups`, and are spread over the ranks of all."""
+    decides. With `groups` data-parallel groups they take the tokens of all groups, and are spread over all their
+    ranks."""
     asked = model, plan, system, kv_dtype, packed, groups
     if not keep:
         return _made(*asked)
@@ -181,7 +183,7 @@ def _folder() -> Path:
 
 
 def _digest(*given: Any) -> str:
-    """Of what is asked, and of the code and catalogues that answer it."""
+    """Hash of the inputs, and of the code and catalogues that determine the result."""
     return hashlib.sha256(repr(given).encode() + _code()).hexdigest()[:32]
 
 
@@ -199,7 +201,7 @@ def _code() -> bytes:
 
 
 def experts_ns(model: Model, system: System, packed: float) -> F64:
-    """Of the experts of one layer on one device of a system, for the tokens of TOKENS; kept on disk too."""
+    """Times of the experts of one layer on one device of a system, for the tokens of TOKENS; also kept on disk."""
     path = _folder() / f"{_digest('experts', model, system, packed)}.npy"
     try:
         return np.asarray(np.load(path), np.float64)
@@ -225,7 +227,7 @@ def _experts(model: Model, system: System, packed: float) -> F64:
 def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float, groups: int) -> PassTables:
     spread = plan.ep * groups
     if spread > 1:
-        # Every rank sees every token, and sums are reduced over ranks: the messages of experts that are split.
+        # Every rank sees every token, and sums are reduced over ranks: the messages of split experts.
         plan = dataclasses.replace(plan, ep=1, etp=plan.tp)
     shapes = [PassShape(chunk=t) for t in TOKENS]
     shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]
@@ -292,7 +294,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
 
 
 def _error(made: PassTables, node_level_ns: F64) -> F64:
-    """Of the interpolated times of BETWEEN."""
+    """Error of the interpolated times of BETWEEN."""
     asked = [
         Shape(
             s.chunk, s.chunk * s.past + s.chunk * (s.chunk + 1) / 2, s.decode, s.decode * s.keys,
@@ -305,8 +307,8 @@ def _error(made: PassTables, node_level_ns: F64) -> F64:
 
 
 def _sent(trace: Trace, time_ns: F64, passes: int, asked: tuple[Model, System, int, F64]) -> F64:
-    """Of each pass: an engine sums the tokens of split layers by all-reduces, where a generated pass scatters the sums
-    and gathers them again; what comes last gathers the logits."""
+    """Communication of each pass: an engine sums the tokens of split layers by all-reduces, where a generated pass
+    scatters the sums and gathers them again; the last one gathers the logits."""
     sums = np.isin(trace.collective, (int(Collective.ALL_REDUCE), int(Collective.REDUCE_SCATTER)))
     model, system, ranks, tokens = asked
     found = np.asarray(reduced_ns(model, system, ranks, tokens, np.bincount(trace.step[sums], minlength=passes)))
@@ -317,15 +319,15 @@ def _sent(trace: Trace, time_ns: F64, passes: int, asked: tuple[Model, System, i
 
 
 def _of_groups(row: F64, tokens: F64, groups: int) -> F64:
-    """Of experts for the tokens of all groups, each rank with its part of them; `row` begins with the shapes of
+    """Times of experts for the tokens of all groups, each rank with its share; `row` begins with the shapes of
     TOKENS."""
     all_of = tokens * groups
     return np.interp(all_of, TOKENS, row[: len(TOKENS)]) * np.maximum(all_of / TOKENS[-1], 1.0) / groups
 
 
 def fullest(model: Model, spread: int, tokens: F64) -> F64:
-    """Experts that have work on the fullest of so many ranks over those of the mean one, if tokens choose evenly: each
-    of the experts of a rank is chosen by its own luck."""
+    """Active experts on the fullest of `spread` ranks over those on an average rank, if tokens choose uniformly at
+    random."""
     held = model.experts // spread
     chosen = 1.0 - (1.0 - model.top_k / model.experts) ** np.asarray(tokens, np.float64)
     counts = np.arange(held + 1)
@@ -336,7 +338,7 @@ def fullest(model: Model, spread: int, tokens: F64) -> F64:
 
 
 def _packed(device: Device, ops: OpTable, time_ns: F64, packed: float) -> tuple[OpTable, F64]:
-    """Products of experts whose weights are read packed, and computed as they were."""
+    """Products of experts whose weights are stored packed, and computed unpacked."""
     rows = np.flatnonzero(np.isin(ops.op_class, EXPERTS))
     width = np.where(np.isin(ops.dtype, [DTYPE_NUMBER[name] for name in NARROW]), 1.0, 2.0)
     less = (1.0 - packed) * (width * ops.batch * ops.n * ops.k)[rows]
@@ -348,7 +350,7 @@ def _packed(device: Device, ops: OpTable, time_ns: F64, packed: float) -> tuple[
 
 
 def _work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_], packed: bool) -> F64:
-    """Energy of each node beyond that of a device that is merely busy; a watt is a nanojoule in a nanosecond."""
+    """Energy of each node above that of a busy device; a watt is a nanojoule per nanosecond."""
     if not device.power_w:
         return np.zeros(len(ops))
     costs = costs_of(device)

@@ -1,4 +1,4 @@
-"""Curves of step costs, for loops that have no passes of their own."""
+"""Curves of step costs, for loops that do not simulate passes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from etude.serve.steps import Shape, StepCost
 
 
 def decode_curve(cost: StepCost, most: int, context: int) -> NDArray[np.float64]:
-    """Time in ns of a pass in which so many sequences get one token each, with so many keys each: row k is for k
-    sequences, row 0 is 0."""
+    """Time in ns of a pass in which k sequences get one token each, with `context` keys each: row k is for k sequences,
+    row 0 is 0."""
     shapes = [Shape(0, 0.0, k, k * context, k, context) for k in range(1, most + 1)]
     return np.concatenate([[0.0], times_ns(cost, shapes)])
 
 
 def slowed(cost: StepCost, factor: float) -> StepCost:
-    """Of a device of which only a part is there: kernels take so many times as long, the host does not."""
+    """Step cost of a device with only part of its resources: kernels take `factor` times as long, the host does not."""
     return cost._replace(
         layers_ns=cost.layers_ns * factor,
         head_ns=cost.head_ns * factor,

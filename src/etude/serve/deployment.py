@@ -25,7 +25,7 @@ from etude.serve.steps import StepCost
 from etude.units import format_bytes
 
 UTILISATION: Final = 0.9
-"""Part of the memory that an engine takes, as vLLM does unless told otherwise."""
+"""Fraction of the memory that an engine uses, vLLM's default."""
 
 
 class NoRoomError(UsageError):
@@ -36,19 +36,19 @@ class NoRoomError(UsageError):
 class Deployment:
     cost: StepCost
     blocks: int
-    """Of keys and values on a replica."""
+    """Blocks of keys and values on a replica."""
     token_bytes: int
     """Keys and values of a token on a rank."""
     energy: Energy
     caching: CacheRules
-    """Of the engine, with the rates of the system's tiers."""
+    """Cache rules of the engine, with the rates of the system's tiers."""
     weights_bytes: float = 0.0
-    """Of a rank."""
+    """Per rank."""
     error: tuple[float, float] | None = None
-    """Of interpolated step costs, median and largest; None where times come from operators."""
+    """Error of interpolated step costs, median and largest; None if times come from operators."""
     lora: LoraCost = NO_LORA
     experts: dict[str, Any] = field(default_factory=dict)
-    """Of experts that lie with the host."""
+    """Figures of experts in the host's memory."""
 
 
 def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
@@ -64,7 +64,7 @@ def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16")
 
 
 def shared_plan(model: Model, tp: int, groups: int, precision: str = "bf16") -> Plan:
-    """Of replicas that share their experts, each of which is whole on one rank."""
+    """Plan of replicas that share their experts, each of which is whole on one rank."""
     ranks = tp * groups
     if model.experts % ranks:
         raise UsageError(
@@ -88,8 +88,8 @@ def deployed(
     experts: ExpertRules | None = None,
     streams: int = 0,
 ) -> Deployment:
-    """One replica: the ranks of the plan. Experts may be spread over those of so many replicas, the `groups`; or
-    `experts` lie with the host, whose memory so many `streams` of other replicas draw on."""
+    """One replica: the ranks of the plan. Experts may be spread over the ranks of `groups` replicas; or `experts` are
+    in the host's memory, which `streams` other replicas use as well."""
     software, graphs = serving_stack(stack, device_name(system)), graphs_of(model.name, engine.max_num_seqs)
     record: dict[str, Any] = {}
     if experts is not None:
@@ -120,7 +120,7 @@ def deployed(
             hint="use more --tp, --precision fp8, or a device with more memory",
         )
     blocks = int(left // (token * engine.block_size)) if token else 0
-    # Nothing is known of the power of a host that computes.
+    # The power of a host that computes is unknown.
     energy = UNKNOWN if record else energy_of(system.device, tables.energy(), plan.tp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None

@@ -1,4 +1,4 @@
-"""Energy of passes: that of a device that is busy for so long, and that of the work in them, up to its limit."""
+"""Energy of passes: that of a busy device over their time, and that of their work, up to the device's limit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from etude.serve.steps import StepCost, step_cost
 
 class Energy(NamedTuple):
     work: StepCost
-    """Of the FLOPs and bytes of a pass on one rank: nanojoules, asked as times are."""
+    """Work of a pass on one rank: nanojoules, with the interface of times."""
     active_w: float
-    """Of a device that runs kernels, beyond idle."""
+    """Power of a device that runs kernels, above idle."""
     most_w: float
-    """Up to its limit, beyond idle."""
+    """Its limit, above idle."""
     idle_w: float
     factor: float
-    """Of the engine's software, on the power beyond idle."""
+    """Factor of the engine's software on the power above idle."""
     ranks: int
-    """Of a replica; 0: nothing is known of its power."""
+    """Ranks of a replica; 0: its power is unknown."""
 
 
 NONE: Final = np.int64(0)
@@ -32,7 +32,7 @@ UNKNOWN: Final = Energy(step_cost(tokens=[1], layers_ns=[0.0]), 0.0, 0.0, 0.0, 1
 
 
 def energy_of(device: Device, work: StepCost, ranks: int, factor: float = 1.0) -> Energy:
-    """UNKNOWN for a device that says nothing of its power."""
+    """UNKNOWN for a device without power figures."""
     if not device.power_w:
         return UNKNOWN
     idle = idle_w(device)
@@ -41,7 +41,7 @@ def energy_of(device: Device, work: StepCost, ranks: int, factor: float = 1.0) -
 
 @kernel(allocates=False)
 def pass_nj(energy, shape, time_ns):
-    """Beyond idle, of all ranks of a replica, for a pass that lasts so long. A watt is a nanojoule in a nanosecond."""
+    """Energy above idle of all ranks of a replica, for a pass of this length. A watt is a nanojoule per nanosecond."""
     if energy.ranks == 0:
         return 0.0
     drawn = energy.factor * (energy.active_w * time_ns + pass_ns(energy.work, shape, NONE))

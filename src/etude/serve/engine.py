@@ -1,4 +1,4 @@
-"""Engine: the rules by which a serving engine puts passes together, as figures that flags and files can say."""
+"""Engine: the rules by which a serving engine builds passes, as values that flags and files can set."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROUTERS: Final = {
     "prefix": at.BY_PREFIX, "affinity": at.AFFINITY, "br0": at.BALANCE,
 }  # fmt: skip
 STEAL: Final = "+steal"
-"""Behind the name of a router: replicas without work take over what others cannot take."""
+"""Suffix of a router's name: idle replicas take over requests that others cannot take."""
 FOLLOWS: Final = "vLLM 0.19 (V1 scheduler)"
 FOREVER: Final = 1 << 40
 
 
 class Policy(StrEnum):
-    """Which of the requests that wait goes first."""
+    """Which waiting request goes first."""
 
     FCFS = "fcfs"
     PRIORITY = "priority"
@@ -35,7 +35,7 @@ class Policy(StrEnum):
 
 
 class Preemption(StrEnum):
-    """What becomes of the keys and values of a request that gives way."""
+    """What happens to the keys and values of a preempted request."""
 
     RECOMPUTE = "recompute"
     SWAP = "swap"
@@ -49,8 +49,8 @@ ORDERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Follows vLLM 0.19's V1 scheduler: tokens out first, then prompts as far as the budget goes, first come first
-    served; who entered last gives way where blocks run out, and reads again. `--no-chunked` is the older rule."""
+    """Follows vLLM 0.19's V1 scheduler: decodes first, then prompts as far as the budget goes, first come first served;
+    when blocks run out, the request that entered last is preempted and recomputed. `--no-chunked` is the older rule."""
 
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", True)
     max_num_batched_tokens: int = figure("count", "largest number of tokens in a pass", 2048)
@@ -91,7 +91,7 @@ class Engine:
         return cache_rules(self.cache)
 
     def rules(self, router: str = "turn", **more: Any) -> Rules:
-        """For the loop. `more` are fields of `Rules` that the engine does not say."""
+        """Rules for the loop. `more` are fields of `Rules` that the engine does not set."""
         code, horizon = router_code(router.removesuffix(STEAL))
         given: dict[str, Any] = {
             "apart": 0, "place": code, "swap_ns": 0.0, "admit": at.SERIAL, "admit_value": 0.0, "tpot_ns": 0.0,
@@ -116,7 +116,7 @@ class Engine:
 
 
 def router_code(router: str) -> tuple[int, int]:
-    """Code of a router for the loop, and how many steps it looks ahead. Empty: it is asked."""
+    """Code of a router for the loop, and its lookahead. Empty: it is asked."""
     if not router:
         return at.ASK, 0
     name, _, steps = router.partition(":")
@@ -133,7 +133,7 @@ ADMITS: Final = {"off": at.SERIAL, "eager": at.EAGER, "slack": at.SLACK}
 
 
 def admit_code(text: str) -> tuple[int, float]:
-    """How many branches of an answer run side by side: `off`, `eager`, `cap:4`, `slack`, `slack:0.5`."""
+    """How many branches of an answer run in parallel: `off`, `eager`, `cap:4`, `slack`, `slack:0.5`."""
     name, colon, value = text.partition(":")
     try:
         number = float(value) if colon else 1.0

@@ -1,4 +1,4 @@
-"""fit_stack(tables, shapes, measured_ns): the factors of a stack that bring passes nearest to what was measured."""
+"""fit_stack(tables, shapes, measured_ns): the factors of a stack that fit measured passes best."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from etude.serve.steps import Shape
 
 F64 = NDArray[np.float64]
 WIDEST: Final = 0.3
-"""Error beyond which a point pulls no harder: log of predicted over measured."""
+"""Errors beyond this have no more weight: log of predicted over measured."""
 LEAST: Final = 0.002
 
 
 def descend(
     start: dict[str, float], error: Callable[[dict[str, float]], float], *, rounds: int = 60
 ) -> dict[str, float]:
-    """The figures with the least error, one after another: each is multiplied and divided by a step that halves when
-    nothing helps any more."""
+    """The values with the least error, one after another: each is multiplied and divided by a step that halves when
+    nothing improves."""
     best, least, step = dict(start), error(start), 0.25
     for _ in range(rounds):
         before = least
@@ -43,7 +43,7 @@ def descend(
 def fit_stack(
     tables: PassTables, shapes: Sequence[Shape], measured_ns: F64, start: dict[str, float], **options: Any
 ) -> ServingStack:
-    """Figures named in `start`, from these values; the others stay as they are by default."""
+    """The values named in `start`, starting from these; the others keep their defaults."""
 
     def error(figures: dict[str, float]) -> float:
         cost = tables.step_cost(ServingStack(**cast("dict[str, Any]", figures)), **options)

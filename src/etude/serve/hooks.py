@@ -1,4 +1,4 @@
-"""Hooks: functions of the user that decide in the place of a rule.
+"""Hooks: user functions that replace a rule.
 
 | hook | is given | returns |
 |---|---|---|
@@ -7,10 +7,10 @@
 | choose(request, codecs, now_s) | keys and values to be sent | the number of a codec |
 | admit(request, replica, now_s) | the first that waits | whether it may enter |
 | batch(waiting, replica, now_s) | all that wait | their order: numbers of requests |
-| evict(running, replica, now_s) | those that may give way, as room runs out | the number of a request |
-| exit(request, replica, now_s) | a sequence that decodes | the part of the layers that its token goes through |
+| evict(running, replica, now_s) | those that may be preempted, as room runs out | the number of a request |
+| exit(request, replica, now_s) | a sequence that decodes | the fraction of the layers that its token goes through |
 
-The first three are asked by the compiled loop, which stops for them. The others lie inside of it: with one of them the
+The first three are asked by the compiled loop, which stops for them. The others are inside it: with one of them the
 same functions run as plain Python.
 """
 
@@ -43,7 +43,7 @@ class Replica:
     """Tokens in and out that its requests still need."""
     blocks_used: int
     found_tokens: int = 0
-    """Of this request's prompt, with a cache of prefixes."""
+    """Tokens of this request's prompt that a prefix cache has."""
     number: int = 0
     blocks: int = 0
     role: str = "both"
@@ -84,7 +84,7 @@ def seen_replica(state: of.State, i: int, found_tokens: int = 0) -> Replica:
 
 
 def called(hook: Callable[..., Any], where: str, *given: Any) -> Any:
-    """What the hook returns; what it raises names the place."""
+    """What the hook returns; its exceptions name the place."""
     name = getattr(hook, "__name__", "hook")
     try:
         return hook(*given)
@@ -101,14 +101,14 @@ def number_of(found: Any, allowed: Sequence[int], hook: Callable[..., Any], wher
 
 
 class Asked:
-    """Answers what the compiled loop stops for."""
+    """Answers the questions for which the compiled loop stops."""
 
     def __init__(self, hooks: Hooks, router: Any, rules: of.Rules) -> None:
         self.route = hooks.route or (router if callable(router) else None)
         self.place, self.choose, self.rules = hooks.place, hooks.choose, rules
 
     def answer(self, state: of.State) -> None:
-        """Puts what the hook says where the loop looks for it."""
+        """Writes the hook's answer to where the loop reads it."""
         what, number = int(state.clock[of.ASKING]), int(state.clock[of.ABOUT])
         where, now_s = f"request {number}", int(state.clock[of.NOW]) / 1e9
         request = seen_request(state, number)
@@ -140,8 +140,8 @@ Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def loop_with(hooks: Hooks, asked: Asked, around: dict[Any, Around] | None = None) -> Callable[..., int]:
-    """`loop.advance`, compiled; or its plain form where a hook lies inside of it. `around` puts functions around its
-    kernels, to look on."""
+    """`loop.advance`, compiled; or its plain form if a hook is inside it. `around` wraps its kernels, for
+    observation."""
     inside = {
         batching.admits: _admits(hooks.admit) if hooks.admit else None,
         batching.arrange: _arrange(hooks.batch) if hooks.batch else None,
@@ -161,8 +161,8 @@ def loop_with(hooks: Hooks, asked: Asked, around: dict[Any, Around] | None = Non
 
 
 def plain_form(modules: Sequence[types.ModuleType], given: dict[Any, Any], around: dict[Any, Around]) -> dict[Any, Any]:
-    """For each kernel of the modules its own code as a Python function that calls the others so; `given` stands in for
-    some of them, `around` others there is something."""
+    """For each kernel of the modules its code as a Python function that calls the other plain functions; `given`
+    replaces some of them, `around` wraps others."""
     names = {module: dict(vars(module)) for module in modules}
     made: dict[Any, Any] = {}
     for module, space in names.items():

@@ -1,10 +1,10 @@
 """The event loop over requests and passes, in compiled code.
 
-At an instant: passes that end give out their tokens and what they held; keys and values that were sent land; requests
-that arrive by then go to a replica; answers whose prompt was read go on elsewhere, if prompts have replicas of their
-own; every free replica takes what is in its inbox and starts a pass. Replicas are served in order of their number,
-requests first come first served. With `ahead` a replica chooses its next pass while one runs, as engines with
-asynchronous scheduling do: what arrives meanwhile waits for the pass after it.
+At an instant: passes that end release their tokens and memory; transferred keys and values arrive; requests that arrive
+by then go to a replica; requests whose prompt was read continue elsewhere, if prefill has separate replicas; every free
+replica takes what is in its inbox and starts a pass. Replicas are served in order of their number, requests first come
+first served. With `ahead` a replica chooses its next pass while one runs, as engines with asynchronous scheduling do:
+what arrives meanwhile waits for the pass after it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _answered(state, i, r, now):
 
 @kernel(allocates=False, inline=True)
 def _finish(state, i, now):
-    """The pass under way on replica i is over."""
+    """Ends the pass in progress on replica i."""
     q, mine = state.request, state.replica[i]
     gone = 0
     if state.store.coded != at.NOBODY:
@@ -80,7 +80,7 @@ def _finish(state, i, now):
 
 @kernel(allocates=False)
 def _begin(state, mine, batch, put_together, clock, energy_nj, machines, log, i, now, time_ns):
-    """Replica i starts the pass that was put together."""
+    """Replica i starts its next pass."""
     mine[at.BATCH] = mine[at.AHEAD]
     mine[at.AHEAD] = at.NOBODY
     for k in range(mine[at.BATCH]):
@@ -107,13 +107,13 @@ def _begin(state, mine, batch, put_together, clock, energy_nj, machines, log, i,
 
 @kernel(allocates=False, inline=True)
 def _joined(mine, rules):
-    """Those that decode wait for one another at a barrier, not those that only read prompts."""
+    """Replicas that decode wait for one another at a barrier, those that only prefill do not."""
     return rules.barrier and mine[at.ROLE] != at.PREFILL
 
 
 @kernel(allocates=False, inline=True)
 def _start(state, rules, machines, log, busy, now):
-    """Every free replica starts its next pass; with a barrier all at a time, if none is busy, as long as the longest.
+    """Every free replica starts its next pass; with a barrier all together, if none is busy, as long as the longest.
     False if a request never gets room."""
     longest, clock = np.int64(0), state.clock
     for i in range(len(state.replica)):
@@ -222,7 +222,7 @@ def _arrive(state, rules, now):
 
 @kernel(allocates=False)
 def _go_on(state, rules, now):
-    """Answers whose prompt was read elsewhere; False if a hook is to be asked."""
+    """Continues answers whose prompt was read elsewhere; False if a hook is to be asked."""
     clock = state.clock
     while clock[at.HAND] != at.NOBODY:
         if rules.place == at.ASK:

@@ -1,5 +1,5 @@
-"""Machines: the step costs and the power of every kind of replica, in a handful of arrays. A kernel that takes a
-StepCost compiles slowly for its many arrays; so the loop carries these, and unfolds one where a pass is costed."""
+"""Machines: the step costs and the power of every kind of replica, in a few arrays. A kernel with a StepCost argument
+compiles slowly because of its many arrays; so the loop carries these, and builds one where a pass is costed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE: Final = ("padded", "decode_padded", "recorded")
 
 class Machines(NamedTuple):
     real: F64
-    """Tables of numbers behind one another."""
+    """Concatenated tables of numbers."""
     whole: I64
     """Tables of integers."""
     place: I64
@@ -69,13 +69,13 @@ def _cost_at(machines, row):
 
 @kernel(allocates=False)
 def machine_ns(machines, kind, shape, number):
-    """Of one pass on a machine of this kind; `number` says which of the recorded ones it is."""
+    """Time of one pass on a machine of this kind; `number` says which of the recorded ones it is."""
     return pass_ns(_cost_at(machines, 2 * kind), shape, number)
 
 
 @kernel(allocates=False)
 def machine_nj(machines, kind, shape, time_ns):
-    """Energy of a pass beyond idle, of all ranks of a replica."""
+    """Energy of a pass above idle, of all ranks of a replica."""
     power = machines.power[kind]
     work = _cost_at(machines, 2 * kind + 1)
     return pass_nj(Energy(work, power[0], power[1], power[2], power[3], np.int64(power[4])), shape, time_ns)

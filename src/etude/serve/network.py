@@ -1,4 +1,4 @@
-"""Collectives of engines: what tensor-parallel ranks and data-parallel groups send in a pass."""
+"""Collectives of engines: communication of tensor-parallel ranks and data-parallel groups in a pass."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from etude.generate.model import Model
 from etude.machine.system import Level, System
 
 FAST: Final = 100e9
-"""Bytes a second of links over which engines let ranks read one another's memory, in the place of NCCL's rings."""
+"""Bytes per second of links over which engines let ranks read each other's memory, instead of NCCL's rings."""
 BARRIER_NS: Final = 5_000
 """A kernel in which all ranks wait for one another before they read."""
 
 
 def all_reduce_ns(level: Level, ranks: int, size_bytes: Any) -> Any:
-    """Of ranks on one level. Over fast links each reads all of the others at once, or its part of all and then all
-    parts (vLLM's custom all-reduce, one shot or two); over others it is a ring."""
+    """Time among ranks on one level. Over fast links each rank reads all of the others at once, or its part of all and
+    then all parts (vLLM's custom all-reduce, one shot or two); over others it is a ring."""
     size = np.asarray(size_bytes, np.float64)
     if ranks < 2:
         return np.zeros_like(size)
@@ -30,12 +30,12 @@ def all_reduce_ns(level: Level, ranks: int, size_bytes: Any) -> Any:
 
 
 def token_bytes(model: Model, tokens: Any) -> Any:
-    """What layers pass on of so many tokens."""
+    """Bytes that layers pass on for this many tokens."""
     return np.asarray(tokens, np.float64) * model.hidden * DTYPE_BYTES["bf16"]
 
 
 def reduced_ns(model: Model, system: System, ranks: int, tokens: Any, times: Any) -> Any:
-    """So many all-reduces of the tokens of a pass, over tensor-parallel ranks."""
+    """`times` all-reduces of the tokens of a pass, over tensor-parallel ranks."""
     return times * all_reduce_ns(system.levels[0], ranks, token_bytes(model, tokens))
 
 

@@ -1,4 +1,4 @@
-"""Step costs from a database of measured operators: passes are generated, and their operators take its times."""
+"""Step costs from a database of measured operators: the operators of generated passes take its times."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from etude.simulate import simulate
 def database_cost(
     path: Path, model: Model, system: System, *, tp: int, gaps_ns: float, graphs: Sequence[int]
 ) -> StepCost:
-    """As `etude predict --serve --ops` has them: what the database does not hold is by the roofline, and communication
-    is simulated. `gaps_ns`: between the kernels of a pass."""
+    """As in `etude predict --serve --ops`: operators that are not in the database use the roofline, and communication
+    is simulated. `gaps_ns` is the time between kernels of a pass."""
     shapes = [PassShape(chunk=t) for t in TOKENS]
     shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]
     shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]

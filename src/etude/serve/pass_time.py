@@ -36,7 +36,7 @@ def _curve(axis, value, x):
 
 @kernel(allocates=False)
 def attention_at(cost, chunk, past, decode, keys):
-    """In ns, of all layers."""
+    """Attention time in ns, of all layers."""
     a, u = _place(cost.chunk, chunk)
     b, v = _place(cost.past, past)
     c, w = _place(cost.decode, decode)
@@ -55,14 +55,14 @@ def attention_at(cost, chunk, past, decode, keys):
 
 @kernel(allocates=False)
 def attention_of(cost, shape):
-    """Several prompts count as one of as many tokens and as many pairs; fewer pairs than one prompt would have are so
-    many shorter prompts, that share a launch and take no longer than the one. Sequences that decode count with the
+    """Several prompts count as one with the same number of tokens and pairs; with fewer pairs than one prompt would
+    have, as shorter prompts that share a launch and take no longer than the one. Sequences that decode count with the
     mean of their keys."""
     keys = shape.decode_keys / shape.decode if shape.decode else 0.0
     even = _attention(cost, shape, keys)
     if cost.chain_ns[0] == 0.0:
         return even
-    # One block of threads walks along the keys of a sequence, unless there are too few to fill the device.
+    # One thread block walks along the keys of a sequence, unless there are too few sequences to fill the device.
     tokens = attention_at(cost, 0.0, 0.0, float(shape.decode), keys)
     prompts = even - tokens
     if shape.prompt_tokens:
@@ -74,7 +74,7 @@ def attention_of(cost, shape):
 
 @kernel(allocates=False)
 def _attention(cost, shape, keys):
-    """With so many keys for each sequence that decodes."""
+    """Attention with this many keys per decoding sequence."""
     chunk = float(shape.prompt_tokens)
     if chunk == 0.0:
         return attention_at(cost, 0.0, 0.0, float(shape.decode), keys)
@@ -89,7 +89,7 @@ def _attention(cost, shape, keys):
 
 @kernel(allocates=False)
 def pass_ns(cost, shape, number):
-    """Of one pass; `number` says which of the recorded ones it is."""
+    """Time of one pass; `number` says which of the recorded ones it is."""
     if len(cost.recorded):
         return cost.recorded[min(number, len(cost.recorded) - 1)]
     tokens = shape.prompt_tokens + shape.decode + shape.more_tokens
@@ -112,7 +112,7 @@ def pass_ns(cost, shape, number):
 
 @kernel
 def passes_ns(cost, shapes):
-    """Of passes whose shapes are rows."""
+    """Times of passes whose shapes are rows."""
     found = np.zeros(len(shapes))
     for i in range(len(shapes)):
         s = shapes[i]
@@ -124,5 +124,5 @@ def passes_ns(cost, shapes):
 
 
 def times_ns(cost: StepCost, shapes: Sequence[Shape]) -> NDArray[np.float64]:
-    """Of passes of these shapes."""
+    """Times of passes of these shapes."""
     return np.asarray(passes_ns(cost, np.array(shapes, np.float64).reshape(len(shapes), len(Shape._fields))))

@@ -1,13 +1,13 @@
-"""Pieces of prompts: what a cache finds them by.
+"""Pieces of prompts: the keys of a cache.
 
-A file names the blocks of prompts, or their segments with a length each. The text of a segment is not known, but that
-texts of one name are alike: token k of a segment is a number drawn from its name and k. On these
+A file names the blocks of prompts, or their segments with a length each. The text of a segment is unknown, but equal
+names mean equal text: token k of a segment is a number drawn from its name and k. On these
 
-- `prefix` takes blocks as they are named where a name stands for all before it (Mooncake), else cuts prompts every so
-  many tokens and names a piece after all tokens up to its end;
+- `prefix` takes blocks as named if a name identifies everything before it (Mooncake), otherwise cuts prompts at fixed
+  intervals and names a piece after all tokens up to its end;
 - `blocks` takes blocks and segments as they are;
 - `content` cuts where the sum over the last WINDOW tokens says so, and names a piece after its own tokens: the same
-  text elsewhere is cut at the same places, once the window lies in it.
+  text elsewhere is cut at the same places, once the window is inside it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Pieces(NamedTuple):
     ends: I64
     """Tokens of the prompt up to the end of a piece."""
     size: I64
-    """Tokens of an id; of one that is longer in one prompt than in another, the fewest."""
+    """Tokens of an id; if its length differs between prompts, the fewest."""
     home: I64
-    """Group of an id, which lies on the replica of that number where pieces are sharded; ANYWHERE: on all."""
+    """Group of an id, which is on the replica of that number where pieces are sharded; ANYWHERE: on all."""
     next_use: I64
-    """For each of `ids` the next request that asks for the same, or NOT_AGAIN."""
+    """For each of `ids` the next request with the same id, or NOT_AGAIN."""
     pinned: NDArray[np.uint8]
 
 
 def pieces_of(requests: Requests, rules: CacheRules, block: int, *, way: str = "") -> Pieces:
-    """`way`: the mode, if another than that of the rules is meant."""
+    """`way`: the mode, if it differs from that of the rules."""
     mode = way or rules.mode
     if not len(requests.block):
         raise UsageError(
@@ -91,11 +91,11 @@ def _described(start: I64, ids: I64, ends: I64, home: I64, owner: I64, rules: Ca
 
 
 def next_uses(ids: I64, owner: I64) -> I64:
-    """The next request with the same id, of each."""
+    """For each id the next request with the same id."""
     order = np.lexsort((owner, ids))
     one, who = ids[order], owner[order]
     following = np.full(len(ids), NOT_AGAIN, np.int64)
-    # Runs of one id and one request share what comes after the run.
+    # Runs of one id and one request share the successor of the run.
     starts = np.flatnonzero(np.concatenate([[True], (one[1:] != one[:-1]) | (who[1:] != who[:-1])]))
     after = np.append(starts[1:], len(ids))
     known = after < len(ids)

@@ -1,8 +1,8 @@
-"""Prompts that begin alike, in compiled code: the ids of their pieces, and which of these a replica still holds.
+"""Prompts with common prefixes, in compiled code: the ids of their pieces, and which of these a replica still holds.
 
-Keys and values of a piece are there from the pass that reads its last token. Requests that run share them; ids that no
-request uses stay until their room is needed, and go in the order of a ring (`rings`): by default the one that was used
-longest ago first, and of one request the last first, so that what is there begins at the front.
+Keys and values of a piece are available from the pass that reads its last token. Running requests share them; unused
+ids stay until their room is needed, and are evicted in the order of a ring (`rings`): by default the least recently
+used first, and within one request the last first, so that what remains is a prefix.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from etude.serve.state import CACHED, COMPUTED, EVICTED, HELD, NOW, PEAK, PROMPT
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 MOST: Final = 1 << 28
-"""Of replicas times ids."""
+"""Limit of replicas times ids."""
 
 
 class Prefix(NamedTuple):
@@ -34,11 +34,11 @@ class Prefix(NamedTuple):
     refs: I32
     """Requests that use an id: (replica, id); ABSENT: it is not there."""
     ring: Ring
-    """Of ids that are there and that no request uses."""
+    """Ids that are held and unused."""
 
 
 def prefix_of(requests: Requests, rules: CacheRules, replicas: int, block: int) -> Prefix:
-    """Nothing is there yet."""
+    """An empty cache."""
     if requests.chained and BLOCK_TOKENS % block and len(requests.block):
         raise UsageError(
             f"{BLOCK_TOKENS} tokens per id are not a multiple of the block size {block}", hint="--block-size 16"
@@ -61,7 +61,7 @@ def no_prefix() -> Prefix:
 
 @kernel(allocates=False)
 def leading(prefix, i, r, now):
-    """How many ids at the front of a prompt are there; the blocks that they fill; those of ids that nobody uses."""
+    """How many ids at the front of a prompt are held; the blocks that they fill; those of unused ids."""
     count, blocks, idle = 0, 0, 0
     for k in range(prefix.pieces.start[r], prefix.pieces.start[r + 1]):
         one = prefix.pieces.ids[k]
@@ -76,7 +76,7 @@ def leading(prefix, i, r, now):
 
 @kernel(allocates=False)
 def share(state, i, r, count):
-    """A request that enters uses so many ids at the front of its prompt, which are there."""
+    """A request that enters uses `count` held ids at the front of its prompt."""
     prefix, mine = state.prefix, state.replica[i]
     held = 0
     for k in range(prefix.pieces.start[r], prefix.pieces.start[r] + count):
@@ -93,11 +93,11 @@ def share(state, i, r, count):
 
 @kernel(allocates=False)
 def keep(state, i, r):
-    """Ids whose last token a request has read are there for others. Where they were there already, because another
-    request read them meanwhile, one copy is kept."""
+    """Ids whose last token a request has read become available to others. If another request has read them meanwhile,
+    one copy is kept."""
     prefix, mine, asked = state.prefix, state.replica[i], state.request[r]
     if asked[REUSED] and asked[COMPUTED] < asked[PROMPT]:
-        return  # what was found lies anywhere: only a prompt that is whole has all of its front
+        return  # what was found may be anywhere: only a complete prompt has all of its prefix
     pieces = prefix.pieces
     while pieces.start[r] + asked[REFS] < pieces.start[r + 1]:
         if asked[COMPUTED] < pieces.ends[pieces.start[r] + asked[REFS]]:
@@ -116,7 +116,7 @@ def keep(state, i, r):
 
 @kernel(allocates=False)
 def release(state, i, r):
-    """A request gives up all that it holds."""
+    """A request releases all that it holds."""
     prefix, mine, asked = state.prefix, state.replica[i], state.request[r]
     now, later = state.clock[NOW], np.int64(0)
     if prefix.ring.policy == EXPECTED:
@@ -141,7 +141,7 @@ def release(state, i, r):
 
 @kernel(allocates=False)
 def evict(state, i, room):
-    """Ids that nobody uses go, until what is left fits."""
+    """Evicts unused ids until the rest fits."""
     prefix, mine = state.prefix, state.replica[i]
     while mine[USED] + mine[CACHED] > room:
         one = goes_first(prefix.ring, i, len(prefix.blocks), state.clock[NOW])

@@ -24,14 +24,14 @@ from etude.serve.steps import StepCost, step_cost
 
 F64 = NDArray[np.float64]
 GRAPHS: Final = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-"""Sizes of passes that vLLM captures unless told otherwise."""
+"""Batch sizes that vLLM captures by default."""
 WIDE: Final = (*GRAPHS, *range(528, 1025, 16))
 """Those of gpt-oss."""
 KERNELS: Final = 10
 """Kernels of a layer, as vLLM compiles it."""
 ONCE: Final = ("embedding", "final_layernorm")
 TWICE: Final = ("layernorm",)
-"""Layers of a profile that a model has once, and those that each of its layers has twice."""
+"""Layers of a profile that occur once per model, and those that occur twice per layer."""
 AXES: Final = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 
 
@@ -46,8 +46,8 @@ def profile_cost(
     groups: int = 1,
     graphs: Sequence[int] = GRAPHS,
 ) -> StepCost:
-    """With communication over the links of the system, and the gaps between kernels of a stack. Experts are spread
-    over so many ranks, and take the tokens of so many data-parallel groups. A file is a database of `etude ops`."""
+    """With communication over the links of the system, and the gaps between kernels of a stack. Experts are spread over
+    `spread` ranks, and take the tokens of `groups` data-parallel groups. A file is a database of `etude ops`."""
     gaps = stack.kernel_ns * KERNELS * model.layers
     if folder.is_file():
         if spread > 1 or groups > 1:
@@ -68,7 +68,7 @@ def graphs_of(model: str, max_num_seqs: int) -> tuple[int, ...]:
 
 def profile_tables(folder: Path, model: Model, tp: int, *, spread: int = 1, groups: int = 1) -> dict[str, Any]:
     """`tokens`, `layers_ns`, `head` and `attention` of a step cost, of a whole model without communication. Experts are
-    spread over so many ranks, and take the tokens of so many groups."""
+    spread over `spread` ranks, and take the tokens of `groups` groups."""
     part = folder / f"tp{tp}"
     if not (part / "dense.csv").is_file():
         there = ", ".join(sorted(p.name for p in folder.glob("tp[0-9]*"))) or "nothing"
@@ -126,8 +126,8 @@ def _curve(places: NDArray[Any], time_us: F64, at: F64) -> F64:
 
 
 def _experts(columns: Mapping[str, NDArray[Any]], model: Model, tokens: F64, spread: int, groups: int) -> F64:
-    """Time of a layer's experts on a rank, where tokens choose theirs evenly: so many have work, with so many tokens as
-    a whole layer would have."""
+    """Time of a layer's experts on a rank, if tokens choose theirs uniformly: from the number of active experts and the
+    tokens that a whole layer would have."""
     active = model.experts / spread * (1.0 - (1.0 - model.top_k / model.experts) ** (tokens * groups))
     mine = tokens * groups / spread
     places = np.unique(columns["tokens"]).astype(np.float64)
@@ -139,8 +139,8 @@ def _experts(columns: Mapping[str, NDArray[Any]], model: Model, tokens: F64, spr
 
 
 def _attention(columns: Mapping[str, NDArray[Any]]) -> tuple[F64, F64, F64, F64, F64]:
-    """The grid over all four axes, in us. Each chunk may have been measured at places of its own: they are carried to
-    the axes of all, linear between places and onward with the last slope."""
+    """The grid over all four axes, in us. Each chunk may have been measured at different points: they are resampled to
+    the common axes, linearly and beyond the ends with the last slope."""
     chunk, *others = (np.unique(columns[name]).astype(np.float64) for name in AXES)
     grid = np.zeros((len(chunk), *map(len, others)))
     for i, size in enumerate(chunk.tolist()):

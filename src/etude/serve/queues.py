@@ -29,7 +29,7 @@ def put_first(q, mine, queue, r):
 
 @kernel(allocates=False)
 def put_by_key(q, mine, queue, r):
-    """Behind all whose key is not larger."""
+    """Inserted after all whose key is not larger."""
     key = q[r, at.KEY]
     if mine[queue] == at.NOBODY or q[mine[queue + 1], at.KEY] <= key:
         put_last(q, mine, queue, r)
@@ -46,7 +46,7 @@ def put_by_key(q, mine, queue, r):
 
 @kernel(allocates=False)
 def put_back(q, mine):
-    """Those that were skipped are ahead of all that wait."""
+    """Skipped requests go to the front of the queue."""
     if mine[at.WAITING] == at.NOBODY:
         mine[at.WAITING + 1] = mine[at.SKIPPED + 1]
     q[mine[at.SKIPPED + 1], at.FOLLOWING] = mine[at.WAITING]
@@ -69,15 +69,15 @@ def take(q, mine, queue):
 
 @kernel(allocates=False)
 def draw(clock, n):
-    """A number below n, by Park and Miller's generator: products stay below 2^63, so that compiled code and plain
-    Python agree."""
+    """A number below n, by Park and Miller's generator: products stay below 2^63, so compiled code and plain Python
+    agree."""
     clock[at.RANDOM] = clock[at.RANDOM] * 48271 % at.PRIME
     return clock[at.RANDOM] % n
 
 
 @kernel(allocates=False)
 def push_later(q, heap, clock, r):
-    """Request r arrives at its `AT`; of two at a time the lower number first."""
+    """Request r arrives at its `AT`; ties by number."""
     k = clock[at.HEAP]
     clock[at.HEAP] += 1
     while k > 0:

@@ -1,4 +1,4 @@
-"""Files of requests, as people publish them.
+"""Files of requests in published formats.
 
 | file | arrival | tokens in, tokens out | more |
 |---|---|---|---|
@@ -10,7 +10,7 @@
 | measured by vLLM or SGLang | as `etude.ingest.requests` reads it | ... | failed ones are left out |
 | segments | `arrival`, seconds | the sum of `segments`, `output` | `segments`: `[[name, tokens, group]]`|
 
-Rows are in order of time, or are sorted on purpose. Any file may have `session`, `tenant`, `tier`, `deadline` (seconds
+Rows are in order of time, or sorted on request. Any file may have `session`, `tenant`, `tier`, `deadline` (seconds
 after the arrival), `branches`, `parents`, `adapter` and `images`.
 """
 
@@ -58,16 +58,16 @@ IMAGES: Final = ("images", "num_images")
 
 
 def read_requests(path: str | PathLike[str], *, sort: bool = False, timed: bool = True) -> Requests:
-    """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not. A row that arrives before the previous
-    one is refused unless `sort`. Not `timed`: only tokens are asked for, and a file of measured requests may lack
-    their arrivals."""
+    """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not. A row that arrives before the previous one
+    is refused unless `sort`. Without `timed` only tokens are needed, and a file of measured requests may lack
+    arrivals."""
     if holds_requests(path):
         return _measured(Path(path), timed=timed)
     return _from_rows(rows_of(path), Path(path), sort=sort)
 
 
 def _measured(path: Path, *, timed: bool) -> Requests:
-    """Those of a file that an engine or its client wrote."""
+    """Requests of a file written by an engine or its client."""
     found = measured_requests(path)
     for name in ("prompt", "output"):
         if found.table[name].null_count:
@@ -84,7 +84,7 @@ def _measured(path: Path, *, timed: bool) -> Requests:
 
 
 def rows_of(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """As the file has them."""
+    """Rows as in the file."""
     place = Path(path)
     if not place.is_file():
         raise UsageError("there is no such file", where=str(path))
@@ -203,7 +203,7 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
 
 
 def _further(plain: Mapping[str, str], rows: list[tuple[dict[str, Any], str]], path: Path) -> dict[str, Any]:
-    """What a file may say of requests beside tokens and times; None where it does not."""
+    """What a file may say about requests besides tokens and times; None where it does not."""
     found: dict[str, Any] = {}
     known: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
         "tenant": (TENANT, str), "tier": (TIER, str), "deadline_ns": (DEADLINE, _deadline), "branches": (BRANCHES, int),
@@ -284,6 +284,6 @@ def time_ns_of(value: Any, scale: float) -> int:
         return int(moment.timestamp()) * 10**9 + (int(fraction.ljust(9, "0")[:9]) if fraction else 0)
     if not np.isfinite(number) or abs(number) * scale > 2**62:
         raise ValueError
-    if abs(number) > 1e6 and scale == 1e9:  # a wall clock: keep what a float has of it
+    if abs(number) > 1e6 and scale == 1e9:  # a wall clock: keep the precision of a float
         return int(number) * 10**9 + round((number % 1.0) * 1e9)
     return round(number * scale)

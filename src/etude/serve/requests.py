@@ -29,41 +29,41 @@ def _none() -> I64:
 class Requests:
     """In order of arrival; the first arrives at 0 or later. Blocks of request i are block[block_start[i] :
     block_start[i + 1]], where the file names them; requests that must be answered before it, its parents, are
-    parent[parent_start[i] : parent_start[i + 1]], and it arrives `arrival_ns` after the last of them. Columns that are
-    not given say nothing: one tenant, one tier, no deadline, one branch, no parents."""
+    parent[parent_start[i] : parent_start[i + 1]], and it arrives `arrival_ns` after the last of them. Defaults of
+    missing columns: one tenant, one tier, no deadline, one branch, no parents."""
 
     arrival_ns: I64
     prompt: I64
     output: I64
-    """Tokens out, of all branches together."""
+    """Output tokens of all branches together."""
     session: I64
     block_start: I64
     block: I64
     tenant: I64 = field(default_factory=_none)
     tier: I64 = field(default_factory=_none)
-    """Numbers; 0 goes first where tiers have an order. `tier_names` has the names of a file."""
+    """Numbers; 0 has priority if tiers are ordered. `tier_names` has the names of a file."""
     deadline_ns: I64 = field(default_factory=_none)
-    """Of the whole answer, after the arrival."""
+    """For the whole answer, after the arrival."""
     branches: I64 = field(default_factory=_none)
-    """Parts of the answer that may be decoded side by side, each after the prompt."""
+    """Parts of the answer that may be decoded in parallel, each after the prompt."""
     parent_start: I64 = field(default_factory=_none)
     parent: I64 = field(default_factory=_none)
     tier_names: tuple[str, ...] = ()
     block_tokens: I64 = field(default_factory=_none)
-    """Of each of `block`; where a file does not say, BLOCK_TOKENS, and for the last of a prompt what is left of it."""
+    """Tokens of each of `block`; if a file does not say, BLOCK_TOKENS, and for the last of a prompt the rest of it."""
     block_home: I64 = field(default_factory=_none)
     """Group of a block, for caches that keep each group on one replica; -1: none."""
     chained: bool = True
-    """The id of a block stands for all before it too, as Mooncake's do."""
+    """Whether the id of a block also identifies all blocks before it, as in Mooncake."""
     moved: int = 0
-    """Rows that sorting by time gave another place."""
+    """Rows moved by sorting."""
     tenant_names: tuple[str, ...] = ()
     weights: tuple[int, ...] = ()
-    """Of tenants in fair queueing, in thousandths; none: all alike."""
+    """Weights of tenants in fair queueing, in thousandths; empty: all equal."""
     adapter: I64 = field(default_factory=_none)
     """Number of the adapter, or -1."""
     images: I64 = field(default_factory=_none)
-    """That a tower turns into tokens of the prompt, which counts these."""
+    """Images that a tower turns into tokens of the prompt, which counts these."""
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in ("arrival_ns", "prompt", "output", "session")}
@@ -116,7 +116,7 @@ class Requests:
         return len(self.arrival_ns)
 
     def first(self, count: int) -> Requests:
-        """The first so many of them."""
+        """The first `count` requests."""
         n = min(count, len(self))
         flat = ("block", "block_tokens", "block_home")
         ends = dict.fromkeys(flat, self.block_start[n]) | {"parent": self.parent_start[n]}
@@ -140,8 +140,8 @@ def requests_of(
     parents: list[list[int]] | None = None,
     **more: Any,
 ) -> Requests:
-    """From columns in any order of arrival; the earliest is put at 0. `parents` are rows as they are given, which then
-    keep their order; `segments` are (name, tokens) or (name, tokens, group) of each prompt. `more` are other columns of
+    """From columns in any order of arrival; the earliest is shifted to 0. `parents` are rows in the given order, which
+    is then kept; `segments` are (name, tokens) or (name, tokens, group) of each prompt. `more` are other columns of
     `Requests`."""
     arrival = np.asarray(arrival_ns, np.int64)
     order = np.arange(len(arrival)) if parents else np.argsort(arrival, kind="stable")
@@ -174,7 +174,7 @@ def _block_tokens(start: I64, prompt: I64) -> I64:
 
 
 def _lists(lists: list[list[int]], rows: int) -> tuple[I64, I64]:
-    """Starts and values of lists behind one another; none are empty ones."""
+    """Starts and values of concatenated lists; None counts as empty."""
     if not lists:
         return np.zeros(rows + 1, np.int64), NONE
     start = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a served stream comes to: times of tokens by request, and their means and percentiles."""
+"""Results of a served stream: times of tokens by request, and their means and percentiles."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ F64 = NDArray[np.float64]
 
 
 def request_times(served: Served, *, since: str = "arrival") -> dict[str, F64]:
-    """`ttft_s`, `tpot_s` and `latency_s` of each request, in seconds. `since="queued"`: since the engine took it in. An
-    answer of one token has no time per further token: NaN."""
+    """`ttft_s`, `tpot_s` and `latency_s` of each request, in seconds. `since="queued"`: from when the engine accepted
+    it. An answer of one token has no time per further token: NaN."""
     requests, first, finish = served.requests, served.column("FIRST"), served.column("FINISH")
     begin = served.column("ARRIVAL" if since == "arrival" else "QUEUED")
-    # Branches side by side get a token each in a pass: each of them waits from pass to pass.
+    # Parallel branches get one token each per pass: each of them waits from pass to pass.
     tokens = np.where(requests.branches > 1, served.column("STEPS"), requests.output)
     ttft, tpot = token_times(begin, first, finish, tokens)
     return {
@@ -69,8 +69,7 @@ def spread(values: F64) -> dict[str, float] | None:
 
 
 def energies(served: Served, duration_s: float) -> tuple[float | None, float | None]:
-    """Joules of all devices until the last answer, and those of them that idle devices would take; None where nothing
-    is known of their power."""
+    """Joules of all devices until the last answer, and the part of idle devices; None if their power is unknown."""
     if not all(energy.ranks for energy in served.energies):
         return None, None
     held_s = _held_s(served, duration_s)
@@ -79,7 +78,7 @@ def energies(served: Served, duration_s: float) -> tuple[float | None, float | N
 
 
 def _held_s(served: Served, duration_s: float) -> list[float]:
-    """That each replica was there."""
+    """Time that each replica was held."""
     if served.held_ns is None:
         return [duration_s] * len(served.state.replica)
     return (served.held_ns / 1e9).tolist()
@@ -89,8 +88,8 @@ Limits = dict[str, dict[str, float]]
 
 
 def kept_limits(served: Served, limits: Limits, *, waited_s: F64 | float = 0.0) -> NDArray[np.bool_]:
-    """Which requests keep all limits of their tier; those of the empty name are of tiers that are not named. Each has
-    waited so long before it arrived."""
+    """Which requests meet all limits of their tier; the empty name is for tiers without their own. Each has waited
+    `waited_s` before it arrived."""
     times = request_times(served)
     times |= {name: times[name] + waited_s for name in ("ttft_s", "latency_s")}
     kept = np.ones(len(served.requests), bool)
@@ -109,8 +108,8 @@ def kept_limits(served: Served, limits: Limits, *, waited_s: F64 | float = 0.0) 
 
 
 def step_imbalance(served: Served) -> float | None:
-    """With a barrier, the part of all steps that replicas wait for the longest: sum of (longest - mean) over sum of
-    longest."""
+    """With a barrier, the fraction of step time in which replicas wait for the longest: sum of (longest - mean) over
+    sum of longest."""
     if not served.engine.barrier:
         return None
     longest = float(served.state.clock[BARRIERS])
@@ -119,7 +118,7 @@ def step_imbalance(served: Served) -> float | None:
 
 
 def _sent(served: Served) -> dict[str, Any]:
-    """Keys and values that went to other replicas, and how long after the first token they were there on the mean."""
+    """Keys and values sent to other replicas, and their mean arrival after the first token."""
     sent = served.column("SENT") > 0
     late = (served.column("READY") - served.column("FIRST"))[sent]
     return {
@@ -142,7 +141,7 @@ def _by_tier(served: Served, kept: NDArray[np.bool_], duration_s: float) -> dict
 
 def summary(served: Served, *, limits: Limits | None = None) -> dict[str, Any]:
     """The record of `etude serve --json`. `limits` are those of the service, by tier, the empty name for all others:
-    `{"": {"ttft_s": 1.0, "tpot_s": 0.05}}`; goodput counts requests that keep all of them."""
+    `{"": {"ttft_s": 1.0, "tpot_s": 0.05}}`; goodput counts requests that meet all of them."""
     times = request_times(served)
     duration_s = float(served.column("FINISH").max()) / 1e9
     kept = kept_limits(served, limits or {})

@@ -1,7 +1,7 @@
-"""What a cache expects: when the session of an answer calls again, learnt from the calls so far, in compiled code.
+"""Predicted reuse: when the session of an answer calls again, learned from the calls so far, in compiled code.
 
-After an answer of a kind, its session is expected back after the mean time that sessions came back after, divided by
-the part of them that did. Nothing is known beforehand; before the first came back, all are expected at once.
+After an answer of a kind, its session is expected back after the mean return time of sessions, divided by the fraction
+of them that returned. Nothing is known beforehand; before the first return, all are expected at once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Reuse(NamedTuple):
     kinds: F64
     """Answers, those after which their session called again, and ns between: (kind, 3)."""
     last: I64
-    """Kind of the last answer of a session, or NOBODY, and when it was there: (session, 2)."""
+    """Kind and time of the last answer of a session, or NOBODY: (session, 2)."""
 
 
 def reuse_of(requests: Requests, kinds: int = 1) -> Reuse:
-    """Nothing is known yet."""
+    """An empty table."""
     sessions = int(requests.session.max()) + 1
     if requests.session.min() < 0 or sessions > 1 << 26:
         raise UsageError("--cache: `expected` needs smaller session numbers", where="session")
@@ -46,7 +46,7 @@ def no_reuse() -> Reuse:
 
 @kernel(allocates=False)
 def called(reuse, session, now):
-    """A session calls: what was expected after its last answer is known now."""
+    """A session calls again: updates what was expected after its last answer."""
     if len(reuse.last):
         last = reuse.last[session]
         if last[0] != at.NOBODY:
@@ -65,7 +65,7 @@ def answered(reuse, session, kind, now):
 
 @kernel(allocates=False)
 def again_ns(reuse, asked):
-    """After an answer: until its session calls again. A request that gives way comes back at once."""
+    """Time after an answer until its session calls again. A preempted request returns at once."""
     if asked[at.FINISH] == at.NEVER:
         return np.int64(0)
     return after_ns(reuse, asked[at.TASK])
@@ -75,6 +75,6 @@ def again_ns(reuse, asked):
 def after_ns(reuse, kind):
     known = reuse.kinds[kind]
     if known[FOLLOWED] == 0:
-        # Of the first few nothing is known; if none of many came back, none will.
+        # For the first few nothing is known; if none of many returned, none will.
         return np.int64(known[ANSWERED] / (known[ANSWERED] + 8.0) * FAR)
     return np.int64(min(known[BETWEEN_NS] / known[FOLLOWED] * max(known[ANSWERED] / known[FOLLOWED], 1.0), FAR))

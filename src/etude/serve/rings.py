@@ -1,7 +1,7 @@
-"""What a place keeps, in order of use, and what goes first when room is needed: kernels of every cache of serving.
+"""Cached pieces in order of use, and which is evicted first: kernels of every cache of serving.
 
-A ring runs through the pieces that a place holds and that nobody uses, from the one that was used longest ago to the
-newest; its two ends meet in a place of its own behind the last piece. Of one prompt the last piece is the oldest.
+A ring runs through the unused pieces that a place holds, from the least recently used to the newest; its two ends meet
+in an extra entry after the last piece. Within one prompt the last piece is the oldest.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 ABSENT: Final = -1
 LRU, TTL, BELADY, PINNED, EXPECTED = 0, 1, 2, 3, 4
-"""What goes first: what was used longest ago; the same, and nothing is found after a time; what is asked for latest
-from now on; what was used longest ago, and pieces at the front of prompts only when nothing else is left; what is
-expected latest."""
+"""Eviction policies: least recently used; the same, with expiry after a time; the latest next use (Belady); least
+recently used, with pieces at the front of prompts only when nothing else is left; the latest expected use."""
 NOT_AGAIN: Final = 1 << 62
 
 
@@ -30,18 +29,18 @@ class Ring(NamedTuple):
     used_at: I64
     """When a piece was used last: (replica, piece), ns."""
     soon: I64
-    """Request that asks for a piece next, of those after the last that did: (piece)."""
+    """Next request that asks for a piece: (piece)."""
     pinned: NDArray[np.uint8]
     due: I64
-    """When a piece is expected again: (replica, piece), ns; only of EXPECTED."""
+    """When a piece is expected again: (replica, piece), ns; only for EXPECTED."""
     user: I32
-    """Session that used it last: the same."""
+    """Session that used it last: (replica, piece)."""
     policy: int
     ttl_ns: int
 
 
 def ring_of(replicas: int, pieces: int, ends: int, pinned: NDArray[np.uint8], policy: int, ttl_ns: int) -> Ring:
-    """Empty ones: each end is its own neighbour."""
+    """Empty rings: each end is its own neighbour."""
     newer = np.tile(np.arange(pieces + ends, dtype=np.int32), (replicas, 1))
     used_at = np.zeros((replicas, pieces), np.int64)
     watched = (replicas, pieces) if policy == EXPECTED else (1, 1)
@@ -77,8 +76,8 @@ def expired(ring, i, one, now):
 
 @kernel(allocates=False)
 def expect(ring, i, one, session, now, again_ns):
-    """A session used a piece, and is expected to use it again after a time. What another session used before it is
-    expected after as long as between the two, if that is sooner."""
+    """A session used a piece, and is expected to use it again after a time. If another session used it before, it is
+    expected after the interval between the two, if that is sooner."""
     due = now + again_ns
     if ring.user[i, one] != ABSENT and ring.user[i, one] != session:
         due = min(due, 2 * now - ring.used_at[i, one])
@@ -88,13 +87,13 @@ def expect(ring, i, one, session, now, again_ns):
 
 @kernel(allocates=False)
 def goes_first(ring, i, end, now):
-    """The piece of a ring that is given up; `end` if it is empty."""
+    """The piece of a ring that is evicted next; `end` if it is empty."""
     oldest = ring.newer[i, end]
     if ring.policy == EXPECTED:
         best, latest = oldest, np.int64(-1)
         one = oldest
         while one != end:
-            # What is overdue is expected after as long as it is overdue.
+            # An overdue piece is expected after the time by which it is overdue.
             away = abs(ring.due[i, one] - now)
             if away > latest:
                 best, latest = one, away
@@ -106,7 +105,7 @@ def goes_first(ring, i, end, now):
         while one != end:
             if ring.soon[one] == NOT_AGAIN:
                 return one
-            if ring.soon[one] > latest:  # of those asked for by one request the oldest: the last of its prompt
+            if ring.soon[one] > latest:  # within one request the oldest: the last of its prompt
                 best, latest = one, ring.soon[one]
             one = ring.newer[i, one]
         return best

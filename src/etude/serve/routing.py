@@ -1,4 +1,4 @@
-"""Which replica a request goes to, in compiled code. The lowest number wins where several are as good."""
+"""Router: which replica a request goes to, in compiled code. Ties go to the lowest number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.serve.store import find
 
 @kernel(allocates=False)
 def serves(mine, phase):
-    """A replica takes requests as they arrive, or ANSWERS."""
+    """Whether a replica takes requests as they arrive, or ANSWERS."""
     if mine[at.SHUT]:
         return False
     if phase == at.ANSWERS:
@@ -51,7 +51,7 @@ def requests_at(mine):
 
 @kernel(allocates=False)
 def _load_in(q, mine, running, ahead):
-    """Tokens that the requests of a replica hold, so many steps from now."""
+    """Tokens that the requests of a replica will hold after `ahead` steps."""
     total = 0
     for k in range(mine[at.RUNNING]):
         r = running[k]
@@ -68,9 +68,9 @@ def _load_in(q, mine, running, ahead):
 
 @kernel(allocates=False)
 def _balance(q, replicas, running, horizon, r, phase):
-    """The placement that fills most of the margin below the fullest replica, and overflows it least; summed over the
-    steps that the router looks ahead. All wait for the fullest, so that a token over it costs all of them. Where a
-    request fits below it in several places, the one that holds least."""
+    """The replica where the request fills most of the margin below the fullest one, and exceeds it least; summed over
+    the steps of lookahead. All wait for the fullest, so a token above it delays all of them. If a request fits below it
+    on several replicas, the one that holds least."""
     others = _how_many(replicas, phase)
     for i in range(len(replicas)):
         replicas[i, at.SCORE] = 0 if serves(replicas[i], phase) else -at.NEVER
@@ -97,7 +97,7 @@ def _balance(q, replicas, running, horizon, r, phase):
 
 @kernel(allocates=False)
 def there_on(state, rules, i, r):
-    """Tokens of a prompt that a replica has itself."""
+    """Tokens of a prompt that a replica itself has."""
     if not rules.prefix:
         return 0
     now = state.clock[at.NOW]
@@ -110,7 +110,7 @@ def there_on(state, rules, i, r):
 
 @kernel(allocates=False)
 def _spread(replicas, clock, session, router, phase):
-    """By turn, by session, or the emptier of two that are drawn."""
+    """Round robin, by session, or the emptier of two random ones."""
     n = _how_many(replicas, phase)
     if router == at.TWO and n > 1:
         a = draw(clock, n)
@@ -131,7 +131,7 @@ def route(state, rules, router, r, phase):
         return _balance(q, replicas, state.running, rules.horizon, r, phase)
     if router == at.TURN or router == at.TWO or router == at.SESSION:
         return _spread(replicas, state.clock, q[r, at.SESSION_OF], router, phase)
-    # Affinity goes where most is found, whatever waits there; of equals, where least waits.
+    # Affinity chooses the replica that has most of the prompt, whatever its queue; ties by the shortest queue.
     weight = np.int64(1) if router == at.BY_PREFIX else np.int64(1 << 31)
     best, least = 0, at.NEVER
     for i in range(len(replicas)):
@@ -149,7 +149,7 @@ def route(state, rules, router, r, phase):
 
 @kernel(allocates=False)
 def steal(q, replicas, i):
-    """A replica without work takes over the first that waits where most do and that has not begun; how many it took."""
+    """An idle replica takes over the first waiting request, not yet started, of the longest queue; how many it took."""
     most, found = 0, at.NOBODY
     for j in range(len(replicas)):
         there = replicas[j]

@@ -31,22 +31,22 @@ LOG_ROWS: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Replicas that are alike."""
+    """Equal replicas."""
 
     cost: StepCost
     count: int = 1
     role: int = of.BOTH
     blocks: int = 0
-    """Of keys and values, on each; 0: no limit."""
+    """Blocks of keys and values on each; 0: no limit."""
     energy: Energy = UNKNOWN
     token_bytes: float = 0.0
     """Keys and values of a token on a rank, which a swap moves."""
     error: tuple[float, float] | None = None
-    """Of interpolated step costs, median and largest, where it is known."""
+    """Error of interpolated step costs, median and largest, if known."""
 
 
 class Control(Protocol):
-    """Is called between two calls of the loop, and may open and shut replicas."""
+    """Called between two calls of the loop; may open and close replicas."""
 
     @property
     def changes(self) -> list[dict[str, Any]]: ...
@@ -57,26 +57,26 @@ class Control(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Of a run, beside the rules of the engine."""
+    """Options of a run, apart from the rules of the engine."""
 
     router: str | Route = "turn"
     admit: str = "off"
-    """Branches of an answer side by side: `off`, `eager`, `cap:4`, `slack`, `slack:0.5`."""
+    """Parallel branches of an answer: `off`, `eager`, `cap:4`, `slack`, `slack:0.5`."""
     tpot_ns: float = 0.0
-    """Limit for each further token, that slack counts from."""
+    """Limit for each further token, from which slack is counted."""
     decide_ns: int = 0
-    """That the router takes for each request, one after another."""
+    """Time of the router per request, one after another."""
     wire: of.Wire = NO_WIRE
     caching: CacheRules | None = None
     """The engine's own rules with the rates of a system."""
     token_bytes: float = 0.0
     """Keys and values of a token on all ranks of a replica."""
     draft: StepCost | None = None
-    """Of the model that proposes tokens; None: they cost nothing."""
+    """Cost of the draft model; None: it takes no time."""
     lora: LoraCost = NO_LORA
-    """Of the adapters of requests."""
+    """Costs of the adapters of requests."""
     image_ns: int = 0
-    """Of the tower, for an image."""
+    """Time of the tower per image."""
     hooks: Hooks = NO_HOOKS
     control: Control | None = None
     """Changes plans or replicas while requests are served: `elastic`."""
@@ -92,13 +92,13 @@ class Served:
     state: of.State
     engine: Engine
     blocks: int
-    """Of keys and values, on a replica: the least of all."""
+    """Blocks of keys and values on a replica: the smallest of all."""
     passes: pa.Table | None = None
     energy: Energy = UNKNOWN
     energies: tuple[Energy, ...] = field(default=())
-    """Of each replica."""
+    """Energy model of each replica."""
     held_ns: I64 | None = None
-    """Time that each replica was there; None: all the time."""
+    """Time that each replica was held; None: all the time."""
     changes: list[dict[str, Any]] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -118,11 +118,11 @@ class Served:
         return request_table(self)
 
     def column(self, name: str) -> I64:
-        """Of the requests: one of `state.Column`."""
+        """One `state.Column` of the requests."""
         return self.state.request[:, of.Column[name]]
 
     def count(self, name: str) -> I64:
-        """Of the replicas: one of `state.Count`."""
+        """One `state.Count` of the replicas."""
         return self.state.replica[:, of.Count[name]]
 
 
@@ -136,8 +136,8 @@ def serve(
     energy: Energy = UNKNOWN,
     **given: Any,
 ) -> Served:
-    """All requests, until the last has its answer. `cost` is that of all replicas alike, with their `blocks` and
-    `energy`, or the groups that they come in; `given` are `Options`."""
+    """All requests, until the last has its answer. `cost` applies to all replicas, with their `blocks` and `energy`, or
+    is a list of groups; `given` are `Options`."""
     if replicas < 1:
         raise UsageError(f"{replicas} replicas")
     groups = [Group(cost, replicas, of.BOTH, blocks, energy)] if isinstance(cost, StepCost) else list(cost)
@@ -205,7 +205,7 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Ru
 def start_of(
     requests: Requests, engine: Engine, groups: Sequence[Group], rules: of.Rules, options: Options, kinds: int = 1
 ) -> of.State:
-    """`kinds` of calls that requests are of."""
+    """The initial state; `kinds` are the kinds of calls of the requests."""
     total = sum(group.count for group in groups)
     caching = options.caching or engine.caching
     prefix = prefix_of(requests, caching, total, rules.block) if rules.prefix else no_prefix()
@@ -310,7 +310,7 @@ def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State,
 
 
 def _logged(log: I64, state: of.State) -> pa.Table:
-    """What is in the log, which is empty then."""
+    """The content of the log, which is emptied."""
     rows = int(state.clock[of.LOGGED])
     state.clock[of.LOGGED] = 0
     return pa.table({column.name.lower(): log[:rows, column].copy() for column in of.Logged})

@@ -1,5 +1,5 @@
-"""ServingStack: what an engine's software makes of a device, as factors on the times of the catalogue and its own time
-on the host. `stacks.yaml` has them by engine and device; nothing in it is of one model."""
+"""ServingStack: the efficiency of an engine's software on a device, as factors on the times of the catalogue and its
+own time on the host. `stacks.yaml` has them by engine and device; none of its values is specific to one model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANY: Final = "any"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingStack:
-    """Factors are times over what the catalogue says."""
+    """Factors multiply the times of the catalogue."""
 
     products: float = figure("number", "matrix products in 16 bits or more", 1.0)
     dense: float = figure("number", "... bound by the matrix units; 0: as the others", 0.0, zero=True)
@@ -62,7 +62,7 @@ def _stacks() -> dict[str, dict[str, ServingStack]]:
 
 
 def serving_stack(engine: str, device: str) -> ServingStack:
-    """Of an engine on a device of the catalogue; a device without figures of its own takes those of `any`."""
+    """The stack of an engine on a device of the catalogue; a device without its own values uses those of `any`."""
     known = _stacks()
     if engine not in known:
         raise UsageError(f"unknown engine `{engine}`", hint=f"known: {', '.join(known)}")

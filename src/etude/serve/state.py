@@ -1,4 +1,4 @@
-"""What the loop over requests and passes knows: of the requests, of the replicas, and of the clock."""
+"""State of the loop over requests and passes: requests, replicas, and the clock."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ NEVER: Final = np.int64(2**62)
 NOBODY: Final = -1
 DONE, FULL, ASKED, STUCK, PAUSED, HALTED = 0, 1, 2, 3, 4, 5
 """Why the loop stopped: all is done; the log of passes is full; a hook is to be asked; a request can never run; the
-clock came to UNTIL, or with STOPS a request was answered; no pass runs, as HALT wanted."""
+clock came to UNTIL, or with STOPS a request was answered; no pass runs, as requested by HALT."""
 TURN, LEAST, TOKENS, TWO, SESSION, ASK, BY_PREFIX, AFFINITY, BALANCE = 0, 1, 2, 3, 4, 5, 6, 7, 8
 """Routers."""
 ROUTE, PLACE, CODEC = 0, 1, 2
-"""What is asked."""
+"""Questions to hooks."""
 BOTH, PREFILL, DECODE, OFF = 0, 1, 2, 3
 """What a replica does."""
 FCFS, DEADLINE_FIRST, FAIR, TIER_FIRST, SHORTEST = 0, 1, 2, 3, 4
-"""Which of those that wait goes first."""
+"""Order of waiting requests."""
 SERIAL, EAGER, CAP, SLACK = 0, 1, 2, 3
-"""How many branches of an answer run side by side."""
+"""How many branches of an answer run in parallel."""
 BEST, LEARNT, ASK_CODEC = -1, -2, -3
-"""Of the codecs: whichever is there first, at the rate that the link has; or at the rate that it was seen to have; or a
-hook says."""
+"""Choice of the codec: the fastest at the link's rate; the fastest at the observed rate; or by a hook."""
 PROMPTS, ANSWERS = 0, 1
-"""What is to be placed: requests as they arrive, or answers whose prompt was read elsewhere."""
+"""What is routed: requests as they arrive, or answers whose prompt was read elsewhere."""
 MEANT, SENT_NOW = 0, 1
-"""Keys and values would be sent, or are."""
+"""Whether the transfer of keys and values is only estimated, or made."""
 DRAWS: Final = 1 << 30
 PRIME: Final = (1 << 31) - 1
 NONE, NOTED = np.int64(0), np.int64(1)
-"""A literal would compile what it is given to a second time."""
+"""A literal would cause a second compilation of what it is passed to."""
 
 
 class Wire(NamedTuple):
@@ -45,20 +44,20 @@ class Wire(NamedTuple):
 
     token_bytes: float
     ns_per_byte: float
-    """Of a port, at first."""
+    """Initial rate of a port."""
     later: F64
-    """From when on, ns, and ns of a byte then: (changes, 2)."""
+    """Later rates: from time, ns, and ns per byte: (changes, 2)."""
     latency_ns: int
     codec: F64
-    """Bytes sent for a raw one, ns of encoding and of decoding a raw byte, ns of each call: (codec, 4)."""
+    """Bytes sent per raw byte, ns of encoding and of decoding a raw byte, ns per call: (codec, 4)."""
     choice: int
     """Row of `codec`, BEST, LEARNT, or ASK_CODEC."""
     weight: float
-    """Of the newest transfer in what is known of a link."""
+    """Weight of the newest transfer in the running mean of a link."""
 
 
 class Rules(NamedTuple):
-    """How an engine puts passes together. Counts; flags are 0 or 1."""
+    """How an engine builds passes. Counts; flags are 0 or 1."""
 
     chunked: int
     token_budget: int
@@ -69,50 +68,50 @@ class Rules(NamedTuple):
     whole_prompt: int
     """A request enters only if its whole prompt fits, though it is read in pieces."""
     caching: int
-    """Blocks that a request gave up hold what was in them until others need them, the last of its tokens first."""
+    """Blocks that a request released keep their content until others need them, the last of its tokens first."""
     ahead: int
     barrier: int
-    """Replicas start their passes together, and wait for the longest."""
+    """Whether replicas start their passes together, and wait for the longest."""
     router: int
     prefix: int
-    """Prompts that begin alike share blocks, by the ids of these."""
+    """Whether prompts with a common prefix share blocks, by their ids."""
     order: int
     swap_ns: float
-    """To move keys and values of a token to the host or back; 0: who gives way reads again."""
+    """Time to move the keys and values of a token to the host or back; 0: preempted requests are recomputed."""
     admit: int
     admit_value: float
     tpot_ns: float
-    """Limit that slack counts from."""
+    """Limit from which slack is counted."""
     speculate: int
     """Tokens that a draft proposes for each sequence."""
     accept: float
     draft: int
-    """Machine that makes them; NOBODY: they cost nothing."""
+    """Machine of the draft model; NOBODY: it takes no time."""
     depth: float
-    """Part of the layers that tokens out go through."""
+    """Fraction of the layers that decodes go through."""
     horizon: int
-    """Steps that the router `balance` looks ahead."""
+    """Lookahead of the router `balance`, in steps."""
     apart: int
-    """Prompts have replicas of their own."""
+    """Whether prefill has separate replicas."""
     place: int
-    """Router that says where an answer goes on, once its prompt is read."""
+    """Router for answers whose prompt is read."""
     wire: Wire
     steal: int
-    """A replica without work takes over the first request that another could not take into its last pass."""
+    """Whether an idle replica takes over the first request that another could not take into its last pass."""
     lora_slots: int
-    """Adapters that may be in use at a time."""
+    """Adapters that may be in use at the same time."""
     lora_load_ns: int
     lora_pass_ns: float
-    """Added to passes with adapters: for itself, for each adapter, for each token."""
+    """Time added to passes with adapters: per pass, per adapter, per token."""
     lora_adapter_ns: float
     lora_token_ns: float
     image_ns: int
-    """Of the tower, for each image of a request that enters."""
+    """Time of the tower for each image of an entering request."""
 
 
 class Column(IntEnum):
-    """Of a request: first what is asked, then how far it is, then what happened. One array compiles in a tenth of the
-    time of thirty."""
+    """Columns of a request: first what it asks for, then its progress, then what happened. One array compiles in a
+    tenth of the time of thirty."""
 
     ARRIVAL = 0
     PROMPT = 1
@@ -124,50 +123,50 @@ class Column(IntEnum):
     BRANCHES = 7
     PARENTS = 8
     COMPUTED = 9  # tokens whose keys and values are held
-    PLANNED = 10  # tokens out, those of passes under way included
+    PLANNED = 10  # output tokens, including passes in progress
     OUT = 11
     HELD = 12  # blocks
-    LEFT = 13  # blocks that it held when it gave way
+    LEFT = 13  # blocks that it held when it was preempted
     LEFT_AT = 14  # blocks taken by then, and those to be taken before the first of its own
-    NEXT = 15  # in the queue it waits in
+    NEXT = 15  # next in its queue
     REPLICA = 16
-    QUEUED = 17  # when the engine took it in, between two passes
+    QUEUED = 17  # when the engine accepted it, between two passes
     SCHEDULED = 18
     FIRST = 19
     FINISH = 20
     PREEMPTED = 21
     REFS = 22  # ids of its prompt that it shares
-    HIT = 23  # tokens that were there when it entered first
+    HIT = 23  # tokens found when it entered first
     AT = 24  # when the router has decided
     MISSING = 25  # parents without an answer
-    KEY = 26  # place in a queue that is sorted
-    THERE = 27  # 1: the keys and values of what it computed come with it
+    KEY = 26  # key in a sorted queue
+    THERE = 27  # 1: its keys and values come with it
     DECODER = 28  # replica that decodes it
-    READY = 29  # when its keys and values are there
+    READY = 29  # when its keys and values have arrived
     BRANCH_AT = 30  # of its branches in `State.branch`
-    BRANCH = 31  # that the pass put together goes on with
+    BRANCH = 31  # branch that the next pass continues
     COMING = 32  # blocks that wait for it
     CODED = 33  # codec that it was sent with
     SENT = 34  # bytes
-    REUSED = 35  # tokens of a store, at any place
-    LESS = 36  # pairs of queries and keys that these save, beyond those of as many tokens at the front
+    REUSED = 35  # tokens from a store, at any position
+    LESS = 36  # pairs of queries and keys saved, beyond those of a prefix of this length
     ADAPTER = 37  # or NOBODY
-    IMAGES = 38  # that a tower turns into tokens of its prompt
+    IMAGES = 38  # images that a tower turns into tokens of its prompt
     WEIGHT = 39  # of its tenant in fair queueing, in thousandths
     ON_WIRE = 40  # ns that its keys and values were on the link
-    TASK = 41  # kind of call: what is known of one tells of others
+    TASK = 41  # kind of call
     STEPS = 42  # passes that give it tokens
 
 
 class Count(IntEnum):
-    """Of a replica. Queues are first and last request, and how many."""
+    """Columns of a replica. Queues are first and last request, and their length."""
 
     INBOX = 0
     WAITING = 3
     RUNNING = 6
-    BATCH = 7  # requests that the pass under way gives a token; NOBODY: there is no pass
-    AHEAD = 8  # of the pass that is next
-    END = 9  # of the pass under way, ns
+    BATCH = 7  # requests that get a token from the current pass; NOBODY: no pass
+    AHEAD = 8  # of the next pass
+    END = 9  # of the current pass, ns
     USED = 10  # blocks
     PENDING = 11  # tokens that its requests still need
     PASSES = 12
@@ -179,35 +178,35 @@ class Count(IntEnum):
     MOST = 18  # requests at a time
     TAKEN = 19  # blocks, in all
     FOUND = 20  # tokens whose blocks were still there
-    CACHED = 21  # blocks of ids that nobody uses
+    CACHED = 21  # blocks of unused ids
     EVICTED = 22  # ids
     ROOM = 23  # blocks
     KIND = 24  # of its machine
     ROLE = 25
     SHUT = 26  # 1: takes no more requests
     READY = 27  # when it may run passes, ns
-    COMING = 28  # queue: prompts were read elsewhere, keys and values wait there
-    LANDING = 31  # queue: keys and values are on their way
-    MOVED = 34  # tokens that go to the host or come back with the next pass
+    COMING = 28  # queue: prompts read elsewhere, whose keys and values wait there
+    LANDING = 31  # queue: keys and values in transfer
+    MOVED = 34  # tokens that move to or from the host with the next pass
     OWN = 35  # ns of its passes, without waiting at a barrier
-    EXTRA = 36  # branches of the pass that is put together, beyond one for each request
-    EXTRA_NS = 37  # that these add to it
-    SLACK_NS = 38  # that its requests could spare
-    LOAD = 39  # tokens, while a router looks ahead
+    EXTRA = 36  # branches of the next pass, beyond one for each request
+    EXTRA_NS = 37  # time that these add to it
+    SLACK_NS = 38  # slack of its requests
+    LOAD = 39  # tokens, during a router's lookahead
     SCORE = 40
     VIRTUAL = 41  # clock of fair queueing
-    ENCODER = 42  # when it is free, ns; and so the ports and the decoder of keys and values
+    ENCODER = 42  # when it is free, ns; likewise the ports and the decoder of keys and values
     PORT_OUT = 43
     PORT_IN = 44
     DECODER = 45
     LOADING = 46  # ns that the next pass waits for a store
     STORED = 47  # tokens found in a store
-    SKIPPED = 48  # queue: those whose adapter has no slot, while a pass is put together
+    SKIPPED = 48  # queue: requests whose adapter has no slot, while a pass is built
     ADAPTERS = 51  # in use
     RESIDENT = 52  # adapters in slots
     LOADED = 53  # adapters, in all
     STOLEN = 54  # requests taken over from other replicas
-    DUMMY = 55  # steps in which it only took part, for the others
+    DUMMY = 55  # empty steps in which it took part for the others
 
 
 class Clock(IntEnum):
@@ -217,14 +216,14 @@ class Clock(IntEnum):
     LOGGED = 3
     DEALT = 4
     RANDOM = 5
-    CHOSEN = 6  # what the hook said
+    CHOSEN = 6  # answer of the hook
     MISFIT = 7  # request that never gets room
     ASKING = 8  # what is asked
     ABOUT = 9  # ... of which request
     UNTIL = 10  # ns; nothing after it happens
-    HALT = 11  # 1: no pass is put together
-    HAND = 12  # queue: prompts that were read, to be decoded elsewhere
-    HEAP = 15  # requests whose parents are done, and that have not arrived
+    HALT = 11  # 1: no pass is started
+    HAND = 12  # queue: prompts already read, to be decoded elsewhere
+    HEAP = 15  # requests whose parents are done and that have not arrived
     BARRIERS = 16  # ns of all steps between barriers
     STOPS = 17  # 1: the loop stops whenever a request is answered
 
@@ -241,7 +240,7 @@ class Logged(IntEnum):
     BLOCKS = 6
     WAITING = 7
     CACHED = 8
-    ENERGY_NJ = 9  # beyond idle
+    ENERGY_NJ = 9  # above idle
     EXTRA_BRANCHES = 10
     EXTRA_NS = 11
     SLACK_NS = 12
@@ -253,16 +252,16 @@ class State(NamedTuple):
     replica: I64
     """(replica, Count)."""
     running: I64
-    """Requests in the order in which they entered: (replica, place)."""
+    """Requests in the order in which they entered: (replica, position)."""
     batch: I64
-    """Requests that get tokens from the pass under way and the next, and how many each: (replica, 4, place)."""
+    """Requests that get tokens from the current and the next pass, and how many each: (replica, 4, position)."""
     shape: F64
-    """Of the pass that is put together, as `steps.Shape`: (replica, 8)."""
+    """Shape of the next pass, as `steps.Shape`: (replica, 8)."""
     clock: I64
     energy_nj: F64
-    """Of the passes of each replica, beyond idle."""
+    """Energy of the passes of each replica, above idle."""
     tags: I64
-    """Of fair queueing, the end of what a tenant has asked for: (replica, tenant)."""
+    """Fair queueing: virtual finish time of a tenant's requests: (replica, tenant)."""
     branch: I64
     """Tokens of each branch of each request."""
     child_start: I64
@@ -271,15 +270,15 @@ class State(NamedTuple):
     heap: I64
     """Requests that arrive later, in order of `AT`: a binary heap."""
     prefix: Any
-    """Ids of blocks, and which are there: `prefix.Prefix`."""
+    """Ids of blocks, and which are held: `prefix.Prefix`."""
     store: Any
-    """What a cache keeps beside the blocks: `store.Store`."""
+    """What a cache keeps besides the blocks: `store.Store`."""
     adapter: I64
-    """Users of each adapter, and when it was left: (replica, adapter, 2), as `adapters` has it."""
+    """Users of each adapter, and when it was last used: (replica, adapter, 2), as `adapters` has it."""
     link_ns: F64
-    """Of a byte, as transfers to a replica were seen to take; 0: none was seen."""
+    """ns per byte, as observed for transfers to a replica; 0: none yet."""
     reuse: Any
-    """What is known of calls that follow one another: `reuse.Reuse`."""
+    """Statistics of consecutive calls: `reuse.Reuse`."""
 
 
 (ARRIVAL, PROMPT, OUTPUT, SESSION_OF, TENANT, TIER, DEADLINE, BRANCHES, PARENTS, COMPUTED, PLANNED, OUT, HELD, LEFT,
@@ -298,7 +297,7 @@ def start(
     requests: Requests, replicas: int, max_seqs: int, prefix: Any, store: Any, adapter: I64, reuse: Any, *,
     seed: int = 0, decide_ns: int = 0,
 ) -> State:  # fmt: skip
-    """Nothing has happened yet. All replicas are alike, with no room; a router takes `decide_ns` for each request."""
+    """The initial state. All replicas are equal, with no room; a router takes `decide_ns` for each request."""
     count = len(requests)
     request = np.zeros((count, len(Column)), np.int64)
     asked = (requests.arrival_ns, requests.prompt, requests.output, requests.session, requests.tenant, requests.tier,
@@ -334,7 +333,7 @@ def start(
 
 
 def _decided(request: I64, decide_ns: int) -> I64:
-    """One decision after another: max(arrival, the one before) + decide_ns, of requests without parents."""
+    """Times of decisions, one after another: max(arrival, the one before) + decide_ns, for requests without parents."""
     alone = request[:, PARENTS] == 0
     arrival = request[alone, ARRIVAL]
     done = decide_ns * (np.arange(len(arrival)) + 1)

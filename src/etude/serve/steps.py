@@ -1,11 +1,12 @@
-"""StepCost: what a pass takes, as a function of its shape. Arrays alone, so that the loop asks it in compiled code.
+"""StepCost: the time of a pass as a function of its shape. Arrays only, so that compiled code can use it.
 
     time = max(host, layers of all new tokens + attention + logits of the tokens sampled) + the engine's own
 
-What goes on beside the device (weights on their way, another part of the batch on the host) may take longer than it.
+What runs in parallel with the device (weights being loaded, another part of the batch on the host) may take longer than
+it.
 
 Layers are a curve over tokens, logits a curve over sequences, attention a grid over (tokens of prompts, their past,
-sequences that decode, their keys); all are linear between points and go on with their last slope outside.
+sequences that decode, their keys); all are linear between points and continue with their last slope outside.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ I64 = NDArray[np.int64]
 
 
 class StepCost(NamedTuple):
-    """Times in ns. `recorded` is empty, or the time of each pass in turn, whatever is in it."""
+    """Times in ns. `recorded` is empty, or the time of each pass in order, whatever its shape."""
 
     tokens: F64
-    """Places of `layers_ns`."""
+    """Points of `layers_ns`."""
     layers_ns: F64
-    """Of the layers without attention, communication included."""
+    """Layers without attention, communication included."""
     sequences: F64
     head_ns: F64
-    """Of the logits and the choice, for so many tokens out."""
+    """Logits and sampling, by output tokens."""
     chunk: F64
     """Tokens of prompts in the pass: the first axis of `attention_ns`; `past`, `decode` and `keys` are the others."""
     past: F64
@@ -39,22 +40,22 @@ class StepCost(NamedTuple):
     keys: F64
     attention_ns: F64
     padded: I64
-    """Tokens that a pass of so many becomes, where the engine has a graph for it; longer passes run as they are."""
+    """Padded size of a pass, where the engine has a graph for it; longer passes run as they are."""
     decode_padded: I64
     """The same for passes without a prompt."""
     floor_ns: F64
-    """What the host takes for a pass while the device works: with a graph, without one, and without one where prompts
-    and tokens out share it. Then what the device waits between its kernels, the host's time to schedule a sequence, and
-    1 where that comes before the rest of its work (one process does both), 0 where it goes on beside it."""
+    """Host time of a pass while the device works: with a graph, without one, and without one for passes with prompts
+    and decodes. Then the gaps between kernels of the device, the host's time to schedule a sequence, and 1 if that
+    comes before the rest of its work (one process does both), 0 if it runs in parallel."""
     chain_ns: F64
-    """Attention of the longest sequence that decodes, for each of its keys; and how many sequences fill the device, so
-    that fewer are split over it. Zero: kernels split any sequence."""
+    """Attention of the longest decoding sequence, per key; and how many sequences fill the device, so that fewer are
+    split over it. Zero: kernels split any sequence."""
     engine_ns: F64
-    """Added to every pass: for itself, and for each sequence in it; with a graph, and without one."""
+    """Added to every pass: per pass, and per sequence; with a graph, and without one."""
     recorded: I64
     beside_ns: F64
-    """Empty along the second axis, or over `tokens`: what goes on beside the device, and the part of the device's own
-    time that does not overlap with it."""
+    """Empty along the second axis, or over `tokens`: what runs in parallel with the device, and the fraction of the
+    device's own time that does not overlap with it."""
 
 
 NONE: Final = np.zeros(0, np.int64)
@@ -68,15 +69,15 @@ class Shape(NamedTuple):
     """Pairs of a query and a key that the prompts attend to."""
     decode: int
     decode_keys: int
-    """Tokens that these attend to, the new ones included, of all."""
+    """Tokens that these attend to, in total, including the new ones."""
     outputs: int
-    """Tokens that come out."""
+    """Output tokens."""
     most_keys: int
-    """Of one sequence that decodes."""
+    """Keys of the longest decoding sequence."""
     more_tokens: int = 0
-    """Of sequences that decode, beyond one each: what a draft proposed."""
+    """Tokens of decoding sequences beyond one each: proposed by a draft."""
     depth: float = 1.0
-    """Part of the layers that the pass goes through."""
+    """Fraction of the layers that the pass goes through."""
 
 
 def step_cost(
@@ -98,7 +99,7 @@ def step_cost(
     beside: Any = ((), ()),
 ) -> StepCost:
     """Checked, with axes in order. `graphs` are the sizes that any pass is padded to, `decode_graphs` those of passes
-    without a prompt; pairs are with a graph and without one."""
+    without a prompt; pairs are (with a graph, without one)."""
     none = (np.zeros(1),) * 4 + (np.zeros((1, 1, 1, 1)),)
     chunk, past, decode, keys, grid = (np.ascontiguousarray(part, np.float64) for part in attention or none)
     axes = [_axis(axis, "attention") for axis in (chunk, past, decode, keys)]
@@ -130,7 +131,7 @@ def _axis(values: Any, name: str) -> F64:
 
 
 def _rounded_up(sizes: Sequence[int]) -> I64:
-    """For each number up to the largest size, the least size that holds it."""
+    """For each number up to the largest size, the smallest size that holds it."""
     if not len(sizes):
         return NONE
     known = np.unique(np.asarray(sizes, np.int64))

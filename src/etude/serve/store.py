@@ -1,8 +1,8 @@
-"""What a cache keeps beside the blocks of a device, tier by tier, in compiled code.
+"""What a cache keeps besides the blocks of a device, tier by tier, in compiled code.
 
-A piece lies in one tier of a replica. A request that enters copies what it finds into blocks of its own and waits for
-the loads; when its prompt has been read, all of its pieces are put into the first tier as the newest, the front last,
-and what has no room there goes to the next tier, and from the last it is gone.
+A piece is in one tier of a replica. A request that enters copies what it finds into its own blocks and waits for the
+loads; when its prompt has been read, all of its pieces are put into the first tier as the newest, the front last. What
+does not fit there goes to the next tier, and from the last tier it is dropped.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 MOST: Final = 1 << 28
 SHARED: Final = 2
-"""Of replicas times pieces."""
+"""Limit of replicas times pieces."""
 
 
 class Store(NamedTuple):
     tiers: int
     """0: there is none."""
     leading: int
-    """Only the run at the front of a prompt is found."""
+    """Whether only a prefix of a prompt is found."""
     sharded: int
-    """1: a piece lies on one replica; SHARED: the tiers are one for all."""
+    """1: a piece is on one replica; SHARED: all replicas share the tiers."""
     fix_share: float
     fix_ns: float
     pieces: Pieces
     ring: Ring
     where: NDArray[np.int8]
-    """Tier that a piece lies in: (replica, piece), or ABSENT."""
+    """Tier of a piece: (replica, piece), or ABSENT."""
     used: I64
     """Tokens: (replica, tier)."""
     room: I64
     token_ns: F64
-    """Of a token that is loaded, by tier; the last is the link between replicas."""
+    """Per loaded token, by tier; the last is the link between replicas."""
     latency_ns: F64
     moved: I64
-    """Tokens found and loaded by tier, and over the link; pieces given up: (replica, tiers + 2)."""
+    """Tokens found and loaded by tier, and over the link; pieces dropped: (replica, tiers + 2)."""
     coded: int
-    """Tier whose loads are coded on their way, or ABSENT."""
+    """Tier whose loads are encoded, or ABSENT."""
     wire: Wire
-    """The codecs, and who chooses."""
+    """The codecs, and how one is chosen."""
     link: F64
-    """Of each replica's loads of that tier: ns of a byte as they were seen; bytes and ns of those of the pass that is
-    put together; the same of the pass under way; bytes in all, and ns with coding: (replica, 7)."""
+    """For each replica's loads of that tier: observed ns per byte; bytes and ns of those of the next pass; the same of
+    the current pass; total bytes, and ns with coding: (replica, 7)."""
 
 
 def store_of(
     requests: Requests, rules: CacheRules, replicas: int, block: int, token_bytes: float = 0.0, wire: Wire = NO_WIRE
 ) -> Store:
-    """Empty, with the rooms and rates of the rules. `token_bytes` are those of keys and values of a token on all ranks
-    of a replica; 0: rooms are tokens, and nothing is waited for."""
+    """Empty, with the capacities and rates of the rules. `token_bytes` are the bytes of keys and values of a token on
+    all ranks of a replica; 0: capacities are in tokens, and loads take no time."""
     pieces = pieces_of(requests, rules, block)
     if replicas * len(pieces.size) > MOST:
         raise UsageError(f"{len(pieces.size):,} pieces on {replicas} replicas are too many", hint="--first, or fewer")
@@ -110,7 +110,7 @@ def _coded_ns(wire, codec, raw, ns_per_byte):
 
 @kernel(allocates=False)
 def _codec_for(store, i, raw, ns_per_byte):
-    """Of loads of so many bytes: as said, or the quickest at the rate that the link has or was seen to have."""
+    """Codec for loads of `raw` bytes: as given, or the fastest at the actual or the observed rate of the link."""
     if store.wire.choice >= 0:
         return store.wire.choice
     rate = store.link[i, 0] if store.wire.choice == LEARNT else ns_per_byte
@@ -124,7 +124,7 @@ def _codec_for(store, i, raw, ns_per_byte):
 
 @kernel(allocates=False)
 def _load_coded(store, i, tokens, note):
-    """ns of the loads of the tier whose content is coded on its way. A request's are one transfer."""
+    """ns of the loads of the encoded tier. The loads of a request are one transfer."""
     raw = tokens * store.wire.token_bytes
     ns_per_byte = store.token_ns[store.coded] / store.wire.token_bytes
     codec = _codec_for(store, i, raw, ns_per_byte)
@@ -139,14 +139,14 @@ def _load_coded(store, i, tokens, note):
 
 @kernel(allocates=False)
 def loads_begin(store, i):
-    """The pass that was put together starts, and with it the loads that it waits for."""
+    """The next pass starts, and with it the loads that it waits for."""
     store.link[i, 3], store.link[i, 4] = store.link[i, 1], store.link[i, 2]
     store.link[i, 1], store.link[i, 2] = 0.0, 0.0
 
 
 @kernel(allocates=False)
 def loads_seen(store, i):
-    """What loads took is known when the pass is over."""
+    """Updates the observed rate when the pass is over."""
     link = store.link[i]
     if link[3] > 0.0:
         seen = link[4] / link[3]
@@ -156,9 +156,9 @@ def loads_seen(store, i):
 
 @kernel(allocates=False)
 def find(store, i, r, first, prompt, now, note):
-    """Of tokens from `first` on: how many are found; how many of these lie on this replica; how many are read again;
-    the time of the loads; and the pairs of a query and a key that are saved beyond those of a run of as many tokens at
-    the front. The last token of a prompt is never found. With `note` what is moved is counted."""
+    """For tokens from `first` on: how many are found; how many of these are on this replica; how many are read again;
+    the time of the loads; and the pairs of a query and a key that are saved beyond those of a prefix of as many tokens.
+    The last token of a prompt is never found. With `note` the transfers are counted."""
     found, here, load_ns, places, waited, coded = 0, 0, 0.0, 0.0, 0, 0
     tiers, replicas = store.tiers, len(store.where)
     for k in range(store.pieces.start[r], store.pieces.start[r + 1]):
@@ -201,7 +201,7 @@ def find(store, i, r, first, prompt, now, note):
 
 @kernel(allocates=False)
 def put(store, reuse, i, r, session, kind, now):
-    """All pieces of a prompt that has been read are the newest, the front last."""
+    """All pieces of a prompt that has been read become the newest, the front last."""
     ends, replicas, later = len(store.pieces.size), len(store.where), np.int64(0)
     if store.ring.policy == EXPECTED:
         later = after_ns(reuse, kind)
@@ -245,8 +245,7 @@ def _shrink(store, j, now):
 
 @kernel
 def hits(store, reuse, prompt, session, arrival_ns):
-    """Tokens that each prompt finds if requests are answered one after the other on one replica, with no cache before
-    the store."""
+    """Tokens that each prompt finds if one replica answers requests one at a time, with no cache before the store."""
     found = np.zeros(len(prompt), np.int64)
     for r in range(len(prompt)):
         called(reuse, session[r], arrival_ns[r])

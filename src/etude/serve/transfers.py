@@ -1,6 +1,6 @@
-"""Answers that go on elsewhere once their prompt is read, in compiled code: keys and values wait where they are until
-the replica that decodes has room, then pass an encoder, a port out, a port in and a decoder, first come first served
-at each."""
+"""Answers that continue elsewhere once their prompt is read, in compiled code: keys and values wait where they are
+until the decoding replica has room, then pass an encoder, an output port, an input port and a decoder, first come first
+served at each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etude.serve.queues import put_last, take
 
 @kernel(allocates=False)
 def hand_over(q, clock, r):
-    """To be placed when all passes that end now are through."""
+    """To be routed when all passes that end now are complete."""
     q[r, at.FOLLOWING] = at.NOBODY
     if clock[at.HAND] == at.NOBODY:
         clock[at.HAND] = r
@@ -28,7 +28,7 @@ def hand_over(q, clock, r):
 
 @kernel(allocates=False)
 def placed(q, replicas, clock, i):
-    """The first of those to be placed is decoded by replica i."""
+    """The first answer to be routed is decoded by replica i."""
     r = clock[at.HAND]
     clock[at.HAND] = q[r, at.FOLLOWING]
     clock[at.HAND + 2] -= 1
@@ -40,7 +40,7 @@ def placed(q, replicas, clock, i):
 
 @kernel(allocates=False)
 def through_ns(wire, begin, size):
-    """When so many bytes are through a port that they are given to then."""
+    """When this many bytes, given to a port at `begin`, are through."""
     ns_per_byte, left, now = wire.ns_per_byte, float(size), np.int64(begin)
     for k in range(len(wire.later)):
         change = np.int64(wire.later[k, 0])
@@ -55,8 +55,8 @@ def through_ns(wire, begin, size):
 
 @kernel(allocates=False)
 def _sent(q, replicas, wire, link_ns, r, codec, now, commit):
-    """When the keys and values of a request are there, coded by this codec; SENT_NOW: they are sent. What is only meant
-    counts with what is known of the link."""
+    """When the keys and values of a request arrive with this codec; SENT_NOW: they are sent. An estimate uses the
+    observed rate of the link."""
     here, there = replicas[q[r, at.REPLICA]], replicas[q[r, at.DECODER]]
     raw = q[r, at.COMPUTED] * wire.token_bytes
     part, encode, decode, fixed = wire.codec[codec, 0], wire.codec[codec, 1], wire.codec[codec, 2], wire.codec[codec, 3]
@@ -91,8 +91,8 @@ def _quickest(q, replicas, wire, link_ns, r, now):
 
 @kernel(allocates=False)
 def pull(state, rules, i, now):
-    """Replica i makes room for answers that are to go on here, and has them sent. A request whose codec is to be asked
-    for, or NOBODY."""
+    """Replica i makes room for answers that continue here, and requests their transfer. Returns a request whose codec
+    must be asked for, or NOBODY."""
     q, replicas, clock, mine = state.request, state.replica, state.clock, state.replica[i]
     while mine[at.COMING] != at.NOBODY and mine[at.WAITING] == at.NOBODY:
         r = mine[at.COMING]
@@ -115,7 +115,7 @@ def pull(state, rules, i, now):
         mine[at.PEAK] = max(mine[at.PEAK], mine[at.USED])
         q[r, at.HOLDS] = need
         _sent(q, replicas, rules.wire, state.link_ns[i], r, codec, now, at.SENT_NOW)
-        if rules.lora_slots:  # its adapter is loaded while they are on their way
+        if rules.lora_slots:  # its adapter is loaded during the transfer
             take_adapter(q, mine, state.adapter[i], rules, r)
         put_last(q, mine, at.LANDING, r)
     return at.NOBODY
@@ -123,8 +123,8 @@ def pull(state, rules, i, now):
 
 @kernel(allocates=False)
 def land(state, rules, i, now):
-    """Requests whose keys and values are there by now join those that run: a place was kept for each. What was sent is
-    given up where it came from."""
+    """Requests whose keys and values have arrived join the running ones: a place was reserved for each. The source
+    releases them."""
     q, mine = state.request, state.replica[i]
     while mine[at.LANDING] != at.NOBODY and q[mine[at.LANDING], at.LANDS] <= now:
         r = take(q, mine, at.LANDING)

@@ -1,12 +1,12 @@
-"""How keys and values get from the replica that read a prompt to the one that decodes: ports, and codecs.
+"""Transfer of keys and values from the replica that read a prompt to the one that decodes: ports, and codecs.
 
 | column of a codec file | |
 |---|---|
 | name | |
 | ratio | raw bytes over bytes sent |
 | encode, decode | raw bytes per second (`400GB/s`); empty: no time |
-| fixed | of each call (`20us`); empty: none |
-| quality | a label that is carried; `--kv-quality` takes those with at least so much |
+| fixed | per call (`20us`); empty: none |
+| quality | a label; `--kv-quality` selects those with at least this |
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Codec:
 
 PLAIN: Final = Codec("none")
 NEWEST: Final = 0.25
-"""Of a running mean, the part of the newest: assumed."""
+"""Weight of the newest value in a running mean: assumed."""
 CODECS: Final = {"none": PLAIN, "fp8": Codec("fp8", 2.0), "int4": Codec("int4", 4.0)}
 """Narrower numbers, with no time to convert: a bound. A file says what a real codec takes."""
 
 
 def open_codecs(text: str, quality: float = 0.0) -> list[Codec]:
-    """`fp8`, several names, or a CSV file; those with at least so much quality."""
+    """`fp8`, several names, or a CSV file; those with at least this quality."""
     if not text:
         return [PLAIN]
     if text.endswith(".csv"):
@@ -95,9 +95,8 @@ def wire_of(
     choose: str | None = None,
     later: Sequence[tuple[int, float]] = (),
 ) -> Wire:
-    """`choose`: `best`, `learn`, `learn:0.5`, `fixed:NAME`, or None for a hook; `best` is the one that is there first,
-    `learn` the one that would be at the rate that transfers were seen to have. `later`: from when on, ns, the link has
-    another bandwidth."""
+    """`choose`: `best`, `learn`, `learn:0.5`, `fixed:NAME`, or None for a hook; `best` is the fastest one, `learn` the
+    fastest at the observed rate of transfers. `later`: times, ns, from which the link has another bandwidth."""
     known = codecs or [PLAIN]
     rows = [[1 / c.ratio, 1e9 / c.encode_bytes_per_s, 1e9 / c.decode_bytes_per_s, float(c.fixed_ns)] for c in known]
     if not bandwidth_bytes_per_s > 0:
@@ -138,7 +137,7 @@ def _choice(text: str, names: list[str]) -> int:
 
 
 def _weight(choose: str) -> float:
-    """Of the newest transfer in what is known of a link: `learn:0.5`."""
+    """Weight of the newest transfer in the running mean of a link: `learn:0.5`."""
     word, colon, text = choose.partition(":")
     if word != "learn" or not colon:
         return NEWEST

@@ -1,5 +1,5 @@
-"""Streams of requests: from a file, or drawn at a rate that is even, bursty or changes with the hour; of lengths that
-are fixed or like those of a file; sessions of agents; prompts of recommenders."""
+"""Streams of requests: from a file, or drawn at a rate that is constant, bursty or diurnal; with fixed lengths or
+lengths like those of a file; sessions of agents; prompts of recommenders."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from etude.units import parse_time
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 STEPS: Final = 4096
-"""Of a period, for the inverse of its arrivals."""
+"""Steps of a period, for the inverse of its arrivals."""
 
 
 def poisson(rate_per_s: float, count: int, prompt: int, output: int, *, seed: int = 0, cv: float = 1.0) -> Requests:
-    """Requests all alike at a rate. Gaps are gamma distributed with this coefficient of variation: 1 is Poisson, 0 is
-    even, more is bursty."""
+    """Equal requests at a rate. Gaps are gamma distributed with this coefficient of variation: 1 is Poisson, 0 is even,
+    more is bursty."""
     arrival = arrivals(rate_per_s, count, cv, "", np.random.default_rng(seed))
     return requests_of(arrival, np.full(count, prompt), np.full(count, output))
 
 
 def arrivals(rate_per_s: float, count: int, cv: float, diurnal: str, random: np.random.Generator) -> I64:
-    """In ns. With `diurnal` the rate swings around its mean like a sine that starts at it, and gaps are drawn in the
-    time in which it is constant."""
+    """In ns. With `diurnal` the rate is a sine around its mean; gaps are drawn in a warped time in which it is
+    constant."""
     if not rate_per_s > 0 or count < 1 or cv < 0:
         raise UsageError(f"{count} requests at {rate_per_s} per second, with a variation of {cv}")
     gap = random.gamma(1 / cv**2, cv**2 / rate_per_s, count) if cv else np.full(count, 1 / rate_per_s)
@@ -58,7 +58,7 @@ def _diurnal(text: str) -> tuple[float, float]:
 
 
 def at_rate(requests: Requests, rate_per_s: float) -> Requests:
-    """The same requests, with gaps stretched so that they come at this rate."""
+    """The same requests, with gaps scaled to this rate."""
     span = int(requests.arrival_ns[-1])
     if not rate_per_s > 0 or not span:
         raise UsageError(f"a rate of {rate_per_s} for requests over {span} ns")
@@ -80,8 +80,8 @@ def lengths_like(requests: Requests, count: int, random: np.random.Generator) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agents:
-    """Sessions of agents. A turn's prompt is the system's, what was said before, and a message; its answer and a tool's
-    output are part of the next. Turns of a session are geometric, tokens exponential with these means."""
+    """Sessions of agents. A turn's prompt is the system prompt, the conversation so far, and a message; its answer and
+    a tool's output are part of the next. Turns of a session are geometric, tokens exponential with these means."""
 
     sessions: int = figure("count", "sessions", 50)
     turns: float = figure("number", "mean number of turns per session", 6.0)
@@ -109,7 +109,7 @@ class Agents:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommend:
     """Prompts of a recommender: what is known of a user, and items of a list, whose popularity falls as 1 / rank^zipf.
-    Items have a group each, which stands for those alike."""
+    Each item has a group of similar items."""
 
     requests: int = figure("count", "requests", 300)
     users: int = figure("count", "users, drawn evenly", 100)
@@ -191,8 +191,8 @@ def request_stream(
     seed: int = 0,
     sort: bool = False,
 ) -> Requests:
-    """Those of a file (sorted by time if asked, the first so many, at a rate if one is given), of a generator, or
-    drawn: all alike, or with the lengths of the file `like`."""
+    """From a file (sorted by time if asked, the first `first`, scaled to a rate if given), from a generator, or drawn:
+    all equal, or with the lengths of the file `like`."""
     if path is not None and (like is not None or diurnal):
         raise UsageError("--lengths and --diurnal apply only to generated requests", hint="leave out --requests")
     if path is None:
@@ -210,8 +210,8 @@ def request_stream(
 
 
 def statistics(requests: Requests) -> dict[str, float]:
-    """What a stream is like: counts, means, variation of gaps; of those that name blocks, the part of all tokens whose
-    block an earlier prompt had too."""
+    """Statistics of a stream: counts, means, variation of gaps; with named blocks, the fraction of tokens whose block
+    an earlier prompt had too."""
     gap = np.diff(requests.arrival_ns) / 1e9
     span_s = float(requests.arrival_ns[-1]) / 1e9
     found = {

@@ -36,7 +36,7 @@ KERNEL, STREAM, TO_DEVICE, TO_HOST, TRANSFER = range(5)
 COLUMNS: Final = ("what", "device", "alone_ns", "size_bytes", "flops", "op_class", "dtype", "m", "n", "k", "batch")
 """Of a transfer, `m` are bytes over the link to the host."""
 MOST: Final = 1024
-"""Kinds that are told apart; where there are more, those whose times are near are one."""
+"""Kinds that are distinguished; where there are more, those whose times are near are one."""
 NEAR: Final = 1.05
 _WAYS: Final = ((re.compile(r"HtoD|HostToDevice", re.I), TO_DEVICE), (re.compile(r"DtoH|DeviceToHost", re.I), TO_HOST))
 _DTYPES: Final = {number: name for name, number in DTYPE_NUMBER.items()}

@@ -28,7 +28,7 @@ from etude.simulate.result import LINKS_SHOWN, LinkUse
 from etude.simulate.state import with_room
 
 _MODELS: Final[dict[Network, tuple[Model, int]]] = {Network.LINKS: ("links", 4), Network.FLOW: ("flow", 2)}
-"""Networks with links: the model, and how many chunks of one transfer may be under way. Links take them one by one;
+"""Networks with links: the model, and how many chunks of one transfer may be in progress. Links take them one by one;
 where flows share a link, more than two only make each other late."""
 
 

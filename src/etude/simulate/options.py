@@ -61,7 +61,7 @@ class Network(StrEnum):
     """What carries collectives and messages."""
 
     ANALYTIC = "analytic"
-    """Closed forms: an operation lasts a known time, whatever else is under way."""
+    """Closed forms: an operation lasts a known time, whatever else is in progress."""
     LINKS = "links"
     """Transfers over routed links that take one message at a time."""
     FLOW = "flow"

@@ -1,15 +1,15 @@
 """The files of a job in Parquet, as data: which columns each has and of which type. The docs page is made from this.
 
     manifest.json     what it is: names, counts, row groups, notes, provenance
-    ranks.parquet     a row a rank: which trace it runs and what binds it
-    traces.parquet    a row a distinct trace: slots, lanes, ids of missing nodes
-    nodes.parquet     a row a node of a distinct trace; a column in which nothing was recorded is left out
-    deps.parquet      a row a dependency
-    attrs.parquet     a row an attribute that no column of nodes.parquet holds
+    ranks.parquet     one row per rank: which trace it runs and what binds it
+    traces.parquet    one row per distinct trace: slots, lanes, ids of missing nodes
+    nodes.parquet     one row per node of a distinct trace; a column in which nothing was recorded is left out
+    deps.parquet      one row per dependency
+    attrs.parquet     one row per attribute that no column of nodes.parquet holds
     layouts.parquet   the attributes that nodes have, in order: nodes.layout numbers them within a trace's set
-    groups.parquet    a row a group
-    values.parquet    a row a node of a rank that has values of its own
-    timing.parquet    a row a node of a block of times
+    groups.parquet    one row per group
+    values.parquet    one row per node of a rank that has values of its own
+    timing.parquet    one row per node of a block of times
 
 NULL means not recorded. Rows are in order of trace, then node; row groups hold whole traces, or part of a large one.
 """

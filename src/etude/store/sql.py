@@ -191,7 +191,7 @@ def quoted(text: str) -> str:
 
 
 def _bound(found: dict[str, set[str]]) -> str:
-    """Ranks with what binds them, in memory: a row a rank."""
+    """Ranks with what binds them, in memory: one row per rank."""
     lane_kinds = ", ".join(quoted(k.name) for k in LaneKind)
     return f"""
         CREATE TEMP TABLE bound AS

@@ -81,7 +81,7 @@ def spread(address: str, workers: int = 0) -> Callable[..., Iterator[Any]]:
 def as_done(
     ray: Any, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], workers: int
 ) -> Iterator[tuple[int, Any]]:
-    """(number of the arguments, reference to what came of them), two for each CPU under way at a time. A task whose
+    """(number of the arguments, reference to what came of them), two for each CPU in progress at a time. A task whose
     machine is lost is tried again."""
     task = ray.remote(num_cpus=1, max_retries=TRIES - 1)(function)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))

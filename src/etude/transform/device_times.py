@@ -170,7 +170,7 @@ def _by_place(trace: Trace, path: I64, is_call: Bools, places: int) -> tuple[I64
 
 
 def _steps(trace: Trace) -> int:
-    """Steps that were recorded; 1 where none are told apart."""
+    """Steps that were recorded; 1 where none are distinguished."""
     known = trace.step[trace.step != UNKNOWN]
     return max(len(np.unique(known)), 1)
 

@@ -22,7 +22,7 @@ _SORT = {"compute": Sort.COMPUTE, "communication": Sort.COMMUNICATION, "memory":
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
-    """A row a piece, in order of time, on the clock of the slices."""
+    """One row per piece, in order of time, on the clock of the slices."""
 
     start_ns: I64
     end_ns: I64

@@ -47,7 +47,7 @@ class AlgorithmPhase:
     apart: bool = False
     """The legs carry different bytes: through a port that levels share go those of all."""
     streamed: int = 0
-    """Passes in which many blocks are under way, so that a busy port hides latencies but for the last step of each
+    """Passes in which many blocks are in progress, so that a busy port hides latencies but for the last step of each
     pass; 0: steps and bytes follow one another."""
 
 

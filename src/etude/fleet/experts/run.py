@@ -176,7 +176,7 @@ class GroupRun:
         return now + max(-(-(first - now) // step_ns), 0) * step_ns
 
     def _serve(self, start_ns: int, end_ns: int) -> None:
-        """Whole passes; one that is under way at the end makes no tokens."""
+        """Whole passes; one that is in progress at the end makes no tokens."""
         if end_ns <= start_ns:
             return
         ranks, step_ns = int(self.alive.sum()), self.price(self.place, self.alive).step_ns

@@ -23,7 +23,7 @@ WHOLE: Final = ("asked", "answered", "last")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Federated:
-    """Rounds over clients: a row a round, and what each client did."""
+    """Rounds over clients: one row per round, and what each client did."""
 
     clients: Clients
     columns: F64

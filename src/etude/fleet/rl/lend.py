@@ -5,7 +5,7 @@
 Both loops run side by side, tick by tick. A replica that serves and lends a part of itself takes longer for its passes;
 an idle one lends all of itself. `guarded` lends while nobody waits there and while a pass with as many requests as it
 has would still keep the limit for each token (with a margin), and takes back at the next tick otherwise; turns that
-were under way are lost and made again elsewhere. `fixed` lends its share whatever happens.
+were in progress are lost and made again elsewhere. `fixed` lends its share whatever happens.
 """
 
 from __future__ import annotations

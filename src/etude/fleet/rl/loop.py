@@ -46,11 +46,11 @@ class Tenant:
     trained: int = 0
     synced: int = 0
     explores: bool = False
-    """A stage of the kind is under way, or queued."""
+    """A stage of the kind is in progress, or queued."""
     rolls: bool = False
     trains: bool = False
     left: dict[str, int] = field(default_factory=dict)
-    """Samples of the stage under way that are not done."""
+    """Samples of the stage in progress that are not done."""
     began: dict[str, int] = field(default_factory=dict)
     lag: int = 0
     tokens: dict[str, F64] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Loop:
     line: deque[int] = field(default_factory=deque)
     stretches: list[Stretch] = field(default_factory=list)
     series: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Time, samples that are made, samples that wait for a replica, updates under way."""
+    """Time, samples that are made, samples that wait for a replica, updates in progress."""
     lost_steps: float = 0.0
     done_steps: float = 0.0
     samples_done: int = 0

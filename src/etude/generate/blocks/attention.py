@@ -40,11 +40,11 @@ class Heads:
     causal: bool
     window: int = 0
     past: int = 0
-    """Keys that were there before the first query (decoding)."""
+    """Keys before the first query (decoding)."""
 
     @property
     def pairs(self) -> int:
-        """Pairs of query and key that count, in one head of one sample."""
+        """Pairs of query and key that are computed, in one head of one sample."""
         q, k = self.queries, self.keys
         if not self.causal:
             return q * min(k, self.window or k)
@@ -57,7 +57,7 @@ class Heads:
         return total
 
     def flops(self, pairs: int, *, backward: bool) -> int:
-        """Two products forward, five backward (the scores are made again)."""
+        """Two products forward, five backward (the scores are recomputed)."""
         each = 3 * self.key_size + 2 * self.value_size if backward else self.key_size + self.value_size
         return 2 * self.samples * self.heads * pairs * each
 
@@ -137,8 +137,8 @@ def _unfused(local: Shard, h: Heads, part: str) -> list[Op]:
 
 
 def _ring(local: Shard, h: Heads, part: str) -> list[Op]:
-    """Keys and values travel round; each rank has two pieces of the sequence, an early and a late one, so that causal
-    work is even. Backward sends them round again, with the gradients gathered so far."""
+    """Keys and values travel around the ring; each rank has an early and a late piece of the sequence, so that causal
+    work is balanced. Backward sends them around again, with the gradients accumulated so far."""
     cp = local.cp
     if h.causal and h.queries % (2 * cp):
         raise UsageError(f"a causal sequence of {h.queries:,} has no {2 * cp} equal pieces for {cp} context ranks")
@@ -167,13 +167,13 @@ def _ring(local: Shard, h: Heads, part: str) -> list[Op]:
 
 
 def _shared(total: int, parts: list[int]) -> list[int]:
-    """A number in parts like these, to the last one; they are as they were where they add up to it (no window)."""
+    """A number split in proportion to these parts; the parts themselves if they already add up to it (no window)."""
     ends = [total * sum(parts[: i + 1]) // sum(parts) for i in range(len(parts))]
     return [end - before for end, before in zip(ends, [0, *ends], strict=False)]
 
 
 def _hop(local: Shard, size: int, part: str, *, wait: str, start: str, phase: Phase) -> list[Op]:
-    """One step of the ring, under way while the rank attends to what it has."""
+    """One step of the ring, overlapped with attention to the piece that the rank has."""
     send = message(Kind.SEND, "cp_next", size, part, Stream.CONTEXT, start="sent", phase=phase, dtype=local.dtype)
     recv = message(Kind.RECV, "cp_prev", size, part, Stream.NONE, start=start, phase=phase, dtype=local.dtype)
     unit = "attention" if phase == Phase.FORWARD else ""
@@ -181,8 +181,8 @@ def _hop(local: Shard, size: int, part: str, *, wait: str, start: str, phase: Ph
 
 
 def _mapped(local: Shard, h: Heads, part: str) -> list[Op]:
-    """Each rank attends to its own keys while others come from their owners, then to these, rank by rank; backward
-    brings them again and returns their gradients. Figures are those of equal parts; see maps/."""
+    """Each rank attends to its own keys while others arrive from their owners, then to these, rank by rank; backward
+    fetches them again and returns their gradients. Figures are those of equal parts; see maps/."""
     if not h.causal or h.queries != h.keys:
         raise UsageError("a map needs causal attention", hint="leave out --cp-map")
     size = bytes_of(h.samples * h.keys // local.cp * h.kv_heads * (h.key_size + h.value_size), local.dtype)
@@ -192,7 +192,7 @@ def _mapped(local: Shard, h: Heads, part: str) -> list[Op]:
     far = [_fused(local, h, pairs, mine, mine, f"{part}.far.{k}") for k in others]
 
     def hop(k: int, name: str, where: str, phase: Phase, *, back: bool = False) -> list[Op]:
-        """To the k-th ahead on the ring, from the k-th behind; gradients the other way."""
+        """To the k-th next rank of the ring, from the k-th previous one; gradients the other way."""
         to, source = (f"cp{-k:+d}", f"cp{k:+d}") if back else (f"cp{k:+d}", f"cp{-k:+d}")
         send = message(Kind.SEND, to, size, where, Stream.CONTEXT, start="sent", phase=phase, dtype=local.dtype)
         recv = message(Kind.RECV, source, size, where, Stream.NONE, start=name, phase=phase, dtype=local.dtype)
@@ -211,7 +211,7 @@ def _mapped(local: Shard, h: Heads, part: str) -> list[Op]:
 
 
 def _gathered(local: Shard, h: Heads, part: str) -> list[Op]:
-    """All keys and values are gathered before; backward gathers them again and scatters their gradients."""
+    """All keys and values are gathered first; backward gathers them again and scatters their gradients."""
     size = bytes_of(h.samples * h.keys * h.kv_heads * (h.key_size + h.value_size), local.dtype)
     gather = collective(
         Collective.ALL_GATHER, "cp", local.cp, size, part, Stream.CONTEXT, dtype=local.dtype, unit="attention"
@@ -221,13 +221,14 @@ def _gathered(local: Shard, h: Heads, part: str) -> list[Op]:
     )
     one = _fused(local, h, h.pairs // local.cp, h.queries // local.cp, h.keys, part)
     again = gather.replace(phase=Phase.INPUT, unit="")
-    others = size - size // local.cp  # kept are a rank's own
+    others = size - size // local.cp  # only its own part is kept
     kept = one.saved_bytes - others
     return [gather, one.replace(backward=(again, *one.backward, scatter), saved_bytes=kept, temp_bytes=size)]
 
 
 def _ulysses(local: Shard, h: Heads, part: str) -> list[Op]:
-    """Heads for tokens: an exchange before gives each rank whole sequences of some heads, one after gives them back."""
+    """Heads for tokens: an exchange gives each rank whole sequences of some heads, another one afterwards reverses
+    it."""
     if h.heads % local.cp or h.kv_heads % local.cp:
         raise UsageError(
             f"{h.heads} heads and {h.kv_heads} of keys and values cannot be spread over {local.cp} context ranks",

@@ -1,4 +1,4 @@
-"""Models composed of parts: streams of tokens walk through them, and each part says its ops."""
+"""Models composed of parts: streams of tokens pass through them, and each part gives its ops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from etude.generate.model.shape import Model
 
 @dataclass(slots=True)
 class Flow:
-    """A stream on its way: tokens, width, and the sides of a picture if it is one."""
+    """A stream at some point: tokens, width, and the sides of a picture if it is one."""
 
     tokens: int
     width: int
@@ -37,12 +37,12 @@ class Flow:
 
 @dataclass(slots=True)
 class Walker:
-    """Streams at one place of a model."""
+    """Streams at one point of a model."""
 
     local: Shard
     flows: dict[str, Flow]
     kept: dict[str, list[Flow]] = field(default_factory=dict)
-    """What was kept under a name, the latest last."""
+    """Streams kept under a name, the latest last."""
 
     def flow(self, part: Part) -> Flow:
         return self.named(part.stream or next(iter(self.flows)))
@@ -53,14 +53,14 @@ class Walker:
         return self.flows[name]
 
     def shard(self, flow: Flow) -> Shard:
-        """A rank's part of a stream. What a sample has one of, every context-parallel rank has."""
+        """A rank's part of a stream. What exists once per sample is on every context-parallel rank."""
         cp = self.local.cp
         if cp > 1 and flow.tokens > 1 and (flow.side or flow.tokens % cp):
             raise UsageError(f"{flow.tokens:,} tokens cannot be split over {cp} context-parallel ranks", hint="--cp 1")
         return replace(self.local, seq=flow.tokens, sp=False, cp=cp if flow.tokens > 1 else 1)
 
     def size_bytes(self, names: set[str]) -> int:
-        """Of the streams and of what was kept, as far as these names are needed."""
+        """Bytes of the streams and kept tensors with these names."""
         live = [f for name, f in self.flows.items() if name in names]
         live += [f for name, stack in self.kept.items() if name in names for f in stack]
         return sum(bytes_of(self.shard(f).tokens * f.width, self.local.dtype) for f in live)
@@ -71,7 +71,7 @@ def blocks(model: Model, local: Shard) -> list[Block]:
 
 
 def built(pieces: Sequence[Piece], streams: Sequence[TokenStream], local: Shard, prefix: str = "") -> list[Block]:
-    """Blocks of these pieces. The first and the last go with the layers beside them unless they are repeated."""
+    """Blocks of these pieces. The first and the last stay with the neighbouring layers unless they are repeated."""
     walker = Walker(local, {s.name: Flow.of(s, local.seq) for s in streams})
     found: list[Block] = []
     for number, piece in enumerate(pieces):
@@ -83,7 +83,7 @@ def built(pieces: Sequence[Piece], streams: Sequence[TokenStream], local: Shard,
             before = {name: replace(f) for name, f in walker.flows.items()}
             if not ops or before != start or _keeps(piece):
                 made = tuple(op for part in piece.parts for op in ops_of(walker, part))
-                start, ops = before, ops if ops == made else made  # alike layers share their ops
+                start, ops = before, ops if ops == made else made  # equal layers share their ops
             needed = later | (_needed([piece], next(iter(walker.flows))) if i + 1 < piece.repeat else set())
             name = piece.name if alone else f"{piece.name}.{i}"
             found.append(Block(prefix + name, ops, walker.size_bytes(needed)))
@@ -95,7 +95,7 @@ def _keeps(piece: Piece) -> bool:
 
 
 def _needed(pieces: Sequence[Piece], first: str) -> set[str]:
-    """Streams and kept tensors that these pieces take."""
+    """Streams and kept tensors that these pieces use."""
     found: set[str] = set()
     for part in (part for piece in pieces for part in piece.parts):
         found |= set((part.stream or first).split("+")) | ({part.keys} if part.keys else set())
@@ -156,7 +156,7 @@ def _mlp(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 
 def _attention(walker: Walker, flow: Flow, part: Part) -> list[Op]:
-    """Projections of its own; keys and values from another stream where it names one."""
+    """Projections, then attention; keys and values come from another stream if it names one."""
     other = walker.named(part.keys) if part.keys else flow
     local, theirs = walker.shard(flow), walker.shard(other)
     size, kv = part.head_size or flow.width // part.heads, part.kv_heads or part.heads
@@ -327,7 +327,7 @@ def _join(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 
 def _gather(walker: Walker, flow: Flow, part: Part) -> list[Op]:
-    """Rows of neighbours, summed: an embedding of as many lookups as there are edges."""
+    """Sums of neighbouring rows: an embedding with as many lookups as there are edges."""
     one = embedding(part.count * walker.local.samples, flow.width, _path(part), dtype=walker.local.dtype, params=0,
                     local=0)  # fmt: skip
     (back,) = one.backward
@@ -335,8 +335,8 @@ def _gather(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 
 def _distance(walker: Walker, flow: Flow, part: Part) -> list[Op]:
-    """Every sample against every row; then the rows move towards it, more or less near the nearest. There is no
-    gradient: the moves stand in its place, and are summed over copies as one."""
+    """Distances of every sample to every row; then the rows near the nearest one move towards it. There is no gradient:
+    the moves replace it, and are summed over copies like one."""
     local, params = walker.shard(flow), part.rows * flow.width
     found = plain(local, local.tokens, flow.width, part.rows, _path(part), params=params)
     move = plain(local, part.rows, local.tokens, flow.width, f"{_path(part)}.move", params=0)

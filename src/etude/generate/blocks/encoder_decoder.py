@@ -1,4 +1,4 @@
-"""Encoder-decoder transformers as blocks: the encoder's output travels along with the decoder's."""
+"""Encoder-decoder transformers as blocks: the encoder's output is passed along with the decoder's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def blocks(model: Model, local: Shard) -> list[Block]:
 
 
 def _with(ops: list[Op], relative: tuple[int, int]) -> list[Op]:
-    """The relative position table of a stack of layers (whole, and a rank's heads of it) belongs to its first op."""
+    """The relative position table of a stack of layers (whole, and a rank's heads of it) counts for its first op."""
     first, (params, held) = ops[0], relative
     return [first.replace(params=first.params + params, local_params=first.local_params + held), *ops[1:]]
 

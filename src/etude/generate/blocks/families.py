@@ -24,12 +24,12 @@ BLOCKS: Final[dict[Family, Callable[[Model, Shard], list[Block]]]] = {
 
 
 def blocks_of(model: Model, local: Shard) -> list[Block]:
-    """From first to last, figures of one rank and one micro-batch."""
+    """From first to last, with figures of one rank and one micro-batch."""
     return list(_made(model, local))
 
 
 @lru_cache(maxsize=256)
 def _made(model: Model, local: Shard) -> tuple[Block, ...]:
-    """Plans of a search often differ in what their shards do not see."""
+    """Cached: plans of a search often have the same shards."""
     found = BLOCKS[model.family](model, local)
     return tuple(with_towers(model, local, found) if model.towers else found)

@@ -1,7 +1,7 @@
-"""Halos: what a tile of a picture reads of its neighbours before a convolution, and their gradients back.
+"""Halos: what a tile of a picture reads from its neighbours before a convolution, and the gradients sent back.
 
-Ranks lie on a grid; figures are those of a tile inside the field, whose ranks have all neighbours. Where there is none
-the messages are taken out again (train/mapped.py).
+Ranks are on a grid; figures are those of an inner tile, which has all neighbours. At the border the messages are
+removed again (train/mapped.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def parse(text: str) -> tuple[int, int]:
 
 
 def tile(local: Shard, side: int) -> tuple[int, int]:
-    """Rows and columns that a rank has of a picture."""
+    """Rows and columns of a picture on one rank."""
     rows, columns = local.domain
     if side % rows or side % columns:
         raise UsageError(
@@ -35,7 +35,7 @@ def tile(local: Shard, side: int) -> tuple[int, int]:
 
 
 def cells(local: Shard, size: tuple[int, int], radius: int) -> int:
-    """Around a tile that has all neighbours: 2 h (a + b) + 4 h² where there are neighbours in both directions."""
+    """Cells around a tile that has all neighbours: 2 h (a + b) + 4 h² if there are neighbours in both directions."""
     return sum(strip for _, strip in _strips(local, size, radius))
 
 
@@ -49,8 +49,8 @@ def _strips(local: Shard, size: tuple[int, int], radius: int) -> Iterator[tuple[
 
 
 def with_halo(local: Shard, ops: list[Op], channels: int, size: tuple[int, int], radius: int) -> list[Op]:
-    """A convolution, the first of `ops`, behind the exchange of what it reads of other tiles, `channels` values for
-    each cell; its gradient is sent back while that of the weights is made."""
+    """A convolution, the first of `ops`, after the exchange of what it reads from other tiles, `channels` values per
+    cell; its gradient is sent back while the weight gradient is computed."""
     if prod(local.domain) == 1 or not radius:
         return ops
     if radius > min(size):

@@ -1,8 +1,8 @@
 """Loads: how unequally tokens choose their experts, in each layer with experts; see train/routing.py.
 
-`zipf:1.2` (the i-th fullest expert as i ** -1.2, in an order that is drawn for each layer), `dirichlet:0.5` (shares
-that are drawn for each layer), `3,1,1,1` (of each expert, in every layer), or a CSV file with a column `load` and,
-where layers differ, `layer`, a row for each expert in turn.
+`zipf:1.2` (the i-th fullest expert has i ** -1.2, in a random order for each layer), `dirichlet:0.5` (random shares for
+each layer), `3,1,1,1` (for each expert, in every layer), or a CSV file with a column `load` and, if layers differ,
+`layer`, one row per expert in order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HINT = "zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file"
 
 
 def check(text: str) -> None:
-    """Raises ClusterError where nobody can know what is meant."""
+    """Raises ClusterError if the text is ambiguous."""
     kind, colon, figure = text.partition(":")
     if not text or text.lower().endswith(".csv"):
         return

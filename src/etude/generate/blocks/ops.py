@@ -1,8 +1,7 @@
-"""Op: one node of a program before it has a place, with the ops of its backward pass.
+"""Op: one node of a program before it is placed, with the ops of its backward pass.
 
-A block (a layer, the embedding, the head) is a list of ops for the forward pass. Each says what its backward pass
-does, op by op; so recomputation, split backwards and closed forms all come from one description. Figures are those
-of one rank.
+A block (a layer, the embedding, the head) is a list of ops for the forward pass. Each lists the ops of its backward
+pass; so recomputation, split backwards and closed forms all come from one description. Figures are those of one rank.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ class Phase(IntEnum):
     FORWARD = 0
     RECOMPUTE = 1
     INPUT = 2
-    """Gradients of inputs: the part of a backward pass that others wait for."""
+    """Gradients of inputs: the part of a backward pass that other ranks wait for."""
     WEIGHT = 3
     """Gradients of weights."""
     OPTIMIZER = 4
-    # of serving
+    # serving
     PREFILL = 5
     DECODE = 6
     MIXED = 7
-    """Tokens of prompts and tokens out in one pass."""
+    """Prefill and decode tokens in one pass."""
     DRAFT = 8
 
     @property
@@ -55,7 +54,7 @@ _LABEL = {
 
 
 class Stream(IntEnum):
-    """What a rank does at a time: numbers of device streams in the trace. A receive holds none."""
+    """Numbers of device streams in the trace: what a rank can do at the same time. A receive occupies none."""
 
     NONE = 0
     COMPUTE = 7
@@ -87,7 +86,7 @@ TYPES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """A node to be. `flow` fields say how it hangs together with its neighbours; see program.py."""
+    """A future node. The `flow` fields say how it depends on its neighbours; see program.py."""
 
     name: str
     part: str = ""
@@ -106,27 +105,28 @@ class Op:
     """Group slot of a collective, peer slot of a message."""
     stream: Stream = Stream.COMPUTE
     mark: str = ""
-    """An attribute of the node, by which it is known for what it is."""
+    """An attribute of the node that identifies it."""
     # flow
     start: str = ""
-    """Not waited for by what follows, but by the op that waits for this name."""
+    """What follows does not wait for it; the op that waits for this name does."""
     waits: tuple[str, ...] = ()
     side: bool = False
-    """Nobody's input: a weight gradient. Holds the order, not the data."""
+    """No op's input: a weight gradient. Ordered by control, not data."""
     phase: Phase = Phase.FORWARD
     # training
     backward: tuple[Op, ...] = ()
     """In the order in which they are issued."""
     params: int = 0
-    """Parameters of the whole model that live here."""
+    """Parameters of the whole model in this op."""
     local_params: int = 0
-    """Those of one rank."""
+    """Parameters of one rank."""
     tied_params: int = 0
     """Weights of the embedding that it uses: `local_params` too on a rank that does not hold the embedding itself."""
     copied_params: int = 0
-    """Of a layer that is split over tensor-parallel ranks, what each of them has whole: the bias after a sum."""
+    """For a layer split over tensor-parallel ranks, the parameters that each of them has whole: the bias after a
+    sum."""
     summed: tuple[str, int] = ("", 0)
-    """(group slot, weights) of which each rank of the group makes a part of the gradient, however tokens lie."""
+    """(group slot, weights): each rank of the group computes a part of the gradient, however tokens are distributed."""
     expert: bool = False
     """Replicated over the data-parallel ranks of an expert, not over all."""
     frozen: bool = False
@@ -136,22 +136,22 @@ class Op:
     ways: int = 1
     """Ranks that share it."""
     saved_bytes: int = 0
-    """Kept from the forward to the backward pass."""
+    """Bytes kept from the forward to the backward pass."""
     temp_bytes: int = 0
-    """Needed beside, while it runs."""
+    """Additional bytes while it runs."""
     back_bytes: int = 0
-    """The same of its backward pass, gradients of its inputs and outputs apart; 0: as much."""
+    """The same for its backward pass, without gradients of its inputs and outputs; 0: equal."""
     inner_bytes: int = 0
-    """Of those, what comes back if the op is done again from what goes into it."""
+    """Part of those that is restored if the op is recomputed from its inputs."""
     unit: str = ""
-    """What recomputation knows it by: attention (its core), norm, activation."""
+    """Its name for recomputation: attention (its core), norm, activation."""
     load: bool = False
     """Work that depends on routing: a rank's share of tokens."""
     # the host
     calls: float = 1.0
-    """What the host does to issue it, over a usual op; 0 where the call of another op issues it too."""
+    """Host work to issue it, relative to a usual op; 0 if the call of another op issues it too."""
     read: bool = False
-    """The host needs its result before it issues more: how many tokens each expert has."""
+    """Whether the host needs its result before it issues more: how many tokens each expert has."""
 
     @property
     def core(self) -> bool:
@@ -159,7 +159,7 @@ class Op:
         return self.unit == "attention"
 
     def replace(self, **changes: Any) -> Op:
-        """As `dataclasses.replace`, which asks for each of the fields in turn: a large step makes ops by the 10,000."""
+        """As `dataclasses.replace`, which looks at each field: a large step makes tens of thousands of ops."""
         made = object.__new__(Op)
         made.__dict__.update(self.__dict__, **changes)
         if len(made.__dict__) != len(self.__dict__):
@@ -173,13 +173,13 @@ def shapes(*tensors: Sequence[int]) -> str:
 
 @cache
 def types(dtype: str, count: int, *, ends: bool = False) -> str:
-    """`ends`: the last one are numbers of rows."""
+    """`ends`: the last tensor holds row numbers."""
     one = f"'Tensor({TYPES.get(dtype, dtype)})'"
     return "[" + ", ".join([one] * (count - ends) + ["'Tensor(int)'"] * ends) + "]"
 
 
 ENDS: Final = {"aten::_grouped_mm": 3, VARLEN: 4}
-"""Ops whose last tensor says where pieces end, if there are so many."""
+"""Ops whose last tensor says where pieces end, with this number of tensors."""
 
 
 def in_types(op: Op, in_shapes: str) -> str:
@@ -188,7 +188,7 @@ def in_types(op: Op, in_shapes: str) -> str:
 
 
 def shapes_of(op: Op) -> tuple[str, str]:
-    """Shapes in and out; what communication moves as tensors of one dimension."""
+    """Shapes in and out; communication as one-dimensional tensors."""
     if op.kind not in (Kind.COLL, Kind.SEND, Kind.RECV):
         return op.in_shapes, op.out_shapes
     size = WIDTH.get(op.dtype) or width(op.dtype)
@@ -236,7 +236,7 @@ GEMMS: Final = ("aten::mm", "aten::bmm", "aten::_grouped_mm")
 
 def gemm(m: int, n: int, k: int, part: str, *, dtype: str, batch: int = 1, ragged: str = "", **more: Any) -> Op:
     """One product (or one for each of `batch` experts), m x k by k x n. `ragged`: experts have unequal `rows`, or for
-    gradients of weights `depth`, which lie one behind the other; a third tensor says where they end."""
+    gradients of weights `depth`, stored consecutively; a third tensor says where they end."""
     w = work.matmul(m, n, k, batch=batch, dtype=dtype)
     if batch == 1:
         return compute("aten::mm", part, w, shapes((m, k), (k, n)), shapes((m, n)), **more)
@@ -265,7 +265,7 @@ def linear(
 ) -> Op:
     """A layer with weights: its backward is a product for the input and one for the weights.
 
-    `grad_bytes` moved for each weight where its gradient is added to what is there; 0: written in `dtype`.
+    `grad_bytes` are moved per weight if its gradient is accumulated; 0: written in `dtype`.
     """
     both = {"dtype": dtype, "batch": batch, "load": more.get("load", False), "calls": more.get("calls", 1.0)}
     rows, depth = ("rows", "depth") if ragged else ("", "")
@@ -334,7 +334,7 @@ def activation(elements: int, part: str, *, gated: bool, dtype: str, load: bool 
 
 
 def add(elements: int, part: str, *, dtype: str, name: str = "aten::add", backward: bool = False) -> Op:
-    """A residual. Its gradient is passed on; where two meet they are added (`backward`)."""
+    """A residual. Its gradient is passed on; two gradients are added (`backward`)."""
     w = work.elementwise(elements, inputs=2, dtype=dtype)
     one = compute(name, part, w, shapes((elements,), (elements,)), shapes((elements,)))
     return one.replace(backward=(one.replace(phase=Phase.INPUT),)) if backward else one
@@ -389,7 +389,8 @@ NAMES: Final = {
 
 
 def collective(kind: Collective, group: str, size: int, full_bytes: int, part: str, stream: Stream, **more: Any) -> Op:
-    """`full_bytes` is the larger side: what a gather gives, what a scatter takes, what is reduced or exchanged."""
+    """`full_bytes` is the larger side: the output of a gather, the input of a scatter, the reduced or exchanged
+    data."""
     part_bytes = -(-full_bytes // size)
     ins = part_bytes if kind == Collective.ALL_GATHER else full_bytes
     outs = part_bytes if kind == Collective.REDUCE_SCATTER else full_bytes

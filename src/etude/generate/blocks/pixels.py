@@ -40,7 +40,7 @@ def batch_norm(elements: int, params: int, path: str, dtype: str, *, batch: bool
 
 
 def pooled(before: int, after: int, path: str, dtype: str) -> Op:
-    """From so many elements to so many: pooling, enlarging, joining."""
+    """From `before` to `after` elements: pooling, enlarging, joining."""
     moved = before + after if before else 2 * after
     w = Work(op_class=OpClass.ELEMENTWISE, flops=max(before, after), size_bytes=bytes_of(moved, dtype), dtype=dtype)
     one = compute("aten::_adaptive_avg_pool2d" if before > after else "aten::copy_", path, w,

@@ -23,7 +23,8 @@ from etude.model.schema import Collective
 
 
 def blocks(model: Model, local: Shard) -> list[Block]:
-    """A rank looks up its tables for the samples of all; an exchange gives each rank all tables of its samples."""
+    """A rank looks up its tables for the samples of all ranks; an exchange gives each rank all tables for its
+    samples."""
     alone(local, "recommendation models")
     if model.tables % local.ep:
         raise UsageError(f"{model.tables} tables cannot be spread over {local.ep} ranks", hint="an --ep that divides")

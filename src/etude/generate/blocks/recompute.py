@@ -1,4 +1,4 @@
-"""What is computed twice: which ops of a block, when they are done again, and what need not be kept because of it.
+"""Recomputation: which ops of a block are recomputed, when, and what need not be kept because of it.
 
 none                        nothing
 selective                   the core of attention: its scores, or the sums of its rows
@@ -26,18 +26,18 @@ from etude.generate.blocks.shard import Block
 
 PARTS: Final = ("attention", "norm", "activation", "experts", "ffn", "latent")
 WHOLE: Final = {"experts": ("experts.", "shared."), "ffn": ("ffn.",)}
-"""How the ops of a part begin that is done again as a whole."""
+"""Prefixes of the ops of a part that is recomputed as a whole."""
 LATENT: Final = ("attention.q", "attention.q_up", "attention.kv_up", "attention.rotary")
 LAYER: Final = "layer"
 NEEDED: Final = "needed"
 KEPT: Final = {"qkv": ("attention.q", "attention.kv"), "out": ("attention.out",), "core": ("attention.core",),
                "gate": ("ffn.up",)}  # fmt: skip
-"""How the ops begin whose results may be kept where a layer is done again. A gate is half of the first product."""
+"""Prefixes of the ops whose results may be kept where a layer is recomputed. A gate is half of the first product."""
 NOTHING: Final = frozenset[str]()
 
 
 def parse(text: str) -> frozenset[str]:
-    """Parts that are computed twice; `LAYER` for all of a layer."""
+    """Parts that are recomputed; `LAYER` for all of a layer."""
     kind, colon, names = text.partition(":")
     if text in ("none", "full", "selective"):
         return {"none": NOTHING, "full": frozenset({LAYER}), "selective": frozenset({"attention"})}[text]
@@ -59,7 +59,7 @@ def is_layer(block: Block) -> bool:
 
 
 def redone(block: Block, twice: frozenset[str]) -> dict[int, list[Op]]:
-    """Ops to do again, by the op before whose backward pass they are done."""
+    """Ops to recompute, by the op before whose backward pass this happens."""
     if not twice or not is_layer(block):
         return {}
     ops = block.ops
@@ -83,7 +83,7 @@ def redone(block: Block, twice: frozenset[str]) -> dict[int, list[Op]]:
         again = [*ops[first : last + 1]]
         if last + 1 < len(ops) and ops[last + 1].name == "aten::_to_copy":  # what was kept was cast
             again.append(ops[last + 1])
-        if of_latent:  # what queries, keys and values are made of comes before them
+        if of_latent:  # the inputs of queries, keys and values come before them
             found[user][:0] = again
         else:
             found.setdefault(user, []).extend(again)
@@ -91,7 +91,7 @@ def redone(block: Block, twice: frozenset[str]) -> dict[int, list[Op]]:
 
 
 def _again(ops: tuple[Op, ...], twice: frozenset[str]) -> list[Op]:
-    """Of a layer: all of it, or what is needed and not kept."""
+    """Recomputed ops of a layer: all of it, or what is needed and not kept."""
     if NEEDED not in twice:
         return list(ops)
     last = max((i for i, op in enumerate(ops) if op.saved_bytes), default=-1)
@@ -107,7 +107,7 @@ def _again(ops: tuple[Op, ...], twice: frozenset[str]) -> list[Op]:
 
 
 def _result(op: Op) -> list[int]:
-    """Sizes of what an op gives."""
+    """Sizes of the outputs of an op."""
     return [int(size) for size in re.findall(r"\d+", op.out_shapes)]
 
 
@@ -127,7 +127,7 @@ def kept(block: Block, twice: frozenset[str]) -> list[int]:
     sizes = [op.saved_bytes for op in ops]
     if not is_layer(block):
         return sizes
-    if LAYER in twice:  # what comes into it, as large as what goes out, and what is kept of it
+    if LAYER in twice:  # its input, as large as its output, and what is kept of it
         sizes = [_kept_result(op, twice) for op in ops]
         sizes[0] += block.out_bytes
         return sizes
@@ -155,7 +155,7 @@ def _kept_result(op: Op, twice: frozenset[str]) -> int:
 
 
 def _whole(ops: tuple[Op, ...], twice: frozenset[str]) -> list[tuple[int, int]]:
-    """(first, last) of the parts that are done again as a whole; the ops of each lie together."""
+    """(first, last) of the parts that are recomputed as a whole; the ops of each are contiguous."""
     found = []
     for name in sorted(twice & WHOLE.keys()):
         rows = [i for i, op in enumerate(ops) if op.part.startswith(WHOLE[name])]
@@ -164,7 +164,7 @@ def _whole(ops: tuple[Op, ...], twice: frozenset[str]) -> list[tuple[int, int]]:
 
 
 def _of_latent(ops: tuple[Op, ...], twice: frozenset[str]) -> list[int]:
-    """The core of latent attention, if what goes into it is made again."""
+    """The core of latent attention, if its inputs are recomputed."""
     if "latent" not in twice or all(op.part != "attention.kv_up" for op in ops):
         return []
     return [i for i, op in enumerate(ops) if op.core]
@@ -184,7 +184,7 @@ def _runs(ops: tuple[Op, ...]) -> list[tuple[int, int]]:
 
 
 def _user(ops: tuple[Op, ...], made: int) -> int:
-    """The op that keeps what another gives: the next that keeps anything."""
+    """The op that keeps the output of another: the next one that keeps anything."""
     return next((i for i in range(made + 1, len(ops)) if ops[i].saved_bytes), made)
 
 

@@ -1,7 +1,7 @@
 """Layers with a state instead of keys and values: Mamba, Mamba-2, gated delta rule, linear attention.
 
-All of them read a sequence in chunks: inside a chunk tokens meet as in attention, between chunks goes a state of a
-fixed size. So work grows with tokens, not with pairs; and a served sequence holds one state, however long it is.
+All of them read a sequence in chunks: inside a chunk tokens interact as in attention, between chunks a state of fixed
+size is passed. So work grows with tokens, not with pairs; and a served sequence holds one state, whatever its length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.generate.blocks.shard import Shard, column, plain, row
 from etude.generate.model.shape import Mixer, Model
 
 CHUNK: Final = {Mixer.MAMBA: 1, Mixer.MAMBA2: 256, Mixer.DELTA: 64}
-"""Tokens of a chunk, as the public kernels have it; Mamba scans token by token."""
+"""Tokens of a chunk, as in the public kernels; Mamba scans token by token."""
 NAME: Final = "linear_attention::"
 STATE_BYTES: Final = 4
 
@@ -35,7 +35,7 @@ def mixer(model: Model, local: Shard, kind: Mixer) -> list[Op]:
 
 
 def state_bytes(model: Model, kind: Mixer, tp: int) -> int:
-    """What a sequence holds in one such layer on one rank: the state, and the last inputs of the convolution."""
+    """Bytes that a sequence holds in one such layer on one rank: the state, and the last inputs of the convolution."""
     if kind not in CHUNK:
         return 0
     inner = model.ssm_heads * model.ssm_head_size // tp
@@ -43,7 +43,7 @@ def state_bytes(model: Model, kind: Mixer, tp: int) -> int:
 
 
 def core(model: Model, kind: Mixer, tp: int, queries: Sequence[int], dtype: str, part: str) -> Op:
-    """The scan over sequences of so many new tokens each. A state is read and written for every chunk."""
+    """The scan over sequences of `queries` new tokens each. The state is read and written for every chunk."""
     heads, groups = model.ssm_heads // tp, max(model.ssm_groups // tp, 1)
     size, state = model.ssm_head_size, model.state
     flops, states = 0, 0
@@ -59,7 +59,7 @@ def core(model: Model, kind: Mixer, tp: int, queries: Sequence[int], dtype: str,
 
 
 def linear_core(local: Shard, heads: int, key_size: int, value_size: int, part: str, *, chunk: int) -> Op:
-    """Sums of keys times values, met by the queries: no scores. `chunk` 0: all tokens see all."""
+    """Sums of keys times values, multiplied by the queries: no scores. `chunk` 0: all tokens see all."""
     tokens, inside = local.tokens, 2 * chunk * (key_size + value_size)
     flops = tokens * heads * (4 * key_size * value_size + inside)
     moved = bytes_of(tokens * heads * 2 * (key_size + value_size), local.dtype)
@@ -75,7 +75,7 @@ def _op(name: str, part: str, flops: int, moved: int, dtype: str, ins: str, outs
 
 
 def _each(kind: Mixer, heads: int, groups: int, size: int, state: int, chunk: int) -> int:
-    """FLOPs of a token: in its chunk, into the state, out of it."""
+    """FLOPs per token: in its chunk, into the state, out of it."""
     if kind == Mixer.MAMBA:  # elementwise: decay, input, sum, output
         return 9 * heads * size * state
     if kind == Mixer.MAMBA2:

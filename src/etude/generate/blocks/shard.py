@@ -1,4 +1,4 @@
-"""Shard: what one rank of a plan sees of a model's dimensions, and linear layers split over tensor-parallel ranks."""
+"""Shard: the dimensions of a model on one rank of a plan, and linear layers split over tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Shard:
     """Sequence parallel: between the split layers each tensor-parallel rank has its part of the tokens."""
     cp: int = 1
     cp_kind: str = "ring"
-    """`map`: keys to those alone that read them, unequal parts of the sequence; figures are those of equal ones."""
+    """`map`: keys go only to the ranks that read them, with unequal parts of the sequence; figures are those of equal
+    parts."""
     domain: tuple[int, int] = (1, 1)
     """Rows and columns of context-parallel ranks that share a picture."""
     ep: int = 1
@@ -31,28 +32,28 @@ class Shard:
     ep_node: int = 0
     """Expert-parallel ranks of a node; 0: nodes do not matter."""
     moe_nodes: int = 0
-    """Nodes that the experts of a token lie on at most; 0: any."""
+    """Most nodes that the experts of a token are on; 0: any."""
     dtype: str = "bf16"
     gemm_dtype: str = "bf16"
     scaling: str = "delayed"
     """Where the scales of 8-bit products come from."""
     dispatch_dtype: str = ""
-    """In which tokens go to their experts, and gradients to where experts are; empty: as activations."""
+    """Data type in which tokens go to their experts, and gradients to the experts; empty: as activations."""
     loss_dtype: str = "fp32"
     unfused: frozenset[str] = frozenset()
-    """Gated activations or RMS norms that are done by plain tensor operations."""
+    """Gated activations or RMS norms that are computed by plain tensor operations."""
     flash: bool = True
     chunks: int = 1
     """Pieces that a split layer and its collective are cut into, so that they overlap."""
     capacity: float = 0.0
-    """Tokens that an expert takes at most, over the mean; 0: all, and then the host waits to know how many."""
+    """Most tokens of an expert, over the mean; 0: all, and then the host waits for the counts."""
     uneven: bool = False
-    """Experts of a rank are not equally full."""
+    """Whether the experts of a rank are unequally full."""
     grad_bytes: float = 0.0
-    """Moved for each weight by the product that makes its gradient: read and written where it is added to another."""
+    """Bytes moved per weight by the product that computes its gradient: read and written if it is accumulated."""
     training: bool = True
     real: int = 0
-    """Tokens that are not padding, of those of a pass; 0: all."""
+    """Tokens of a pass that are not padding; 0: all."""
 
     @property
     def tokens(self) -> int:
@@ -66,11 +67,11 @@ class Shard:
 
     @property
     def routed(self) -> int:
-        """Tokens of all ranks that send to the experts of one."""
+        """Tokens of all ranks that send to the experts of one rank."""
         return -(-(self.real or self.tokens) * self.ep * self.etp // (self.tp if self.sp else 1))
 
     def cast_bytes(self, elements: int) -> int:
-        """Of what is cast, with its scales."""
+        """Bytes of what is cast, with its scales."""
         scales = {"mx": -(-elements // 32), "block": 4 * -(-elements // 128)}.get(self.scaling, 0)
         return bytes_of(elements, self.gemm_dtype) + (scales if self.gemm_dtype != self.dtype else 0)
 
@@ -79,7 +80,7 @@ class Shard:
         return self.dispatch_dtype or self.dtype
 
     def split(self, count: int, what: str) -> int:
-        """A count's part on a tensor-parallel rank."""
+        """A count divided over tensor-parallel ranks."""
         if count % self.tp:
             raise UsageError(
                 f"{count:,} {what} cannot be split over {self.tp} tensor-parallel ranks",
@@ -90,22 +91,22 @@ class Shard:
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a model that is never split between pipeline stages. Its sums are worked out once."""
+    """A piece of a model that is never split between pipeline stages. Its sums are computed once."""
 
     name: str
     """Module path: `layers.7`."""
     ops: tuple[Op, ...]
     out_bytes: int
-    """What goes to the next stage after it."""
+    """Bytes sent to the next stage after it."""
     last: bool = False
-    """Goes with the head, wherever that is: no stage ends before it."""
+    """Stays with the head: no stage ends before it."""
 
     @property
     def params(self) -> int:
         return sum(op.params for op in self.ops)
 
     def local_params(self, *, expert: bool, trained: bool = False) -> int:
-        """Parameters of one rank; `trained`: those alone that get gradients."""
+        """Parameters of one rank; `trained`: only those with gradients."""
         return self._sums[expert, trained]
 
     @cached_property
@@ -119,17 +120,17 @@ class Block:
 
     @cached_property
     def goes_back(self) -> bool:
-        """Is there anything to do for it in a backward pass?"""
+        """Whether it has work in a backward pass."""
         return any(op.backward for op in self.ops)
 
     @property
     def cast_params(self) -> int:
-        """Of one rank, those that are cast to 8 or 4 bits for their products."""
+        """Parameters of one rank that are cast to 8 or 4 bits for their products."""
         return sum(op.local_params for op in self.ops if op.dtype in ("fp8", "fp4"))
 
 
 def cast(local: Shard, elements: int, part: str, *, load: bool = False) -> list[Op]:
-    """To 8 bits, both layouts, each with its scales. With `current` scaling the largest value is looked for before."""
+    """To 8 bits, both layouts, each with its scales. With `current` scaling the largest value is computed first."""
     if local.gemm_dtype == local.dtype:
         return []
     w = work.elementwise(elements, dtype=local.dtype)
@@ -145,7 +146,7 @@ def cast(local: Shard, elements: int, part: str, *, load: bool = False) -> list[
 
 
 def uncast(local: Shard, elements: int, part: str, *, load: bool = False) -> tuple[Op, ...]:
-    """The same of a gradient on its way back."""
+    """The same for a gradient in the backward pass."""
     return tuple(op.replace(phase=Phase.INPUT) for op in cast(local, elements, part, load=load))
 
 
@@ -163,7 +164,7 @@ def plain(
     local_params: int | None = None,
     calls: float = 1.0,
 ) -> list[Op]:
-    """A linear layer that no collective belongs to."""
+    """A linear layer without a collective."""
     held = params if local_params is None else local_params
     one = linear(
         m,
@@ -190,15 +191,15 @@ def pieces(total: int, parts: int) -> list[int]:
 
 
 def column(local: Shard, k: int, n: int, part: str, *, params: int, held: int = -1) -> list[Op]:
-    """A linear layer split by its outputs: the input is gathered before, its gradient reduced after. `held`: weights
-    of a rank where they are not its even part."""
+    """A linear layer split by its outputs: the input is gathered before, its gradient reduced after. `held`: weights of
+    a rank if they are not an even share."""
     tokens = local.tokens
     held = -(-params // local.tp) if held < 0 else held
     made = plain(local, tokens, k, n, part, params=params, local_params=held)
     if local.tp == 1:
         return made
     one = made[-1].replace(split="out", ways=local.tp)
-    gathered = local.cast_bytes(tokens * k)  # what is cast is gathered as such
+    gathered = local.cast_bytes(tokens * k)  # casts are gathered in their type
     *casts, _, wgrad = one.backward
     if not local.sp:
         return [*made[:-1], one.replace(backward=(*casts, *_reduced(local, tokens, n, k, part, Phase.INPUT), wgrad))]
@@ -220,7 +221,7 @@ def column(local: Shard, k: int, n: int, part: str, *, params: int, held: int = 
 
 
 def _gather(local: Shard, size: int, part: str, start: str, phase: Phase) -> Op:
-    """Pieces of a split layer are one call of the host, which issues products and what is exchanged beside them."""
+    """Pieces of a split layer are one call of the host, which issues the products and their exchanges."""
     return collective(
         Collective.ALL_GATHER, "tp", local.tp, size, part, Stream.TENSOR,
         phase=phase, start=start, calls=0.0, dtype=local.gemm_dtype,
@@ -228,7 +229,7 @@ def _gather(local: Shard, size: int, part: str, start: str, phase: Phase) -> Op:
 
 
 def _scatter(local: Shard, size: int, part: str, piece: int, last: int, phase: Phase) -> Op:
-    """Runs beside the pieces to come; the last one waits for all."""
+    """Overlaps with the following pieces; the last one waits for all."""
     start, waits = (f"scatter{piece}", ()) if piece < last else ("", tuple(f"scatter{j}" for j in range(last)))
     return collective(
         Collective.REDUCE_SCATTER, "tp", local.tp, size, part, Stream.TENSOR,
@@ -237,7 +238,8 @@ def _scatter(local: Shard, size: int, part: str, piece: int, last: int, phase: P
 
 
 def _reduced(local: Shard, tokens: int, k: int, n: int, part: str, phase: Phase) -> list[Op]:
-    """A product of partial sums and their reduction, piece by piece: the next is under way while one is reduced."""
+    """A product of partial sums and their reduction, piece by piece: the next piece is computed while one is
+    reduced."""
     found: list[Op] = []
     sizes = pieces(tokens, local.chunks)
     last = len(sizes) - 1
@@ -255,8 +257,8 @@ def _all_reduce(local: Shard, full: int, part: str) -> Op:
 
 
 def row(local: Shard, k: int, n: int, part: str, *, params: int, bias: bool = False) -> list[Op]:
-    """A linear layer split by its inputs: partial sums are reduced after, their gradient gathered before. A bias comes
-    after the sum, so each rank has it whole; it is one of the `params`."""
+    """A linear layer split by its inputs: partial sums are reduced after, their gradient gathered before. A bias is
+    added after the sum, so each rank has all of it; it is one of the `params`."""
     tokens, whole = local.tokens, n if bias else 0
     held = -(-(params - whole) // local.tp) + whole
     made = plain(local, tokens, k, n, part, params=params, local_params=held)
@@ -287,7 +289,7 @@ def row(local: Shard, k: int, n: int, part: str, *, params: int, bias: bool = Fa
 
 
 def _piece(op: Op, whole: Op, last: bool) -> Op:
-    """A piece of a layer; the last one stands for its parameters and what it keeps."""
+    """A piece of a layer; the last one carries its parameters and kept tensors."""
     if not last:
         return op.replace(calls=0.0)
     return op.replace(

@@ -11,11 +11,12 @@ from etude.generate.model.shape import Model
 
 SCORES: Final = "sparse_attention::index_scores"
 DTYPE: Final = "fp8"
-"""Scores are made in 8 bits, as published."""
+"""Scores are computed in 8 bits, as published."""
 
 
 def indexer(model: Model, local: Shard, pairs: int) -> list[Op]:
-    """Queries from the low rank, one key for all heads, a weight for each head. Every tensor-parallel rank does all."""
+    """Queries from the low rank, one key for all heads, a weight for each head. Every tensor-parallel rank computes all
+    of it."""
     heads, size, h = model.index_heads, model.index_size, model.hidden
     rank = model.q_rank or h
     return [
@@ -28,7 +29,7 @@ def indexer(model: Model, local: Shard, pairs: int) -> list[Op]:
 
 
 def scores(model: Model, pairs: int, queries: int, keys: int) -> Op:
-    """Of all pairs, summed over heads; the best are picked. Backward does each product twice."""
+    """Scores of all pairs, summed over heads; the best are picked. Backward does each product twice."""
     heads, size = model.index_heads, model.index_size
     moved = bytes_of((queries * heads + keys) * size, DTYPE) + 4 * pairs
     w = Work(op_class=OpClass.ATTENTION, flops=2 * heads * size * pairs, size_bytes=moved, dtype=DTYPE)

@@ -1,4 +1,4 @@
-"""Towers beside a decoder: images or sounds become tokens, which the decoder's layers take in with the text."""
+"""Towers of a decoder: images or sounds become tokens, which the decoder's layers process with the text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from etude.generate.model.shape import Model
 
 
 def with_towers(model: Model, local: Shard, decoder: list[Block]) -> list[Block]:
-    """The embedding, the towers one after another, the layers: text travels along with what a tower makes."""
+    """The embedding, the towers one after another, the layers: text is passed along with the output of a tower."""
     embedding, *layers = decoder
     found = [embedding]
     for tower in model.towers:
@@ -20,5 +20,5 @@ def with_towers(model: Model, local: Shard, decoder: list[Block]) -> list[Block]
 
 
 def tower_blocks(model: Model, local: Shard) -> list[Block]:
-    """Those of the towers alone."""
+    """Blocks of the towers only."""
     return [b for tower in model.towers for b in built(tower.blocks, tower.streams, local, f"{tower.name}.")]

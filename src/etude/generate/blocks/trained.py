@@ -1,4 +1,4 @@
-"""What is trained: which weights get gradients, and how far back gradients go.
+"""Training: which weights get gradients, and how far back gradients go.
 
 all            every weight
 forward        nothing, and there is no backward pass: a teacher, an encoder that stays as it is
@@ -54,8 +54,8 @@ def _number(text: str) -> int:
 
 
 def only(blocks: Sequence[Block], what: Trained, *, tied: bool = False) -> list[Block]:
-    """The blocks with the backward ops that are left, and weights marked that are not trained. `tied`: the head is the
-    embedding, and is trained where that is."""
+    """The blocks with the remaining backward ops, and with untrained weights marked. `tied`: the head is the embedding,
+    and is trained if that is."""
     if what.kind == "all":
         return list(blocks)
     made: dict[tuple[int, str], tuple[Op, ...]] = {}
@@ -75,8 +75,7 @@ def only(blocks: Sequence[Block], what: Trained, *, tied: bool = False) -> list[
 
 
 def _as_the_table(what: Trained, *, tied: bool) -> Callable[[Op, Op], Op]:
-    """Of an op of the usual step and what became of it: one that uses the table of the embedding is trained where that
-    is, whatever its block is."""
+    """An op that uses the embedding table is trained if the table is, whatever its block."""
 
     def chosen(usual: Op, made: Op) -> Op:
         if not usual.tied_params and not (tied and usual.part == "logits"):
@@ -87,7 +86,7 @@ def _as_the_table(what: Trained, *, tied: bool) -> Callable[[Op, Op], Op]:
 
 
 def _mode(block: Block, layer: int, what: Trained) -> str:
-    """What becomes of a block; `layer`: its number, or that of the last one before it."""
+    """How a block is trained; `layer`: its number, or that of the last one before it."""
     if what.kind != "layers":
         return what.kind if what.kind != "lora" or is_layer(block) else "frozen"
     if layer < what.first:
@@ -109,20 +108,20 @@ def _ops(ops: tuple[Op, ...], mode: str, rank: int) -> tuple[Op, ...]:
 
 
 def _forward(op: Op) -> Op:
-    """Nothing is kept; what goes into it is there while it runs."""
+    """Nothing is kept; its inputs exist while it runs."""
     while_it_runs = max(op.temp_bytes, op.saved_bytes)
     return op.replace(backward=(), saved_bytes=0, inner_bytes=0, temp_bytes=while_it_runs, frozen=True)
 
 
 def _frozen(op: Op) -> Op:
-    """Without the gradient of its weights, and without the input that was kept for it."""
+    """Without the weight gradient, and without the input kept for it."""
     back = tuple(one for one in op.backward if one.phase != Phase.WEIGHT)
     product = op.name in PRODUCTS and not op.core
     return op.replace(backward=back, frozen=True, saved_bytes=0 if product else op.saved_bytes)
 
 
 def _adapters(op: Op, rank: int) -> list[Op]:
-    """Down to the rank and up again, added to what the product gives before that is reduced. An adapter of a weight
+    """Down to the rank and up again, added to the output of the product before it is reduced. An adapter of a weight
     that is split by its outputs has its upper half split, one that is split by its inputs its lower half."""
     if op.name not in PRODUCTS or not op.params or op.core:
         return []
@@ -139,7 +138,7 @@ def _adapters(op: Op, rank: int) -> list[Op]:
     more: dict[str, Any] = {"dtype": dtype, "batch": batch, "expert": op.expert, "load": op.load}
     down = linear(m, k, rank, op.part, params=copies * batch * deep * rank, local=batch * k * rank, **more)
     up = linear(m, rank, n, op.part, params=copies * batch * rank * wide, local=batch * rank * n, **more)
-    if op.split == "out":  # each rank makes a part of the gradient of what it has whole
+    if op.split == "out":  # each rank computes a part of the gradient of a replicated weight
         down = down.replace(summed=("tp", down.local_params))
     elif op.split == "in":
         up = up.replace(summed=("tp", up.local_params))

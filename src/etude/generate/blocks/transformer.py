@@ -32,7 +32,7 @@ from etude.model.schema import Collective
 
 
 def blocks(model: Model, local: Shard) -> list[Block]:
-    """The model from first to last, figures of one rank and one micro-batch. Alike layers share their ops."""
+    """The model from first to last, figures of one rank and one micro-batch. Equal layers share their ops."""
     out = bytes_of(local.rows * model.hidden, local.dtype)
     made: dict[tuple[Mixer, Feed, int], tuple[Op, ...]] = {}
     found = [Block("embedding", tuple(embed(model, local)), out)]
@@ -66,8 +66,8 @@ def normed(model: Model, local: Shard, part: str, rows: int = 0) -> Op:
 
 
 def _plain_norm(one: Op, local: Shard) -> Op:
-    """Cast to 32 bits, squared, averaged, scaled, cast back and weighted: six kernels that move 36 bytes of a 16-bit
-    element and not 4, and keep the cast and the normalised one."""
+    """Cast to 32 bits, squared, averaged, scaled, cast back and weighted: six kernels that move 36 bytes per 16-bit
+    element instead of 4, and keep the cast and the normalised one."""
     back = tuple(op.replace(size_bytes=9 * op.size_bytes, calls=6.0) for op in one.backward)
     elements = one.saved_bytes // bytes_of(1, local.dtype)
     kept = 4 * elements + bytes_of(elements, local.dtype)
@@ -75,8 +75,9 @@ def _plain_norm(one: Op, local: Shard) -> Op:
 
 
 def activated(model: Model, local: Shard, elements: int, part: str, *, load: bool = False) -> Op:
-    """The activation of a feed-forward layer. By plain operations a gate is one kernel and its product another, which
-    keeps what the first gave: 10 bytes of a 16-bit element are moved forward and 18 backward, not 6 and 10."""
+    """The activation of a feed-forward layer. With plain operations the gate and its product are two kernels, and the
+    second keeps the output of the first: 10 bytes per 16-bit element are moved forward and 18 backward, instead of 6
+    and 10."""
     one = activation(elements, part, gated=model.gated, dtype=local.dtype, load=load)
     if not model.gated or "activation" not in local.unfused:
         return one
@@ -121,14 +122,14 @@ def embed(model: Model, local: Shard) -> list[Op]:
 
 
 def predict_layer(model: Model, local: Shard) -> list[Op]:
-    """Multi-token prediction: what the model made of a token, joined with the embedding of the next one, goes through
-    a layer more and the same head. Embedding and head are the model's own."""
+    """Multi-token prediction: the output for a token, joined with the embedding of the next one, goes through one more
+    layer and the same head. Embedding and head are the model's own."""
     h, full = model.hidden, bytes_of(local.tokens * model.hidden, local.dtype)
     table, *rest = embed(model.replace(positions=Positions.NONE, token_types=0, embedding_norm=False), local)
     ops = [table.replace(params=0, local_params=0, tied_params=table.local_params), *rest]
     ops += [normed(model, local, part).replace(unit="") for part in ("token_norm", "hidden_norm")]
     ops += column(local, 2 * h, local.split(h, "columns"), "join", params=2 * h * h)
-    if local.tp > 1:  # columns are gathered, of which with sequence parallelism each rank goes on with its tokens
+    if local.tp > 1:  # columns are gathered; with sequence parallelism each rank continues with its tokens
         gather = collective(Collective.ALL_GATHER, "tp", local.tp, full, "join", Stream.TENSOR, dtype=local.dtype)
         ops.append(gather.replace(backward=(gather.replace(phase=Phase.INPUT),)) if local.sp else gather)
     final = model.layers - 1
@@ -138,7 +139,7 @@ def predict_layer(model: Model, local: Shard) -> list[Op]:
 
 
 def layer(model: Model, local: Shard, *, experts: bool, window: int = 0, causal: bool = True) -> list[Op]:
-    """Attention and feed-forward, one after the other also where a model adds both to the same residual."""
+    """Attention and feed-forward, in sequence even if a model adds both to the same residual."""
     residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
     attend = latent_attention if model.kv_rank else self_attention
     ops = [normed(model, local, "attention_norm"), *attend(model, local, window=window, causal=causal)]
@@ -151,7 +152,7 @@ def layer(model: Model, local: Shard, *, experts: bool, window: int = 0, causal:
 
 
 def hybrid_layer(model: Model, local: Shard, mixer: Mixer, feed: Feed) -> list[Op]:
-    """A layer with a state instead of keys, or with one of its two halves alone."""
+    """A layer with a state instead of keys, or with only one of its two halves."""
     residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
     ops: list[Op] = []
     if mixer == Mixer.ATTENTION:
@@ -178,7 +179,7 @@ def self_attention(
     wide = (model.heads + gate * model.heads + 2 * model.kv) * d
     each = h + 1 if model.bias or model.qkv_bias else h
     ops = column(local, h, out, f"{part}.qkv", params=each * wide, held=each * out)
-    if local.tp > model.kv:  # some ranks have the same head of keys and values, and each its part of the gradient
+    if local.tp > model.kv:  # some ranks share a head of keys and values, each with its part of the gradient
         ops = [op.replace(summed=(f"kv{local.tp // model.kv}", each * 2 * kv * d)) if op.params else op for op in ops]
     if model.qk_norm:
         params = (model.heads + model.kv) * d if model.qk_norm_wide else 2 * d
@@ -243,13 +244,13 @@ def latent_attention(model: Model, local: Shard, *, window: int = 0, causal: boo
     )
     if model.index_top:
         ops += indexer(model, local, shape.pairs)
-        shape = replace(shape, window=model.index_top)  # a query sees as many keys as of a window
+        shape = replace(shape, window=model.index_top)  # a query sees as many keys as with a window
     ops += core(local, shape, "attention.core")
     return ops + row(local, heads * model.value_size, h, "attention.out", params=model.heads * model.value_size * h)
 
 
 def _rotary_key(model: Model, local: Shard) -> list[Op]:
-    """The rotary key of a token is the same for all heads: gathered where tokens are spread, its gradient the sum over
+    """The rotary key of a token is the same for all heads: gathered if tokens are split; its gradient is the sum over
     the ranks' heads."""
     heads, part = model.heads // local.tp, "attention.rotary"
     turn = pointwise(local.tokens * (heads + 1) * model.rope_size, part, dtype=local.dtype)
@@ -290,7 +291,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     ops = plain(_unquantised(local), local.rows, h, e, "experts.router", params=params)
     ops.append(_gate(local, e))
     sent = local.rows * model.top_k
-    # Cast before it is sent, or where it arrives.
+    # Cast before it is sent, or on arrival.
     early = local.ep * local.etp > 1 and local.sent_dtype != local.dtype
     there, back = local.sent_dtype if early else local.dtype, local.dtype
     ops += cast(local, local.rows * h, "experts.dispatch") if early else []
@@ -298,7 +299,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     ops += _sent(local, model.top_k, h, "experts.dispatch", (there, back))
     gathered = sent * local.etp * h
     ops += _exchanged(local, Collective.ALL_GATHER, "etp", local.etp, gathered, "experts.dispatch", (there, back))
-    # What comes in is ordered by the rank that sent it, and the experts want their own together.
+    # What arrives is ordered by sender, and the experts need their own tokens together.
     sorts = local.ep > 1 and mine > 1
     ops += [_permuted(sent * local.etp * h, "experts.sort", there, back)] if sorts else []
     read, come = mine, sent * local.etp
@@ -353,7 +354,8 @@ def mixture(model: Model, local: Shard) -> list[Op]:
 
 
 def chosen(held: int, model: Model, tokens: int) -> int:
-    """Of the experts that a rank holds, how many so many tokens meet, each choosing evenly: few tokens read few."""
+    """How many of a rank's experts are used by this many tokens, each choosing uniformly: few tokens read few
+    experts."""
     met = held * (1 - (1 - model.top_k / model.experts) ** tokens)
     return min(max(round(met), 1), held)
 
@@ -375,7 +377,7 @@ def _sent(local: Shard, top_k: int, hidden: int, part: str, dtypes: tuple[str, s
 
 
 def distinct_nodes(nodes: int, most: int, top_k: int) -> float:
-    """Nodes that a token goes to, on average: its experts are any of `most` (0: all) of the nodes."""
+    """Mean number of nodes that a token goes to: its experts are on any `most` (0: all) of the nodes."""
     some = min(most or nodes, nodes)
     return some * (1 - (1 - 1 / some) ** top_k)
 
@@ -383,7 +385,7 @@ def distinct_nodes(nodes: int, most: int, top_k: int) -> float:
 def _exchanged(
     local: Shard, kind: Collective, group: str, size: int, elements: int, part: str, dtypes: tuple[str, str]
 ) -> list[Op]:
-    """The same of an exchange: tokens go out in 8 bits, with their scales, and come back, as sums, in 16; so do
+    """The same for an exchange: tokens are sent in 8 bits, with their scales, and return as sums in 16; so do
     gradients."""
     sizes = [local.cast_bytes(elements) if d == local.gemm_dtype else bytes_of(elements, d) for d in dtypes]
     one, other = (
@@ -393,13 +395,13 @@ def _exchanged(
 
 
 CALLS_OF_ROUTER = 8.0
-"""Choosing experts and counting tokens takes some 30 small kernels; a usual op is a few. Backward half as many."""
+"""Choosing experts and counting tokens takes some 30 small kernels; a usual op takes a few. Backward half as many."""
 CALLS_OF_16_BITS, CALLS_OF_8_BITS = 0.1, 0.25
-"""For each expert of a rank: the product alone, or with casts and scales in both layouts."""
+"""For each expert of a rank: the product only, or with casts and scales in both layouts."""
 
 
 def _gate(local: Shard, experts: int) -> Op:
-    """Probabilities of experts. The host waits for them: the sizes of all that follows depend on the tokens' choice."""
+    """Probabilities of experts. The host waits for them: all following sizes depend on the tokens' choice."""
     w = work.softmax(local.rows, experts, dtype="fp32")
     shape = shapes((local.rows, experts))
     half = CALLS_OF_ROUTER / 2
@@ -417,8 +419,8 @@ def _gate(local: Shard, experts: int) -> Op:
 
 
 def head(model: Model, local: Shard) -> list[Op]:
-    """Norm, logits, loss. A tied head has no parameters of its own; what it holds of the embedding's, the layout of
-    stages decides."""
+    """Norm, logits, loss. A tied head has no parameters of its own; the layout of stages decides which of the
+    embedding's it holds."""
     ops = [normed(model, local, "norm")] if model.final_norm else []
     if model.pooler:
         size = model.hidden * model.hidden + model.hidden
@@ -437,13 +439,13 @@ def _logits(model: Model, local: Shard) -> list[Op]:
 
 
 def _unquantised(local: Shard) -> Shard:
-    """Logits and routers stay in 16 bits in 8-bit training, and in one piece."""
+    """In 8-bit training logits and routers stay in 16 bits, unsplit."""
     return replace(local, gemm_dtype=local.dtype, chunks=1)
 
 
 def loss(model: Model, local: Shard, vocab: int) -> list[Op]:
-    """Cross entropy, in 32 bits if the plan says no other: logits are cast to that and their gradients back; over split
-    vocabularies the maximum and the sum are reduced. Log-probabilities are kept; their gradient is as large."""
+    """Cross entropy, in 32 bits by default: logits are cast to that and their gradients back; over split vocabularies
+    the maximum and the sum are reduced. Log-probabilities are kept; their gradient is as large."""
     tokens, wide = local.tokens, local.loss_dtype
     w = work.softmax(tokens, vocab, dtype=wide)
     shape = shapes((tokens, vocab))

@@ -1,4 +1,4 @@
-"""Images and video as blocks: ViT, DiT, and convolutional networks of the ResNet kind."""
+"""Images and video as blocks: ViT, DiT, and convolutional networks like ResNet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etude.model.schema import Collective
 
 
 def vit(model: Model, local: Shard) -> list[Block]:
-    """Patches and a class token, layers that see everything, a classifier."""
+    """Patches and a class token, layers with full attention, a classifier."""
     out = bytes_of(local.rows * model.hidden, local.dtype)
     pixels = model.channels * model.patch**2 * model.frames
     table = local.seq * model.hidden + model.hidden  # positions, and the class token
@@ -45,7 +45,7 @@ def classify(samples: int, classes: int) -> list[Op]:
 
 
 def dit(model: Model, local: Shard) -> list[Block]:
-    """Diffusion transformer: layers modulated by what a small network makes of time and class."""
+    """Diffusion transformer: layers modulated by a small network of time and class."""
     h, rows = model.hidden, local.rows
     out = bytes_of(rows * h, local.dtype)
     pixels = model.channels * model.patch**2
@@ -77,7 +77,7 @@ def dit(model: Model, local: Shard) -> list[Block]:
 
 
 def alone(local: Shard, what: str, *, tiled: bool = False) -> None:
-    """Refuses axes that do not split a family; `tiled`: pictures may be cut into tiles."""
+    """Refuses parallel axes that a family does not support; `tiled`: pictures may be cut into tiles."""
     if local.tp > 1 or local.cp > (local.domain[0] * local.domain[1] if tiled else 1):
         raise UsageError(f"{what} cannot be split over tensor- or context-parallel ranks", hint="--tp 1 --cp 1")
 
@@ -126,7 +126,7 @@ def bottleneck(local: Shard, into: int, width: int, side: int, stride: int) -> l
 
 
 def convolution(local: Shard, into: int, out: int, side: int, stride: int, kernel: int, part: str) -> list[Op]:
-    """A convolution with its batch norm and, as one, its activation."""
+    """A convolution with its batch norm and activation."""
     b, dtype = local.samples, local.dtype
     mine, after = tile(local, side), tile(local, side // stride)
     w = work.convolution(b, into, out, after, (kernel, kernel), in_size=mine, dtype=dtype)

@@ -24,13 +24,13 @@ from etude.generate.plan import Plan
 
 
 def placed(plan: Plan, directives: Sequence[Directive | Rewrite], layers: int, stages: int) -> Plan:
-    """The plan with the stages that `place` gives layers to."""
+    """The plan with the stages that `place` assigns layers to."""
     places = [(one.layers, one.stage) for one in directives if isinstance(one, Place)]
     return plan.replace(stages=stages_of(places, layers, stages)) if places else plan
 
 
 def rewrite(step: Step, directives: Sequence[Directive | Rewrite]) -> Sharing:
-    """Every directive in turn; what was said of copies."""
+    """Applies every directive in order; returns the sharing of copies."""
     sharing = Sharing(step)
     for one in directives:
         match one:

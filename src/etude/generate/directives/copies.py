@@ -1,10 +1,10 @@
-"""replicate, shard, gather: what the copies of a model share, as rewrites of a step in which each copy is alone.
+"""replicate, shard, gather: what the copies of a model share, as rewrites of a step in which copies are independent.
 
     replicate   the gradients of the copies are summed: an all-reduce for each bucket, after the last backward pass
     shard       gradients: the sums become reduce-scatters; optimizer: each copy updates its part
     gather      whole weights from their parts: once a step, or before each use of a block
 
-Dense weights and experts have copies of their own; a rewrite is about both.
+Dense weights and experts have separate copies; a rewrite applies to both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ USES = {"forward": (Action.FORWARD,), "use": (Action.FORWARD, Action.BACKWARD, A
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The ranks that share one kind of weights: `shards` of them have a part each, `sets` such groups have the same."""
+    """The ranks that share one kind of weights: `shards` of them have a part each; there are `sets` such groups."""
 
     expert: bool
     shards: int
@@ -55,7 +55,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Sharing:
-    """What directives said so far of one pipeline rank."""
+    """Sharing on one pipeline rank, as set by the directives so far."""
 
     step: Step
     over: dict[str, str] = field(default_factory=dict)
@@ -81,14 +81,14 @@ class Sharing:
     # -- gradients ---------------------------------------------------------------------------------------------------
 
     def replicate(self, bucket: int) -> None:
-        """Sum the gradients of all copies after the last pass of each step."""
+        """Sums the gradients of all copies after the last pass of each step."""
         if self.sums:
             raise UsageError("`replicate` appears twice")
         for passes in self._passes(last=True):
             self._sum_after(passes, bucket)
 
     def shard_gradients(self, over: str, *, each: str) -> None:
-        """Reduce-scatters in place of the all-reduces; `each` micro-batch by itself, if so."""
+        """Reduce-scatters instead of the all-reduces; for `each` micro-batch separately, if so."""
         if not self.sums:
             raise UsageError("gradients are sharded before they are summed", hint="put `replicate` first")
         self.over["gradients"] = over
@@ -100,7 +100,7 @@ class Sharing:
             self._put_sum(one, ring(self.step.plan, over, expert=one.expert))
 
     def _shard_further_sums(self, over: str, *, updated: bool) -> None:
-        """Over tensor-parallel ranks, twins and ends of a pipeline go the parts that a rank has."""
+        """Sums over tensor-parallel ranks, twins and ends of a pipeline only cover the parts that a rank has."""
         step, plan = self.step, self.step.plan
         for one in (s for end in step.nodes.ends for s in end.sums if s.updated == updated):
             part = sum(ring(plan, over, expert=e).part(abs(p)) * (1 if p > 0 else -1) for p, e in one.params)
@@ -108,14 +108,14 @@ class Sharing:
             step.change(one.row, step.op(one.row).replace(in_bytes=size, out_bytes=size))
 
     def overlap_gradients(self) -> None:
-        """A sum begins when the gradients of its bucket are there, not at the end of the pass."""
+        """A sum begins when the gradients of its bucket are complete, not at the end of the pass."""
         for one in self.sums:
             first = one.nodes[0]
             self.step.unjoin(first)
             self.step.join(first, data=[int(self.step.units.tip[one.unit])])
 
     def _passes(self, *, last: bool) -> list[list[int]]:
-        """Units of each backward pass in their order; `last`: those behind which a stage's gradients are complete."""
+        """Units of each backward pass in their order; `last`: those after which a stage's gradients are complete."""
         units = self.step.units
         found: dict[tuple[int, int, int], list[int]] = {}
         for unit in np.flatnonzero(np.isin(units.action, ENDS_BACKWARD)).tolist():
@@ -155,7 +155,7 @@ class Sharing:
         self._write_gradients()
 
     def _write_gradients(self) -> None:
-        """Products that added a gradient to what was there write it once, in the type of activations."""
+        """Products that accumulated a gradient write it once, in the type of activations."""
         step, plan = self.step, self.step.plan
         before = width(plan.grad_dtype) * (2 if plan.micro_batches > 1 else 1)
         saved = before - width(plan.dtype)
@@ -190,7 +190,7 @@ class Sharing:
     # -- the optimizer -----------------------------------------------------------------------------------------------
 
     def shard_optimizer(self, over: str) -> None:
-        """Each copy updates its part: the norm and the update of a step work on that."""
+        """Each copy updates its part: the norm and the update of a step only cover that."""
         self.over["optimizer"] = over
         step = self.step
         before = after = 0
@@ -227,7 +227,7 @@ class Sharing:
         self.gathered, self.ahead = before, ahead
 
     def _gather_once(self, over: str, bucket: int) -> None:
-        """What the last step updated, bucket by bucket, while the forward pass begins."""
+        """What the last step updated, bucket by bucket, during the start of the forward pass."""
         units = self.step.units
         for number in range(len(self.step.nodes.ends)):
             for stage in self.step.held:
@@ -249,7 +249,7 @@ class Sharing:
                     size, members = 0, []
 
     def _gather_for_use(self, over: str, wanted: Sequence[int], ahead: int) -> None:
-        """A block's weights before each use, while the `ahead` blocks before it are at work."""
+        """A block's weights before each use, while the `ahead` blocks before it run."""
         step, units = self.step, self.step.units
         for unit in range(len(units.action)):
             if int(units.action[unit]) not in wanted:
@@ -282,7 +282,7 @@ class Sharing:
         return self.step.stages[int(units.stage[unit])][int(units.block[unit])].name
 
     def memory_plan(self) -> Plan:
-        """The plan of flags that keeps as much in memory: the ZeRO stage whose parts are all sharded."""
+        """The plan of flags with the same memory: the ZeRO stage whose parts are all sharded."""
         optimizer = "optimizer" in self.over
         gradients = optimizer and self.each == "micro_batch"
         zero = 3 if gradients and "weights" in self.over else 2 if gradients else int(optimizer)
@@ -290,7 +290,7 @@ class Sharing:
         return plan.replace(prefetch=self.ahead, reshard=self.gathered != "forward") if zero == 3 else plan
 
     def check(self) -> None:
-        """Is what was sharded put together again where it is used?"""
+        """Checks that sharded tensors are gathered where they are used."""
         if "weights" in self.over and self.gathered not in USES:
             raise UsageError(
                 "weights are sharded, but not gathered where they are used", hint="gather: {before: use, ahead: 1}"

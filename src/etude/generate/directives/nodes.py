@@ -1,4 +1,4 @@
-"""order, overlap, place: rewrites of any nodes, and of where layers go."""
+"""order, overlap, place: rewrites of any nodes, and of the stages of layers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from etude.model.schema import Kind
 
 
 def order(step: Step, what: Select, after: Select) -> None:
-    """Each selected node waits for the last of the others that comes before it and is of its micro-batch, if it has
-    one."""
+    """Each selected node waits for the last of the others before it in the same micro-batch, if there is one."""
     waiting, waited = step.select(what), step.select(after)
     if not waiting or not waited:
         return
@@ -25,7 +24,7 @@ def order(step: Step, what: Select, after: Select) -> None:
 
 
 def overlap(step: Step, what: Select, stream: int) -> None:
-    """Selected communication on a stream of its own."""
+    """Moves selected communication to a separate stream."""
     for node in step.select(what):
         op = step.op(node)
         if op.kind not in (Kind.COLL, Kind.SEND):

@@ -1,4 +1,4 @@
-"""Directives from a YAML file, or from a function of one's own: `zero3.yaml`, `mine.py:rewrite`.
+"""Directives from a YAML file, or from a user function: `zero3.yaml`, `mine.py:rewrite`.
 
     - replicate: {over: dp, bucket: block}
     - shard: {tensor: gradients, over: dp, each: micro_batch}
@@ -73,7 +73,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicate:
-    """Copies of the model with data of their own: gradients are summed over them."""
+    """Copies of the model with different data: gradients are summed over them."""
 
     over: Over = figure("choice", "the copies", Over.DP, of=Over)
     bucket: str = figure("text", "parameters summed in one collective, or `block`", "40e6")
@@ -107,7 +107,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Selected communication runs beside compute: gradients as soon as they are there, others on a stream."""
+    """Selected communication runs beside compute: gradients as soon as they are complete, others on a separate
+    stream."""
 
     select: Selector = figure("one", "which nodes", of=Selector)
     stream: int = figure("count", "the device stream they run on; 0: unchanged", 0, zero=True)
@@ -134,7 +135,7 @@ Directive = Replicate | Shard | Gather | Order | Overlap | Place
 
 
 def read_directives(given: str) -> Sequence[Directive | Rewrite]:
-    """What a file says, in its order."""
+    """The directives of a file, in order."""
     path, _, name = given.partition(".py:")
     if name:
         return [_function(Path(f"{path}.py"), name)]
@@ -170,7 +171,7 @@ def _one(given: Any, where: str) -> Directive:
 
 
 def bucket_of(text: str, where: str = "") -> int:
-    """Parameters of a bucket; a block by itself is a bucket of at least one."""
+    """Parameters of a bucket; a single block is a bucket of at least one parameter."""
     if text == "block":
         return 1
     try:

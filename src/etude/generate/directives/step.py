@@ -1,7 +1,7 @@
-"""Step: the graph of one pipeline rank's step, and the ways in which a rewrite may change it.
+"""Step: the graph of one pipeline rank's step, and the operations with which a rewrite may change it.
 
-Nodes have ids: those of the graph as it came are its rows, new ones count on from there. A new node stands before or
-after another one; what it waits for must come before it, so a rewrite cannot make a circle.
+Nodes have ids: those of the original graph are its rows, new ones continue from there. A new node is placed before or
+after another one; its dependencies must come before it, so a rewrite cannot create a cycle.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
-    """Which nodes a rewrite is about; what is not given matches all."""
+    """Which nodes a rewrite applies to; fields that are not given match all."""
 
     module: str = "*"
     """Glob of the module path: `layers.3.*`."""
@@ -63,7 +63,7 @@ class Step:
     """Stages that this rank has."""
     nodes: Nodes
     _new: list[tuple[int, ...]] = field(default_factory=list)
-    """Key of the place, op, module, micro-batch and step of each new node."""
+    """Sort key, op, module, micro-batch and step of each new node."""
     _data: list[tuple[int, int]] = field(default_factory=list)
     _ctrl: list[tuple[int, int]] = field(default_factory=list)
     _dropped: set[int] = field(default_factory=set)
@@ -82,7 +82,7 @@ class Step:
         return self.nodes.book.ops[int(self.nodes.op[node]) if node < rows else self._new[node - rows][1]]
 
     def place_of(self, node: int) -> int:
-        """Nodes stand in the order of these keys."""
+        """Sort key of a node."""
         rows = len(self.nodes.op)
         return 2 * node + 1 if node < rows else self._new[node - rows][0]
 
@@ -102,7 +102,7 @@ class Step:
         data: Sequence[int] = (),
         ctrl: Sequence[int] = (),
     ) -> int:
-        """A new node before or after a node, and behind those that were put there first."""
+        """A new node before or after a node, behind those inserted there earlier."""
         around = before if before is not None else after
         if around is None or (before is not None and after is not None):
             raise UsageError("a new node must be either before or after another one")
@@ -121,7 +121,7 @@ class Step:
         return int(self.nodes.step[node]) if node < rows else self._new[node - rows][4]
 
     def change(self, node: int, op: Op) -> None:
-        """Another op in the place of a node's."""
+        """Replaces the op of a node."""
         number, rows = self.nodes.book.op(op), len(self.nodes.op)
         if node < rows:
             self.nodes.op[node] = number
@@ -130,12 +130,12 @@ class Step:
             self._new[node - rows] = key, number, *rest
 
     def join(self, node: int, *, data: Sequence[int] = (), ctrl: Sequence[int] = ()) -> None:
-        """Let a node wait for others."""
+        """Makes a node wait for others."""
         self._data += [(node, w) for w in data]
         self._ctrl += [(node, w) for w in ctrl]
 
     def drop(self, node: int) -> None:
-        """Remove a node that a rewrite put there."""
+        """Removes a node that a rewrite inserted."""
         if node < len(self.nodes.op):
             raise UsageError("only nodes that a directive inserted can be removed")
         self._dropped.add(node)
@@ -143,7 +143,7 @@ class Step:
         self._ctrl = [(a, b) for a, b in self._ctrl if node not in (a, b)]
 
     def unjoin(self, node: int) -> None:
-        """Let a node that a rewrite put there wait for nothing."""
+        """Removes all dependencies of a node that a rewrite inserted."""
         self._data = [(a, b) for a, b in self._data if a != node]
         self._ctrl = [(a, b) for a, b in self._ctrl if a != node]
 
@@ -161,7 +161,7 @@ class Step:
         return sorted(found, key=lambda node: (self.place_of(node), node))
 
     def done(self) -> Nodes:
-        """The graph with all that was changed."""
+        """The graph with all changes."""
         nodes, rows = self.nodes, len(self.nodes.op)
         key = np.concatenate([2 * np.arange(rows) + 1, np.array([n[0] for n in self._new], np.int64)])
         keep = np.array([i not in self._dropped for i in range(len(key))], bool)

@@ -1,4 +1,4 @@
-"""Ownership maps: items with work and bytes that ranks own, and the transfers that follow from who reads what."""
+"""Ownership maps: items with work and bytes that ranks own, and the transfers that follow from what each rank reads."""
 
 from typing import TYPE_CHECKING
 

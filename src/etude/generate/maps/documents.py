@@ -15,12 +15,12 @@ from etude.generate.maps.shares import runs_of
 I64 = NDArray[np.int64]
 
 PIECES: Final = 16
-"""Blocks of a micro-batch for each rank, where nobody says how large they are."""
+"""Default number of blocks of a micro-batch per rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Runs of tokens of documents. `start` and `stop` are places in the document."""
+    """Runs of tokens of documents. `start` and `stop` are positions in the document."""
 
     document: I64
     start: I64
@@ -32,11 +32,11 @@ class Blocks:
 
     @property
     def pairs(self) -> I64:
-        """Of query and key: each token with itself and those before it in its document."""
+        """Pairs of query and key: each token with itself and those before it in its document."""
         return (self.stop * (self.stop + 1) - self.start * (self.start + 1)) // 2
 
     def items(self, pair_cost: float) -> Items:
-        """Work in tokens; `pair_cost`: that of a pair. A block reads those of its document up to its own."""
+        """Work in tokens; `pair_cost` is the cost of a pair. A block reads those of its document up to itself."""
         same = self.document[None, :] == self.document[:, None]
         reader, needs = np.nonzero(same & (self.start[None, :] < self.stop[:, None]))
         counts = np.bincount(reader, minlength=len(self.start))
@@ -45,7 +45,7 @@ class Blocks:
 
 
 def blocks_of(documents: list[int], cuts: I64) -> Blocks:
-    """Documents one behind the other, cut at their ends and at these places."""
+    """Documents in sequence, cut at their ends and at these positions."""
     ends = np.cumsum(documents)
     edges = np.unique(np.concatenate([[0], ends, cuts[cuts < ends[-1]]]))
     first, last = edges[:-1], edges[1:]
@@ -55,7 +55,8 @@ def blocks_of(documents: list[int], cuts: I64) -> Blocks:
 
 
 def cut(documents: list[int], how: str, block: int, ranks: int) -> Blocks:
-    """The blocks that a map deals out: runs for `contiguous` and `zigzag`, else `block` tokens of a document each."""
+    """The blocks that a map distributes: runs for `contiguous` and `zigzag`, otherwise `block` tokens of a document
+    each."""
     total = sum(documents)
     if how in ("contiguous", "zigzag"):
         parts = ranks * (2 if how == "zigzag" else 1)
@@ -68,16 +69,16 @@ def cut(documents: list[int], how: str, block: int, ranks: int) -> Blocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dealing:
-    """What each context-parallel rank has of one micro-batch."""
+    """The share of one micro-batch on each context-parallel rank."""
 
     tokens: I64
     pairs: I64
-    """Of queries that a rank (row) owns and keys that a rank (column) owns."""
+    """Pairs of queries that a rank (row) owns and keys that a rank (column) owns."""
     moved: I64
     """Tokens whose keys and values each rank (row) sends to each other (column)."""
 
     work: float
-    """Of the fullest rank, in tokens."""
+    """Work of the fullest rank, in tokens."""
 
 
 SLACK: Final = 0.05
@@ -88,9 +89,9 @@ ROOMS: Final = (0.0, 0.05, 0.1, 0.2)
 def dealt_out(
     documents: list[int], how: str, block: int, ranks: int, pair_cost: float, shares: tuple[int, ...] = ()
 ) -> Dealing:
-    """`search`: of all maps, with blocks of this size and others, and more or less room for whole documents, the one
-    that moves least among those whose fullest rank has at most 5% more work than in the best. `shares`: tokens of
-    each rank, of one document."""
+    """`search`: of all maps, with blocks of this size and others, and different room for whole documents, the one that
+    moves least among those whose fullest rank has at most 5% more work than the best. `shares`: tokens of each rank, of
+    one document."""
     if shares:
         start, owner = runs_of(shares, how)
         blocks = blocks_of(documents, start)
@@ -115,7 +116,7 @@ def _dealt(blocks: Blocks, how: str, ranks: int, pair_cost: float, room: float =
 def _owned(blocks: Blocks, owner: I64, ranks: int, pair_cost: float) -> Dealing:
     items = blocks.items(pair_cost)
     reader, read = np.repeat(np.arange(len(items)), np.diff(items.needs_start)), items.needs
-    # A block sees all of those before it, of itself what a causal mask leaves.
+    # A block sees all blocks before it, and the causal part of itself.
     own = blocks.tokens * (blocks.tokens + 1) // 2
     seen = np.where(reader == read, own[reader], blocks.tokens[reader] * blocks.tokens[read])
     pairs = np.zeros((ranks, ranks), np.int64)

@@ -1,4 +1,4 @@
-"""Domains: a field cut into tiles that ranks own, and the halos that they read of their neighbours."""
+"""Domains: a field cut into tiles that ranks own, and the halos that they read from their neighbours."""
 
 from __future__ import annotations
 

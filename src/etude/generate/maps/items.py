@@ -1,4 +1,4 @@
-"""Items: pieces of work that ranks own, what each reads, and what is sent because of it."""
+"""Items: pieces of work that ranks own, what each reads, and the resulting transfers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 ROOM: Final = 0.02
-"""How far a rank may go beyond the mean when it takes a document whole."""
+"""How far a rank may exceed the mean when it takes a whole document."""
 
 
 def lpt(work: F64, ranks: int, load: Sequence[float] | None = None) -> I64:
@@ -38,7 +38,7 @@ def lpt(work: F64, ranks: int, load: Sequence[float] | None = None) -> I64:
 
 
 def runs(size: I64, ranks: int) -> I64:
-    """In order, as many tokens for each as they allow: the run that the middle of an item falls into."""
+    """In order, with as many tokens per rank as given: an item goes to the run that contains its middle."""
     end = np.cumsum(size)
     middle = end - size / 2
     return np.minimum((middle * ranks / max(int(end[-1]), 1)).astype(np.int64), ranks - 1)
@@ -65,7 +65,7 @@ def whole_first(work: F64, group: I64, ranks: int, room: float = ROOM) -> I64:
 
 
 def pack(how: str, items: Items, group: I64, ranks: int, room: float = ROOM) -> I64:
-    """The owner of each item; `group` says which document it is of, `room` how full `whole_first` makes a rank."""
+    """The owner of each item; `group` is the document of each item, `room` how full `whole_first` makes a rank."""
     if how == "contiguous":
         return runs(items.size, ranks)
     if how == "zigzag":

@@ -20,7 +20,7 @@ def check(name: str, parts: Sequence[int], ranks: int) -> None:
 
 
 def check_sum(name: str, parts: Sequence[int], whole: int, unit: int = 1) -> None:
-    """The parts make up the whole; each is a multiple of the unit."""
+    """Checks that the parts add up to the whole; each is a multiple of the unit."""
     if sum(parts) != whole:
         raise UsageError(
             f"{name} {list(parts)} add up to {sum(parts):,} of {whole:,}", hint=f"--{name} must cover all of it"

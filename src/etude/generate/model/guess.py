@@ -1,11 +1,11 @@
-"""A model whose id is all that is known: the shape of a like model, scaled to the parameters that the id states.
+"""A model known only by its id: the shape of a similar model, scaled to the parameters that the id states.
 
     some-lab/Foo-13B            13 billion parameters
     some-lab/Foo-30B-A3B        of which 3 billion are active for a token: experts
     some-lab/Foo-8x7B           8 experts
     some-lab/Foo-17B-16E        17 billion active, 16 experts
 
-What comes out is marked as assumed; its parameters are those stated to within a few percent.
+The result is marked as assumed; its parameters are those stated to within a few percent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBER: Final = r"(\d+(?:\.\d+)?)"
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What an id says. 0 is not said."""
+    """What an id states; 0: not stated."""
 
     total: float = 0.0
     active: float = 0.0
@@ -50,7 +50,7 @@ def stated(name: str) -> Stated:
 
 
 def guess(name: str, known: Iterable[Model]) -> Model | None:
-    """The shape of the likest of these models, scaled; None where the name says no size."""
+    """The scaled shape of the most similar of these models; None if the name states no size."""
     said = stated(name)
     if not (said.total or said.active):
         return None
@@ -104,13 +104,13 @@ def _scaled(like: Model, said: Stated) -> Model:
 
 
 def _solved(model: Model, name: str, params: float, *, active: bool, step: int) -> int:
-    """The value of a figure, in steps, that gives so many parameters: they grow with it by equal amounts."""
+    """The value, in steps, that gives this many parameters: they grow linearly with it."""
     low, high = (_params(model.replace(**{name: n * step}), active=active) for n in (1024, 1025))
     return max(round(1024 + (params - low) / (high - low)), 1) * step
 
 
 def _params(m: Model, *, active: bool) -> float:
-    """Nearly: norms and biases left out. `active`: those that a token meets."""
+    """Approximate: without norms and biases. `active`: those used per token."""
     attention = m.hidden * (2 * m.heads + 2 * m.kv) * m.head
     if m.kv_rank:
         attention = m.hidden * (m.q_rank + m.kv_rank + m.rope_size + m.heads * m.value_size)

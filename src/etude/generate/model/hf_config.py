@@ -23,12 +23,12 @@ class Config:
         return str(self.keys.get("model_type", ""))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """What a key says; `null` is as good as nothing."""
+        """The value of a key; `null` counts as missing."""
         value = self.keys.get(key)
         return default if value is None else value
 
     def __getitem__(self, key: str) -> int:
-        """A count that has to be there."""
+        """A required count."""
         value = self.get(key)
         if value is None:
             raise UsageError(f"key `{key}` is missing", where=self.where, hint=f"a `{self.kind}` config has it")
@@ -40,7 +40,7 @@ class Config:
         return Config(self.get(key, {}), f"{self.where}: {key}")
 
     def without(self, *keys: str) -> Config:
-        """The same, less keys that their reader has understood by itself."""
+        """The same without keys that their reader has handled itself."""
         return Config({k: v for k, v in self.keys.items() if k not in keys}, self.where)
 
     def refuse(self, key: str, why: str, hint: str = "") -> UsageError:
@@ -49,6 +49,6 @@ class Config:
         return UsageError(f"`{key}` {shown}: {why}", where=self.where, hint=hint)
 
     def only(self, key: str, *allowed: Any) -> None:
-        """A key that changes the shape in ways that are not built."""
+        """A key that changes the shape in ways that are not supported."""
         if self.get(key, allowed[0]) not in allowed:
             raise self.refuse(key, "this shape is not supported", hint=f"supported: {', '.join(map(str, allowed))}")

@@ -1,4 +1,4 @@
-"""Configs of decoders: Llama and what differs from it in a flag, and the older kinds."""
+"""Configs of decoders: Llama, models that differ from it in a flag, and older kinds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from etude.generate.model.hf_config import Config, Given
 
 
 def decoder(c: Config) -> Given:
-    """The keys that Llama's config made common."""
+    """The keys that Llama's config established."""
     given = {
         "layers": c["num_hidden_layers"],
         "hidden": c["hidden_size"],
@@ -24,12 +24,12 @@ def decoder(c: Config) -> Given:
 
 
 def sequence(longest: int) -> int:
-    """A plan that names no sequence takes the longest, within reason."""
+    """A plan that names no sequence takes the longest, up to a limit."""
     return min(longest, 8192)
 
 
 def gated(c: Config) -> Given:
-    """Llama, and what differs from it in a flag."""
+    """Llama, and models that differ from it in a flag."""
     given = decoder(c) | {"gated": True}
     kind = c.kind
     biased = c.get("attention_bias", False)
@@ -40,7 +40,7 @@ def gated(c: Config) -> Given:
 
 
 def window(c: Config) -> Given:
-    """Attention windows, of every layer or of some; `layer_types` names them one by one in newer files."""
+    """Attention windows, of every layer or of some; newer files list them in `layer_types`."""
     size = c.get("sliding_window", 0)
     if not c.get("use_sliding_window", True):
         return {}
@@ -138,7 +138,7 @@ def llama4(c: Config) -> Given:
     others = set(c.get("layer_types", [])) - {"chunked_attention", "full_attention"}
     if others:
         raise c.refuse("layer_types", f"`{min(others)}` is not supported")
-    # Chunks of attention are as long as the sequences that are built here, or longer.
+    # Chunks of attention are at least as long as the sequences that are built here.
     return gated(c.without("layer_types")) | {
         "ffn": c["intermediate_size_mlp"],
         "expert_ffn": c["intermediate_size"],
@@ -263,7 +263,7 @@ def bloom(c: Config) -> Given:
 
 
 def falcon(c: Config) -> Given:
-    """One norm or two for attention and feed-forward beside each other; one head of keys, or several."""
+    """One norm or two for parallel attention and feed-forward; one head of keys, or several."""
     heads = c.get("num_attention_heads") or c["n_head"]
     newer = c.get("new_decoder_architecture", False)
     kv = c.get("num_kv_heads", heads) if newer else 1 if c.get("multi_query", True) else heads

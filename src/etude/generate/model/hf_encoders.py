@@ -1,4 +1,4 @@
-"""Configs of encoders, encoder-decoders and networks of images."""
+"""Configs of encoders, encoder-decoders and image networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configs of models whose layers are of several kinds, or have a state instead of keys."""
+"""Configs of models with several kinds of layers, or with a state instead of keys."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def nemotron_h(c: Config) -> Given:
 
 
 def mamba(c: Config) -> Given:
-    """States alone, without feed-forward layers between."""
+    """Only states, without feed-forward layers."""
     found = {
         "layers": c["num_hidden_layers"],
         "hidden": c["hidden_size"],

@@ -1,4 +1,4 @@
-"""Configs of decoders that differ from Llama in a few flags, and of encoder-decoders of speech and text."""
+"""Configs of decoders that differ from Llama in a few flags, and of encoder-decoders for speech and text."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def whisper(c: Config) -> Given:
 
 
 def bart(c: Config) -> Given:
-    """One table of tokens for both sides; learned positions, two more rows than there are."""
+    """One table of tokens for both sides; learned positions, with two extra rows."""
     width, longest = c["d_model"], c.get("max_position_embeddings", 1024)
     first = c.kind == "mbart"
     table = {"part": "table", "rows": c["vocab_size"], "out": width, "name": "tokens"}

@@ -1,4 +1,4 @@
-"""Configs of models with towers: images or sounds beside a decoder of text."""
+"""Configs of models with towers: images or sounds with a text decoder."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final
 from etude.generate.model.hf_config import Config, Given
 
 PIXELS: Final = 1024
-"""Side of the image of a sample where a tower takes images of any size."""
+"""Side of a sample's image if a tower takes images of any size."""
 
 Parts = list[dict[str, Any]]
 
 
 def with_text(c: Config, text: Given, *towers: Given) -> Given:
-    """A decoder of text with these towers; whether its head is its embedding may stand outside or inside."""
+    """A decoder of text with these towers; whether its head is its embedding may be stated outside or inside."""
     tied = c.get("tie_word_embeddings")
     return text | ({"tied": tied} if tied is not None else {}) | {"towers": list(towers)}
 
@@ -49,8 +49,8 @@ def positions(params: int) -> dict[str, Any]:
 
 
 def qwen3_vision(v: Config) -> Given:
-    """Patches of two frames, positions resampled from a table, neighbours merged by a perceptron; three mergers more
-    take what comes out of layers on the way."""
+    """Patches of two frames, positions resampled from a table, neighbours merged by a perceptron; three more mergers
+    take the outputs of intermediate layers."""
     hidden, patch = v["hidden_size"], v.get("patch_size", 16)
     merge, out, side = v.get("spatial_merge_size", 2), v["out_hidden_size"], PIXELS // v.get("patch_size", 16)
     pixels = v.get("in_channels", 3) * v.get("temporal_patch_size", 2) * patch**2
@@ -94,7 +94,7 @@ def qwen3_audio(a: Config) -> Given:
         {"part": "activation"},
         {"part": "linear", "out": a["output_dim"]},
     ]
-    # Convolutions by 3 x 3 as the products that they are: each halves both sides.
+    # Convolutions of 3 x 3 as matrix products: each halves both sides.
     steps = [
         (frames // 2 * -(-bins // 2), 9),
         (frames // 4 * -(-bins // 4), 9 * width),
@@ -162,7 +162,7 @@ def gemma3_projector(c: Config, v: Config, text: Given) -> Parts:
 
 
 def llama4_vision(v: Config, text: Given) -> Given:
-    """Neighbours side by side, a perceptron without biases, a projection; with a class token that is dropped before."""
+    """Neighbours concatenated, a perceptron without biases, a projection; with a class token that is dropped before."""
     hidden, side = v["hidden_size"], v["image_size"] // v["patch_size"]
     tokens, ratio = side * side + 1, round(1 / v.get("pixel_shuffle_ratio", 0.5))
     v.only("projector_output_dim", v["projector_input_dim"])
@@ -202,7 +202,7 @@ def qwen3_vl(c: Config, text: TextReader) -> Given:
 
 
 def qwen3_omni(c: Config, text: TextReader) -> Given:
-    """The thinker, which makes text; the talker, which makes speech of it, is another model beside it."""
+    """The thinker, which makes text; the talker, which makes speech from it, is a separate model."""
     c = c.inside("thinker_config") if c.get("thinker_config") else c
     towers = qwen3_audio(c.inside("audio_config")), qwen3_vision(c.inside("vision_config"))
     return with_text(c, text(c.inside("text_config")), *towers)

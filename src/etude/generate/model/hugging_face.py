@@ -1,7 +1,7 @@
-"""A model from the `config.json` that Hugging Face keeps beside the weights.
+"""A model from the `config.json` that Hugging Face keeps with the weights.
 
-What a config says of a model's shape is read or refused by its key; what changes no shape (rotary bases, dropout,
-token numbers) is passed over. Where a key may be left out it has the value that the `transformers` library gives it.
+Keys that affect the shape are read or refused; others (rotary bases, dropout, token ids) are ignored. Missing keys have
+the defaults of the `transformers` library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etude.generate.model.shape import Model
 
 
 def from_config(config: Mapping[str, Any], *, where: str = "config.json") -> Model:
-    """Families whose blocks Etude has; any other `model_type`, and any key that asks for more, is refused by name."""
+    """Families with blocks in Etude; any other `model_type`, and any key that asks for more, is refused by name."""
     found = Config(config, where)
     if found.kind not in READERS:
         for key in ("text_config", "llm_config"):
@@ -99,7 +99,7 @@ _TEXT: Final[dict[str, Callable[[Config], Given]]] = {
 
 
 def text(c: Config) -> Given:
-    """The decoder of text of a model with towers."""
+    """The text decoder of a model with towers."""
     if c.kind not in _TEXT:
         raise c.refuse("model_type", "is not supported", hint=f"known: {', '.join(_TEXT)}")
     return _TEXT[c.kind](c)

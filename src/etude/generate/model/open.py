@@ -1,4 +1,4 @@
-"""The one door to a Model: a name of the catalogue, a Hugging Face id, a YAML file, or a `config.json`."""
+"""The only way to open a Model: a name of the catalogue, a Hugging Face id, a YAML file, or a `config.json`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VARIANT: Final = re.compile(
 
 
 _STORED: Final = re.compile(r"^[^/]+/[^/]+-(?:(fp8)|(?:nv|mx)?(fp4))$")
-"""Ids whose last word says in how many bits the weights of layers are."""
+"""Ids whose last word gives the bits of the weights of layers."""
 
 
 def _yaml(name: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def model_names() -> tuple[str, ...]:
 
 
 def model_ids() -> tuple[str, ...]:
-    """Hugging Face ids that are known."""
+    """Known Hugging Face ids."""
     return tuple(one for ids in _yaml("ids").values() for one in ids)
 
 
@@ -71,7 +71,7 @@ def _known(name: str) -> Model:
 
 def open_model(name_or_path: str | PathLike[str]) -> Model:
     """A model of the catalogue, by its name or its Hugging Face id, or of a YAML file; a `config.json` of Hugging Face
-    is recognised. Another id is guessed from the size that it states, and the model says so in `assumed`.
+    is recognised. The shape for any other id is guessed from the size that it states, and marked in `assumed`.
 
     etude.extend.open_model("llama3-8b").layers
     """
@@ -95,7 +95,8 @@ def open_model(name_or_path: str | PathLike[str]) -> Model:
 
 
 def stored_as(text: str) -> str:
-    """The precision that the last word of a Hugging Face id names: `fp8` of `-FP8`, `fp4` of `-NVFP4`; else nothing."""
+    """The precision that the last word of a Hugging Face id names: `fp8` of `-FP8`, `fp4` of `-NVFP4`; otherwise
+    empty."""
     found = _STORED.match(text.lower())
     return (found[1] or found[2]) if found else ""
 

@@ -1,4 +1,4 @@
-"""Parts: layers that a model is composed of, as data. A YAML file names them one after another; widths follow.
+"""Parts: layers that a model is composed of, as data. A YAML file lists them in order; widths follow.
 
     family: composed
     streams: [{name: image, width: 64, tokens: 4096}, {name: text, width: 4096, tokens: 512}]
@@ -7,8 +7,8 @@
       - {name: layers, repeat: 24, parts: [{part: norm}, {part: attention, heads: 24}, {part: mlp, ffn: 12288}]}
       - {name: head, parts: [{part: norm}, {part: linear, out: 64}, {part: loss}]}
 
-A stream is tokens (or pixels) of a width. A part takes the one that `stream` names, and leaves it as wide as it says.
-A core takes the streams that attend together, after their projections to queries, keys and values.
+A stream is tokens (or pixels) of a width. A part transforms the one that `stream` names, to the width it states. A core
+takes the streams that attend jointly, after their projections to queries, keys and values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PartKind(StrEnum):
     ATTENTION = "attention"
     """Projections, scores, projection out."""
     CORE = "core"
-    """The scores alone, of projections that stand before."""
+    """Only the scores, of earlier projections."""
     NORM = "norm"
     ACTIVATION = "activation"
     SCALE = "scale"
@@ -38,21 +38,21 @@ class PartKind(StrEnum):
     """Parameters that are added: positions, tokens of a class."""
     CONV = "conv"
     CONV1D = "conv1d"
-    """Over neighbouring tokens, as the product that it is."""
+    """Over neighbouring tokens, as a matrix product."""
     POOL = "pool"
     """Fewer pixels or tokens, by the factor."""
     UPSAMPLE = "upsample"
     MERGE = "merge"
-    """Neighbouring tokens side by side: fewer and wider."""
+    """Neighbouring tokens concatenated: fewer and wider."""
     UNMERGE = "unmerge"
     TOKENS = "tokens"
-    """So many tokens from here on: with a class token, or that alone."""
+    """This many tokens from here on: with a class token, or only that."""
     KEEP = "keep"
     """The stream as it is, under a name, for a `join`."""
     JOIN = "join"
-    """Beside what was kept: wider."""
+    """Concatenated with what was kept: wider."""
     LINEAR_ATTENTION = "linear_attention"
-    """Sums over keys and values instead of scores, of projections that stand before."""
+    """Sums over keys and values instead of scores, of earlier projections."""
     GATHER = "gather"
     """A sum over the edges of a graph."""
     DISTANCE = "distance"
@@ -83,7 +83,7 @@ class QkNorm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One layer. Which fields mean something depends on the kind."""
+    """One layer. Which fields apply depends on the kind."""
 
     part: PartKind = figure("choice", "which layer", of=PartKind)
     name: str = figure("text", "name in the trace; default: its kind", "")
@@ -147,7 +147,7 @@ _NEEDED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Parts that stay together on a pipeline stage; `repeat` alike ones after another."""
+    """Parts that stay together on a pipeline stage; `repeat` equal ones in sequence."""
 
     name: str = figure("text", "name in the trace")
     repeat: int = figure("count", "number of repeats", 1)
@@ -156,7 +156,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStream:
-    """What goes through parts: so many tokens, or frames of pixels, of one width."""
+    """What passes through parts: tokens, or frames of pixels, of one width."""
 
     name: str = figure("text", "name used by parts")
     width: int = figure("count", "at the start")
@@ -167,7 +167,7 @@ class TokenStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tower:
-    """A network beside a decoder whose result its tokens take in: of images, sounds, videos."""
+    """A network next to a decoder whose result the decoder processes: of images, sounds, videos."""
 
     name: str = figure("text", "name in the trace")
     streams: tuple[TokenStream, ...] = figure("list", "input streams", of=TokenStream)

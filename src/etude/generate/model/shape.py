@@ -60,7 +60,7 @@ class Positions(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """The shape of a network. Counts are of the whole model, whatever ranks it is spread over."""
+    """The shape of a network. Counts are of the whole model, however it is distributed over ranks."""
 
     name: str = figure("text", "name")
     family: Family = figure("choice", "family of the architecture", Family.DECODER, of=Family)
@@ -201,7 +201,7 @@ class Model:
         return self.head_size or self.hidden // self.heads
 
     def _lacks(self, half: Mixer | Feed) -> bool:
-        """No layer of a decoder has attention, or feed-forward."""
+        """Whether no layer of a decoder has attention, or feed-forward."""
         letters = self.mixers if isinstance(half, Mixer) else self.feeds
         return self.family == Family.DECODER and bool(letters) and str(half) not in letters
 

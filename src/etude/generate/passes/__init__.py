@@ -1,4 +1,4 @@
-"""Passes of given shapes, one after another: what step costs are made from."""
+"""Passes of given shapes, one after another: the basis of step costs."""
 
 from typing import TYPE_CHECKING
 

@@ -19,8 +19,8 @@ from etude.model.job import Job
 
 @dataclass(frozen=True, slots=True)
 class PassShape:
-    """A prompt's piece of `chunk` tokens after `past` others, beside `decode` sequences that attend to `keys` tokens
-    each, their new one included."""
+    """A piece of `chunk` prompt tokens after `past` others, together with `decode` sequences that attend to `keys`
+    tokens each, including their new one."""
 
     chunk: int = 0
     past: int = 0
@@ -34,7 +34,7 @@ class PassShape:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a rank of a replica holds, in bytes."""
+    """Bytes that a rank of a replica holds."""
 
     weights_bytes: int
     token_bytes: int
@@ -52,9 +52,9 @@ def pass_job(model: Model, plan: Plan, shapes: Sequence[PassShape], *, kv_dtype:
 def replicas_job(
     model: Model, plan: Plan, passes: Sequence[Sequence[Pass]], *, kv_dtype: str = "", name: str = ""
 ) -> Job:
-    """The job of several replicas, each a copy of the plan with passes of its own, one after another; pass k of a
-    replica is its step k; passes of one replica alone are those of all copies of the plan. Requests of spans are
-    numbered from 0 within a replica."""
+    """The job of several replicas, each a copy of the plan with its own passes in sequence; pass k of a replica is its
+    step k; passes of one replica alone are those of all copies of the plan. Requests of spans are numbered from 0
+    within a replica."""
     plan = plan.replace(gpus=plan.gpus * len(passes))
     made = _one(model, plan, kv_dtype)
     traces, slots = [], []
@@ -72,11 +72,11 @@ def replicas_job(
 
 
 def held_by(model: Model, plan: Plan, tokens: int, *, kv_dtype: str = "") -> Held:
-    """Of a rank, with passes of so many tokens."""
+    """Bytes on a rank, with passes of this many tokens."""
     made = _one(model, plan, kv_dtype)
     return Held(made.weights_bytes, made.token_bytes, made.working_of(tokens))
 
 
 def _one(model: Model, plan: Plan, kv_dtype: str) -> ServedJob:
-    """A smallest served job of this model and plan, for what it knows of both."""
+    """A minimal served job of this model and plan, for the values it derives from both."""
     return serve(model, plan, Serving(prefill=1, decode=0, batch=1, kv_dtype=kv_dtype))

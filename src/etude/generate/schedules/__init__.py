@@ -1,4 +1,4 @@
-"""Pipeline schedules: what each pipeline rank does, in which order. A new one is a file, and a line in `by_name`."""
+"""Pipeline schedules: the order of actions on each pipeline rank. A new one is a file, and a line in `by_name`."""
 
 from typing import TYPE_CHECKING
 

@@ -13,9 +13,9 @@ class Action(IntEnum):
     BACKWARD = 2
     """The whole backward: gradients of the input and of the weights."""
     INPUT = 3
-    """The gradient of the input alone; the stage before can go on."""
+    """Only the gradient of the input; the previous stage can continue."""
     WEIGHT = 4
-    """The gradient of the weights, which nobody else waits for."""
+    """The gradient of the weights, which no other stage waits for."""
     REDUCE = 5
     """Gradients of a window are summed over the ranks that hold the stage; the number is the window's."""
     UPDATE = 6

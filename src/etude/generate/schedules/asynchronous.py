@@ -1,12 +1,12 @@
 """`async:d`: several pipelines at once over the same ranks, and no flush between updates.
 
-Direction k begins at rank k·p/d and goes round, so that each rank holds a stage of every direction. Micro-batch g
-goes in direction g mod d. A stage takes up no more than `admit` micro-batches that have not come back, so that 2d are
-under way in all, and none that is 2d or more ahead of the oldest that is. Every `window` micro-batches the weights are
-updated: forwards before and backwards behind it see different weights, which is the price.
+Direction k begins at rank k·p/d and wraps around, so that each rank holds a stage of every direction. Micro-batch g
+takes direction g mod d. A stage accepts at most `admit` micro-batches that have not returned, so that 2d are in
+progress in total, and none that is 2d or more ahead of the oldest active one. Every `window` micro-batches the weights
+are updated: forwards before and backwards after an update see different weights, which is the price.
 
-With `flush` no window begins before the update of the one before; one direction with as many admitted as there are
-ranks is then 1F1B.
+With `flush` no window begins before the previous update; one direction with as many admitted as there are ranks is then
+1F1B.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from etude.generate.schedules.pipeline import Action, PipelineSchedule, Step, bu
 
 F, B, R, U = Action.FORWARD, Action.BACKWARD, Action.REDUCE, Action.UPDATE
 COST = {F: 1, B: 2}
-"""Times by which the order is found."""
+"""Relative times used to find the order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Async:
-    """What `async:4,admit=2,window=8,flush` says."""
+    """The options in `async:4,admit=2,window=8,flush`."""
 
     directions: int = 1
     admit: int = 2
@@ -82,7 +82,7 @@ def asynchronous(ranks: int, micro_batches: int, steps: int, options: Async) -> 
 
 
 class _Walk:
-    """All ranks at work, each on what it can do: forwards first, then the oldest micro-batch.
+    """All ranks working, each on what is ready: forwards first, then the oldest micro-batch.
 
     A micro-batch at `at` is about to go forward through stage `at`, from p on backward through stage 2p - 1 - at.
     """
@@ -94,12 +94,12 @@ class _Walk:
         """(micro-batch, at) that each rank could do next."""
         self._working: list[tuple[int, int] | None] = [None] * ranks
         self._inside = [[0] * ranks for _ in range(options.directions)]
-        """Micro-batches of each direction that each stage has not given back."""
+        """Micro-batches of each direction that each stage has not returned."""
         self._finished = [False] * count
         self._oldest = 0
         """All micro-batches before this one are finished."""
         self._owed = [[0] * ranks for _ in range(-(-count // options.per_update))]
-        """Backwards that each window still lacks in each stage."""
+        """Backwards still missing for each window in each stage."""
         self._updates = 0
         for g in range(count):
             for stage in range(ranks):
@@ -132,7 +132,7 @@ class _Walk:
         return at if at < self.ranks else 2 * self.ranks - 1 - at
 
     def _start(self, rank: int) -> int:
-        """Begins what comes first; returns how long it takes, 0 if there is nothing to do."""
+        """Begins the first ready action; returns how long it takes, 0 if there is none."""
         able = [(at >= self.ranks, g, at) for g, at in self._waiting[rank] if self._may(g, at)]
         if not able:
             return 0
@@ -156,7 +156,7 @@ class _Walk:
         return self._inside[g % d][at] < min(admit, self.ranks - at)
 
     def _end(self, rank: int) -> list[tuple[int, int]]:
-        """What a rank worked on is done; returns the (window, stage) whose last backward that was."""
+        """Completes a rank's action; returns the (window, stage) whose last backward that was."""
         working = self._working[rank]
         assert working is not None
         self._working[rank] = None
@@ -176,8 +176,8 @@ class _Walk:
         return found
 
     def _exchange(self, reduced: list[tuple[int, int]]) -> None:
-        """Gradients of a stage are summed over its ranks once all are there; a window that is complete, and those
-        before it, is an update. All ranks do this in one order, or they would wait for one another."""
+        """Gradients of a stage are summed over its ranks once all are complete; a complete window, and those before it,
+        is an update. All ranks do this in the same order, or they would deadlock."""
         if self.options.flush:
             return
         for window, stage in reduced:

@@ -1,7 +1,7 @@
 """Pipeline schedules by name: `schedule("interleaved:4", ranks=8, micro_batches=32)`.
 
-GPipe, 1F1B, interleaved 1F1B and looped breadth-first are here; those that split the backward are in `zero_bubble`,
-`v` and `dual`, those that update without a flush in `asynchronous`; a schedule of one's own is read by `csv`.
+GPipe, 1F1B, interleaved 1F1B and looped breadth-first are here; those that split the backward are in `zero_bubble`, `v`
+and `dual`, those that update without a flush in `asynchronous`; a user's schedule is read by `csv`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _backwards(stage: int, micro_batches: int) -> list[Step]:
 
 
 def one_f_one_b(ranks: int, micro_batches: int, behind: int = 0) -> PipelineSchedule:
-    """Forwards until the first backward can come, then one forward and one backward in turn. `behind`: micro-batches
-    that are on their way through what follows the last rank before the first comes back."""
+    """Forwards until the first backward can come, then one forward and one backward alternately. `behind`:
+    micro-batches in flight after the last rank before the first returns."""
     orders = [
         _in_turn(_forwards(rank, micro_batches), _backwards(rank, micro_batches), behind + ranks - rank - 1)
         for rank in range(ranks)
@@ -46,7 +46,7 @@ def one_f_one_b(ranks: int, micro_batches: int, behind: int = 0) -> PipelineSche
 
 
 def part_of(whole: PipelineSchedule, chunk: int) -> PipelineSchedule:
-    """What a schedule of several chunks a rank does with one of them, as a schedule of its own."""
+    """What a schedule with several chunks per rank does with one of them, as a separate schedule."""
     ranks, name = whole.ranks, f"{whole.name}#{chunk}"
     orders: list[list[Step]] = []
     for rank in range(ranks):
@@ -58,7 +58,7 @@ def part_of(whole: PipelineSchedule, chunk: int) -> PipelineSchedule:
 
 
 def _in_turn(forwards: list[Step], backwards: list[Step], ahead: int) -> list[Step]:
-    """`ahead` forwards, then a forward and a backward in turn, then what is left."""
+    """`ahead` forwards, then forwards and backwards alternately, then the rest."""
     order = forwards[:ahead]
     for k, forward in enumerate(forwards[ahead:]):
         order += [forward, backwards[k]]
@@ -66,7 +66,7 @@ def _in_turn(forwards: list[Step], backwards: list[Step], ahead: int) -> list[St
 
 
 def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSchedule:
-    """1F1B with `chunks` stages a rank, in Megatron's order: groups of `ranks` micro-batches go through chunk after
+    """1F1B with `chunks` stages per rank, in Megatron's order: groups of `ranks` micro-batches go through chunk after
     chunk, so the bubble is 1/chunks of that of 1F1B."""
     if micro_batches % ranks:
         raise UsageError(
@@ -91,13 +91,13 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSche
 
 
 def looped(ranks: int, chunks: int) -> list[tuple[int, ...]]:
-    """Stages that each rank holds if they are dealt out in turn."""
+    """Stages of each rank if they are assigned round robin."""
     return [tuple(chunk * ranks + rank for chunk in range(chunks)) for rank in range(ranks)]
 
 
 def looped_bfs(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSchedule:
-    """All micro-batches through one chunk before the next; backwards in reverse. Weights are used in one stretch, so
-    they can be fetched and given back once a chunk."""
+    """All micro-batches through one chunk before the next; backwards in reverse. Weights are used contiguously, so they
+    can be fetched and released once per chunk."""
     orders = []
     for held in looped(ranks, chunks):
         forward = [step for stage in held for step in _forwards(stage, micro_batches)]
@@ -108,14 +108,14 @@ def looped_bfs(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSched
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A schedule that has a name."""
+    """A named schedule."""
 
     make: Callable[..., PipelineSchedule]
     chunks: int
-    """Stages that a rank holds; 0 where the name says it, `NAME:CHUNKS`."""
+    """Stages per rank; 0 if the name says it, `NAME:CHUNKS`."""
     doc: str
     steady: int = 1
-    """Micro-batches for each rank from which on each more takes as long as the last; 0 where none says."""
+    """Micro-batches per rank from which each additional one takes equally long; 0 if unknown."""
 
 
 KNOWN: dict[str, Known] = {
@@ -144,7 +144,8 @@ ALIASES = {
 
 
 def parse(text: str) -> tuple[str, int]:
-    """(name, chunks a rank) of `1f1b`, `interleaved:4`, `V-Half`, ...; chunks of a CSV file are 0, known once read."""
+    """(name, chunks per rank) of `1f1b`, `interleaved:4`, `V-Half`, ...; chunks of a CSV file are 0, known once
+    read."""
     if text.lower().endswith(".csv"):
         return text, 0
     word, colon, number = text.partition("#")[0].partition(":")
@@ -174,8 +175,8 @@ def parse(text: str) -> tuple[str, int]:
 
 
 def steady_from(text: str, *, ranks: int) -> int:
-    """The fewest micro-batches of a schedule from which on each more takes as long as the last; 0 where that cannot be
-    said: of files, and of schedules that do not end with their step."""
+    """The fewest micro-batches of a schedule from which each additional one takes equally long; 0 if unknown: for
+    files, and for schedules that do not end with their step."""
     plain = text.lower().replace("-", "").replace("_", "")
     if plain.endswith(".csv") or plain.startswith("roundrobin"):
         return 0
@@ -183,8 +184,8 @@ def steady_from(text: str, *, ranks: int) -> int:
 
 
 def schedule(text: str, *, ranks: int, micro_batches: int, steps: int = 1) -> PipelineSchedule:
-    """The schedule of this name for so many pipeline ranks and micro-batches of a step; refused where it cannot be.
-    Only one without a flush between steps depends on their number: it has all of them."""
+    """The schedule of this name for this many pipeline ranks and micro-batches of a step; refused if impossible. Only a
+    schedule without a flush between steps depends on their number: it contains all of them."""
     if text.lower().endswith(".csv"):  # the file may change
         return _made(text, ranks, micro_batches, steps)
     return _kept(text, ranks, micro_batches, steps)
@@ -192,7 +193,7 @@ def schedule(text: str, *, ranks: int, micro_batches: int, steps: int = 1) -> Pi
 
 @lru_cache(maxsize=256)
 def _kept(text: str, ranks: int, micro_batches: int, steps: int) -> PipelineSchedule:
-    """Schedules are frozen, and plans of a search share them."""
+    """Cached: schedules are frozen, and plans of a search share them."""
     return _made(text, ranks, micro_batches, steps)
 
 

@@ -1,8 +1,8 @@
 """A pipeline schedule as CSV, in the form that PyTorch and torchtitan read and write.
 
 A line is a rank, a cell an action: `2F0` is stage 2, forward, micro-batch 0; B is the whole backward, I and W are its
-parts. Empty cells are left out. `(0F5;3B1)OVERLAP_F_B` is a forward and a backward that overlap. Communication
-is passed over, since it follows from who holds which stage: messages (`0SEND_F1`), and what FSDP does (`0UNSHARD`).
+parts. Empty cells are left out. `(0F5;3B1)OVERLAP_F_B` is a forward and a backward that overlap. Communication is
+ignored, since it follows from which rank holds which stage: messages (`0SEND_F1`), and what FSDP does (`0UNSHARD`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LETTER = {a.letter: a for a in Action if a}
 
 
 def read(path: str | Path, *, ranks: int | None = None, micro_batches: int | None = None) -> PipelineSchedule:
-    """The schedule in a file. `ranks` and `micro_batches` are what the plan says, and must be what the file has."""
+    """The schedule in a file. `ranks` and `micro_batches` come from the plan and must match the file."""
     path = Path(path)
     if path.stat().st_size > MAX_BYTES:
         raise FormatError(f"{path.stat().st_size} bytes are too many for a schedule", path=path)
@@ -68,7 +68,7 @@ def _row(cells: list[str], rank: int, path: Path) -> list[Step]:
 
 
 def text(schedule: PipelineSchedule) -> str:
-    """The schedule as CSV, which has no word for updates."""
+    """The schedule as CSV, which cannot express updates."""
     if schedule.window:
         raise UsageError("updates by windows cannot be written as CSV", where=f"schedule `{schedule.name}`")
     lines = []

@@ -29,7 +29,7 @@ def dualpipe(ranks: int, micro_batches: int) -> PipelineSchedule:
     held = [(rank, ranks - 1 - rank) for rank in range(ranks)]
     half, orders = micro_batches // 2, []
     for rank in range(ranks):
-        # The upper half of the ranks mirrors the lower: what is near is far.
+        # The upper half of the ranks mirrors the lower.
         near = min(rank, ranks - 1 - rank)
         chunks = held[rank] if rank == near else held[rank][::-1]
         first = (0, half) if rank == near else (half, 0)
@@ -38,7 +38,7 @@ def dualpipe(ranks: int, micro_batches: int) -> PipelineSchedule:
 
 
 def dualpipev(ranks: int, micro_batches: int) -> PipelineSchedule:
-    """The half of DualPipe that remains if a rank and its mirror are one: a V of 2p stages on p ranks."""
+    """The half of DualPipe that remains if a rank and its mirror are merged: a V of 2p stages on p ranks."""
     _enough("schedule `dualpipev`", ranks, micro_batches)
     held = v_shape(ranks)
     orders = [_rank(rank, ranks, micro_batches, held[rank], (0, 0)) for rank in range(ranks)]
@@ -55,7 +55,7 @@ def _enough(where: str, ranks: int, micro_batches: int) -> None:
 
 
 class _Rank:
-    """One rank's order while it is written: which micro-batch is next, which weight gradients are owed."""
+    """One rank's order while it is built: the next micro-batch, and pending weight gradients."""
 
     def __init__(self, stages: Sequence[int], first: tuple[int, int]) -> None:
         self.order: list[Step] = []
@@ -80,10 +80,10 @@ class _Rank:
 
 
 def _rank(near: int, half: int, count: int, stages: Sequence[int], first: tuple[int, int]) -> list[Step]:
-    """The order of the rank `near` from the end at which its chunk 0 begins, of `half` ranks to the middle.
+    """The order of the rank at distance `near` from the end at which its chunk 0 begins, of `half` ranks to the middle.
 
     `count` micro-batches go through each chunk. In the middle of the order a forward of one chunk and a backward of the
-    other run together; before and behind it, weight gradients are split off where a rank would wait.
+    other run together; before and after it, weight gradients are split off where a rank would wait.
     """
     r, middle = _Rank(stages, first), near == half - 1
     to_middle = half - near - 1
@@ -97,7 +97,7 @@ def _rank(near: int, half: int, count: int, stages: Sequence[int], first: tuple[
         r.weight()
         r.do(F, 1)
     for i in range(count - 2 * half + near + 1):
-        if i == 0 and middle:  # nothing to hide behind yet: one after the other starts the others sooner
+        if i == 0 and middle:  # nothing to overlap with yet: in sequence the others start sooner
             r.do(F, 0)
             r.do(B, 1)
         else:
@@ -106,7 +106,7 @@ def _rank(near: int, half: int, count: int, stages: Sequence[int], first: tuple[
     for _ in range(to_middle):
         r.do(B, 1)
         r.together(1, 0)
-    for i in range(2 * (near + 1)):  # the second half of these owes its weights
+    for i in range(2 * (near + 1)):  # the second half of these defers its weight gradients
         chunk = 1 - i % 2
         r.do(I if i > near else B, chunk)
     for _ in range(to_middle):

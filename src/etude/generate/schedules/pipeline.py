@@ -1,4 +1,4 @@
-"""PipelineSchedule: what each pipeline rank does, in which order. The builders are in `schedules`.
+"""PipelineSchedule: the order of actions on each pipeline rank. The builders are in `schedules`.
 
 A model is cut into `stages`; a rank holds one or more of them (its chunks). For each stage and micro-batch there is one
 forward, and either one whole backward or a backward for the input and one for the weights.
@@ -24,7 +24,7 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PipelineSchedule:
-    """Rank r does the actions start[r]:start[r + 1], one after another."""
+    """Rank r does the actions start[r]:start[r + 1], in order."""
 
     name: str
     ranks: int
@@ -39,7 +39,7 @@ class PipelineSchedule:
     held: tuple[tuple[int, ...], ...]
     """Stages that each rank holds, chunk by chunk."""
     window: int = 0
-    """Micro-batches of an update where the order says when updates come (R, U); 0: one behind all of it."""
+    """Micro-batches of an update if the order contains updates (R, U); 0: one at the end."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -64,7 +64,7 @@ class PipelineSchedule:
 
     @property
     def works(self) -> NDArray[np.bool_]:
-        """Actions on a micro-batch: all but those of windows."""
+        """Actions on a micro-batch: all except those of windows."""
         return self.action <= Action.WEIGHT
 
     @property
@@ -74,27 +74,27 @@ class PipelineSchedule:
 
     @property
     def splits_backward(self) -> bool:
-        """Does it need the backward in two parts?"""
+        """Whether the backward is needed in two parts."""
         return bool((self.action == Action.WEIGHT).any())
 
     @property
     def goes_back(self) -> int:
-        """The first stage with a backward pass; their number where none has one."""
+        """The first stage with a backward pass; the number of stages if none has one."""
         return int(self.stage[self.works & (self.action != Action.FORWARD)].min(initial=self.stages))
 
     def back_to(self, first: int) -> PipelineSchedule:
-        """The same without the backward passes of the stages before `first`, which have nothing to do in them."""
+        """The same without the backward passes of the stages before `first`, which have no work in them."""
         if not first:
             return self
         kept = (self.action == Action.FORWARD) | (self.action == Action.UPDATE) | (self.stage >= first)
         start = np.concatenate([[0], np.cumsum(kept)])[self.start].astype(np.int64)
-        # A pair of which one is gone is no pair: the next action kept is not the next one that there was.
+        # A pair that lost one action is no longer a pair: the next action kept is not the original next one.
         paired = self.paired & np.roll(kept, -1)
         columns = {name: getattr(self, name)[kept] for name in ("action", "stage", "micro_batch")}
         return replace(self, start=start, paired=paired[kept], **columns)
 
     def order(self, rank: int) -> list[str]:
-        """One rank's actions in words: `0F0`, `1B0` (stage, action, micro-batch); for looking."""
+        """One rank's actions as text: `0F0`, `1B0` (stage, action, micro-batch); for people."""
         rows = self.rows(rank)
         columns = (self.stage[rows].tolist(), self.action[rows].tolist(), self.micro_batch[rows].tolist())
         return [f"{s}{Action(a).letter}{m}" for s, a, m in zip(*columns, strict=True)]
@@ -117,7 +117,7 @@ def build(
     *,
     window: int = 0,
 ) -> PipelineSchedule:
-    """The schedule of these orders, one a rank; checked, so that no order that deadlocks is returned."""
+    """The schedule of these orders, one per rank; checked, so that no order that deadlocks is returned."""
     flat = [step for order in orders for step in order]
     columns = list(zip(*flat, strict=True)) if flat else [()] * 4
     schedule = PipelineSchedule(
@@ -138,7 +138,8 @@ def build(
 
 
 def check(schedule: PipelineSchedule) -> None:
-    """Every action once, on a rank that holds its stage, and no order that waits for itself; raises otherwise."""
+    """Checks that every action occurs once, on a rank that holds its stage, and that no order deadlocks; raises
+    otherwise."""
     s, m = schedule.stages, schedule.micro_batches
     where = f"schedule `{schedule.name}`"
     if len(schedule) and not (
@@ -178,7 +179,7 @@ def _check_counts(schedule: PipelineSchedule, where: str) -> None:
 
 
 def _check_homes(schedule: PipelineSchedule, where: str) -> None:
-    """A backward needs what the forward left behind, so both are on one rank."""
+    """A backward needs the activations of its forward, so both are on one rank."""
     rank = np.repeat(np.arange(schedule.ranks), np.diff(schedule.start))
     home = np.zeros((schedule.stages, schedule.micro_batches), np.int64)
     forward = schedule.action == Action.FORWARD
@@ -211,7 +212,7 @@ def _check_pairs(schedule: PipelineSchedule, where: str) -> None:
 
 
 def _check_windows(schedule: PipelineSchedule, where: str) -> None:
-    """Every rank sums the gradients of each of its stages and updates its weights once a window, in turn."""
+    """Every rank sums the gradients of each of its stages and updates its weights once per window, in order."""
     if not schedule.window:
         return
     windows = range(-(-schedule.micro_batches // schedule.window))
@@ -227,7 +228,7 @@ def _check_windows(schedule: PipelineSchedule, where: str) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineTimes:
-    """Begin and end of each action, in the unit of the costs that were given."""
+    """Start and end of each action, in the unit of the given costs."""
 
     begin: F64
     end: F64
@@ -242,21 +243,21 @@ class PipelineTimes:
 
     @property
     def bubble(self) -> float:
-        """The longest that a rank stands idle between its first and its last action.
+        """The longest idle time of a rank between its first and its last action.
 
-        This is the measure in which ZB2P and ZBV have none: their ranks begin and end one after another.
+        By this measure ZB2P and ZBV have none: their ranks begin and end one after another.
         """
         return float((self.rank_end - self.rank_begin - self.busy).max(initial=0.0))
 
     @property
     def bubble_share(self) -> float:
-        """Part of all ranks' time in which they stand idle, from the first action to the last."""
+        """Fraction of all ranks' time that is idle, from the first action to the last."""
         whole = self.makespan * len(self.busy)
         return 1.0 - float(self.busy.sum()) / whole if whole else 0.0
 
     @property
     def idle(self) -> float:
-        """The longest that a rank stands idle until all are done."""
+        """The longest idle time of a rank until all are done."""
         return float((self.makespan - self.busy).max(initial=0.0))
 
 
@@ -271,8 +272,8 @@ def times(
 ) -> PipelineTimes:
     """The schedule's timing. Costs are numbers, or one for each stage; a whole backward costs input plus weight.
 
-    `hop` is the time from a stage to a stage on another rank; `overlap` what a forward and a backward that run together
-    save. Raises DeadlockError where ranks wait for one another.
+    `hop` is the time from a stage to a stage on another rank; `overlap` the time saved by a forward and a backward that
+    run together. Raises DeadlockError if ranks wait for one another.
     """
     from etude.generate.schedules.pipeline_kernels import Actions, Costs, run
 
@@ -290,7 +291,7 @@ def times(
     first, last = schedule.start[:-1], schedule.start[1:] - 1
     rank_begin, rank_end = np.zeros(schedule.ranks), np.zeros(schedule.ranks)
     rank_begin[worked], rank_end[worked] = begin[first[worked]], end[last[worked]]
-    # The second of a pair takes no time of its own: both stand for one stretch of work.
+    # The second action of a pair takes no time: both are one stretch of work.
     second = np.append(False, schedule.paired[:-1]) if len(schedule) else np.zeros(0, bool)
     rank = np.repeat(np.arange(schedule.ranks), np.diff(schedule.start))
     busy = np.bincount(rank, np.where(second, 0.0, end - begin), schedule.ranks).astype(np.float64)
@@ -309,20 +310,20 @@ def _deadlock(schedule: PipelineSchedule, at: I64, stuck: NDArray[Any]) -> Deadl
 
 
 def in_flight(schedule: PipelineSchedule) -> I64:
-    """The most activations each rank holds at a time, in chunks: from the forward to the end of the backward."""
+    """The most activations each rank holds at once, in chunks: from the forward to the end of the backward."""
     change = np.zeros(len(schedule), np.int64)
     change[(schedule.action == Action.FORWARD) & (schedule.stage >= schedule.goes_back)] = 1
-    # Freed with the whole backward or with the weights', so the peak is right behind a forward.
+    # Freed with the whole backward or with the weight gradient, so the peak is right after a forward.
     change[(schedule.action == Action.BACKWARD) | (schedule.action == Action.WEIGHT)] = -1
     return np.array([np.cumsum(change[schedule.rows(r)]).max(initial=0) for r in range(schedule.ranks)], np.int64)
 
 
 def under_way(schedule: PipelineSchedule) -> int:
-    """The most micro-batches that have begun and not come back, at a time, if each action takes as long."""
+    """The most micro-batches in flight at once, if all actions take equally long."""
     begun = times(schedule)
     first = (schedule.stage == 0) & (schedule.action == Action.FORWARD)
     back = (schedule.stage == schedule.goes_back) & np.isin(schedule.action, (Action.BACKWARD, Action.INPUT))
-    if not back.any():  # it is gone when it was through
+    if not back.any():  # it ends with its last forward
         back = (schedule.stage == schedule.stages - 1) & (schedule.action == Action.FORWARD)
     moments = np.concatenate([begun.begin[first], begun.end[back]])
     change = np.concatenate([np.ones(first.sum(), np.int64), -np.ones(back.sum(), np.int64)])

@@ -1,4 +1,4 @@
-"""When each action of a pipeline schedule runs, if every rank goes through its order as fast as it can."""
+"""When each action of a pipeline schedule runs, if every rank executes its order as fast as possible."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Actions(NamedTuple):
 
 class Costs(NamedTuple):
     action: F64  # of each (action, stage)
-    pair: float  # what a pair takes beside its actions; negative where they overlap
-    hop: float  # what a result takes to another rank
+    pair: float  # additional time of a pair; negative if they overlap
+    hop: float  # transfer time of a result to another rank
 
 
 class Done(NamedTuple):
-    """When the forward and the backward of each (stage, micro-batch) were done, below 0 if not yet, and on which rank
-    they were."""
+    """When the forward and the backward of each (stage, micro-batch) were done, below 0 if not yet, and on which
+    rank."""
 
     forward: F64
     backward: F64
@@ -45,9 +45,9 @@ class Done(NamedTuple):
 
 @kernel
 def run(actions, costs, micro_batches):
-    """Begin and end of each action, and how many ranks' positions were reached.
+    """Start and end of each action, and how many ranks' positions were reached.
 
-    A forward waits for the stage before, a backward for its own forward and for the backward of the stage behind, a
+    A forward waits for the stage before, a backward for its own forward and for the backward of the next stage, a
     weight gradient for its backward, an update for all backwards of its window. The actions of a pair begin together
     and end together.
     """
@@ -83,7 +83,7 @@ def run(actions, costs, micro_batches):
 
 @kernel(allocates=False)
 def _ready(actions, i, rank, hop, done):
-    """When what an action waits for is done and has arrived; below 0 if it is not done yet."""
+    """When everything an action waits for is done and has arrived; below 0 if not done yet."""
     s, m, action = actions.stage[i], actions.micro_batch[i], actions.action[i]
     if action == WEIGHT:
         return done.backward[s, m]
@@ -105,7 +105,7 @@ def _ready(actions, i, rank, hop, done):
 
 @kernel(allocates=False)
 def _updated(done, stage, first, last):
-    """When the last stage on the way back was done with these micro-batches, of which the last may not be there."""
+    """When the last stage of the backward was done with these micro-batches, of which the last may be missing."""
     latest = 0.0
     for m in range(first, min(last, done.backward.shape[1]) if stage < len(done.backward) else first):
         if done.backward[stage, m] < 0.0:

@@ -1,8 +1,8 @@
-"""`roundrobin`: no rank owns a stage. The j-th stage that is dispatched, forward stages and then backward ones, runs on
+"""`roundrobin`: no rank owns a stage. The j-th dispatched stage, forward stages first and then backward ones, runs on
 rank j mod n with all micro-batches of the step; its weights come from the host's memory for the visit.
 
-Forward and backward are cut by themselves: a backward stage does its forward again, so a forward stage of equal time
-has more layers. How many stages there are has nothing to do with n. Steps go on counting.
+Forward and backward are split separately: a backward stage recomputes its forward, so a forward stage of equal time has
+more layers. The number of stages is independent of n. Counting continues over steps.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from etude.generate.schedules.pipeline import Action, PipelineSchedule
 
 F64 = NDArray[np.float64]
 SLACK = 1.1
-"""A stage may be a tenth heavier than its room, so that small blocks (an embedding, a norm) are no stages of their
-own."""
+"""A stage may be a tenth heavier than its limit, so that small blocks (an embedding, a norm) do not become separate
+stages."""
 HINT = "roundrobin, roundrobin:2 (blocks of a backward stage), roundrobin:1,fused"
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One stage: blocks from `first` up to `last`, which is the next one's."""
+    """One stage: blocks from `first` up to, not including, `last`."""
 
     back: bool
     first: int
     last: int
     fused: bool = False
-    """Its forward is done here for the first time: no forward stage has these blocks."""
+    """Its forward happens only here: no forward stage has these blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `roundrobin:2,fused` says."""
+    """The options in `roundrobin:2,fused`."""
 
     blocks: int = 1
-    """As much work as this many of the heaviest block may be in a stage."""
+    """Work of a stage, in multiples of the heaviest block."""
     fused: bool = False
 
     @classmethod
@@ -53,7 +53,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What is dispatched in a step, and where that of all steps goes."""
+    """The stages dispatched in a step, and the ranks of those of all steps."""
 
     cuts: tuple[Cut, ...]
     ranks: int
@@ -64,7 +64,7 @@ class Rounds:
         return (step * len(self.cuts) + number) % self.ranks
 
     def visits(self, rank: int) -> list[tuple[int, int]]:
-        """(step, number of the cut) in the order in which a rank has them."""
+        """(step, number of the cut) in the order in which a rank executes them."""
         each = len(self.cuts)
         return [divmod(j, each) for j in range(rank, self.steps * each, self.ranks)]
 
@@ -97,16 +97,16 @@ class Rounds:
             number = j % each
             ready = end[j - 1] if number else np.zeros(m)
             free = end[j - self.ranks, -1] if j >= self.ranks else 0.0
-            # A micro-batch begins behind the one before it: end[k] = max(ready[k], end[k - 1]) + cost.
+            # A micro-batch begins after the one before it: end[k] = max(ready[k], end[k - 1]) + cost.
             ahead = np.maximum(ready, free) - cost[number] * np.arange(m)
             end[j] = np.maximum.accumulate(ahead) + cost[number] * np.arange(1, m + 1)
         return end - np.tile(np.asarray(cost, np.float64), self.steps)[:, None], end
 
 
 def cut(forward: Sequence[float], backward: Sequence[float], options: Options, first: int = 0) -> tuple[Cut, ...]:
-    """Stages of one step from the work of each block: none has more than the heaviest block going back (or so many
-    times that) and a tenth. `backward` counts the forward that is done again; `first`: the first block that goes back,
-    or their number, where none does."""
+    """Stages of one step from the work of each block: none has more than the heaviest backward block (times `blocks`)
+    plus a tenth. `backward` includes the recomputed forward; `first`: the first block with a backward, or their number
+    if none has one."""
     room = SLACK * options.blocks * max(backward[first:] or forward)
     count = len(forward)
     fused = _ranges(backward, first, count, room)[-1][0] if options.fused and first < count else count

@@ -1,9 +1,9 @@
-"""V-Half and V-Min: two stages a rank in a V, and about a half or a third of the activations of 1F1B.
+"""V-Half and V-Min: two stages per rank in a V, and about a half or a third of the activations of 1F1B.
 
-Both repeat one *block*, the passage of one micro-batch: down the V, up, and the backwards the same way. How many units
-of time it takes from rank to rank on each leg decides how long activations live, and so the memory. Blocks follow one
-another every 6 units (two forwards, two backwards, two weight gradients), and a rank never has two things to do at
-once. That fixes the order of forwards and backwards; weight gradients fill the gaps.
+Both repeat one *block*, the path of one micro-batch: down the V, up, and the backwards the same way. The units of time
+from rank to rank on each leg determine how long activations live, and so the memory. Blocks follow one another every 6
+units (two forwards, two backwards, two weight gradients), and a rank never has two things to do at once. That fixes the
+order of forwards and backwards; weight gradients fill the gaps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from etude.generate.schedules.zero_bubble import F, I, W, v_shape
 
 PERIOD = 6
 OVERTAKE = 3
-"""A backward that is ready may go before others, if it is one of the next three."""
+"""A backward that is ready may overtake others, if it is one of the next three."""
 
 Leg = tuple[Action, int]
 LEGS: tuple[Leg, ...] = ((F, 0), (F, 1), (I, 1), (I, 0))
@@ -34,7 +34,7 @@ def v_min(ranks: int, micro_batches: int) -> PipelineSchedule:
 
 
 def _block(ranks: int, pace: tuple[int, int, int, int]) -> list[list[int]]:
-    """Begin of each leg on each rank for the first micro-batch: the earliest that never collide modulo the period."""
+    """Start of each leg on each rank for the first micro-batch: the earliest that never collide modulo the period."""
     last = ranks - 1
     for waits in sorted(product(range(PERIOD), repeat=3), key=lambda w: (sum(w), w)):
         turn = [0]
@@ -50,7 +50,7 @@ def _block(ranks: int, pace: tuple[int, int, int, int]) -> list[list[int]]:
 
 
 def _fill(name: str, ranks: int, micro_batches: int, pace: tuple[int, int, int, int], room: int) -> PipelineSchedule:
-    """Unit by unit: each rank does what is next in the repeated block, else a backward that is ready, else a weight
+    """Unit by unit: each rank does the next action of the repeated block, else a backward that is ready, else a weight
     gradient. `room` is how many chunks' activations a rank may hold."""
     held, last_stage = v_shape(ranks), 2 * ranks - 1
     todo = []

@@ -1,7 +1,7 @@
-"""Zero-bubble schedules: the backward in two parts, and weight gradients where a rank would stand idle.
+"""Zero-bubble schedules: the backward in two parts, and weight gradients where a rank would be idle.
 
-ZB1P and ZB2P hold one stage a rank. ZBV folds the stages into a V, like V-Half and V-Min (`schedules_v`): rank r holds
-stages r and 2p - 1 - r, so that the last stage is on the rank of the first.
+ZB1P and ZB2P have one stage per rank. ZBV folds the stages into a V, like V-Half and V-Min (`schedules_v`): rank r
+holds stages r and 2p - 1 - r, so that the last stage is on the rank of the first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ F, I, W = Action.FORWARD, Action.INPUT, Action.WEIGHT  # noqa: E741 - the letter
 
 
 def v_shape(ranks: int) -> list[tuple[int, int]]:
-    """Stages that each rank holds: one on the way down the V and one on the way up."""
+    """Stages of each rank: one on the way down the V and one on the way up."""
     return [(rank, 2 * ranks - 1 - rank) for rank in range(ranks)]
 
 
@@ -48,7 +48,7 @@ def _one_stage(name: str, ranks: int, micro_batches: int, depth: int) -> Pipelin
 def zbv(ranks: int, micro_batches: int) -> PipelineSchedule:
     """No bubble with the memory of 1F1B.
 
-    The order is that of enough micro-batches to fill the pipeline; with fewer, those that are not there are left out.
+    The order is that of enough micro-batches to fill the pipeline; with fewer, missing ones are left out.
     """
     orders = [_v_rank(rank, ranks, micro_batches) for rank in range(ranks)]
     return build("zbv", 2 * ranks, micro_batches, orders, v_shape(ranks))
@@ -75,7 +75,7 @@ def _v_rank(rank: int, ranks: int, micro_batches: int) -> list[Step]:
         if done[F, 0] < many:
             do((F, 0))
         do((I, 0), (W, 0), (F, 1), (I, 1), (W, 1))
-    for _ in range(rank):  # others wait for these, so weights come later
+    for _ in range(rank):  # others wait for these, so weight gradients come later
         do((I, 0), (I, 1))
     for _ in range(ranks - rank):
         do((I, 0), (W, 0))

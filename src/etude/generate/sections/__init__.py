@@ -1,4 +1,5 @@
-"""Sections: a model as a graph of parts with own plans, on own or shared ranks, and what travels between them."""
+"""Sections: a model as a graph of parts with separate plans, on separate or shared ranks, and the transfers between
+them."""
 
 from typing import TYPE_CHECKING
 

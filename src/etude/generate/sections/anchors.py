@@ -1,4 +1,4 @@
-"""Anchors: the rows of a section's programs that a border is tied to."""
+"""Anchors: the rows of a section's programs that a border is attached to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Anchors:
-    """The row of each micro-batch on each pipeline rank that a border is tied to; -1 where it is on another."""
+    """The row of each micro-batch on each pipeline rank that a border is attached to; -1 if it is on another."""
 
     rows: I64
     own: I64 | None = None
-    """Where ranks of a stage have programs of their own: the row of each micro-batch on each rank of the section."""
+    """If ranks of a stage have different programs: the row of each micro-batch on each rank of the section."""
     first_rank: int = 0
-    """Of the section, in the job."""
+    """First rank of the section in the job."""
 
     @property
     def home(self) -> I64:
@@ -30,7 +30,7 @@ class Anchors:
         return int(self.rows.shape[1])
 
     def row(self, rank: I64, micro_batch: I64) -> I64:
-        """Of ranks of the job."""
+        """For ranks of the job."""
         if self.own is not None:
             return np.asarray(self.own[rank - self.first_rank, micro_batch], np.int64)
         return np.asarray(self.rows[self.home[micro_batch], micro_batch], np.int64)

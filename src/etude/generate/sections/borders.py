@@ -1,4 +1,4 @@
-"""Borders: which rows of either section a border is tied to, and the ends of its messages on every rank."""
+"""Borders: the rows of both sections that a border is attached to, and the ends of its messages on every rank."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Travel:
     sent: Anchors
     wanted: Anchors
     early: bool = False
-    """What is sent is there from the start: it waits for no row."""
+    """What is sent exists from the start: it waits for no row."""
 
 
 TOKEN_BYTES: Final = 8
-"""Of the number of a token."""
+"""Bytes of a token id."""
 Both = tuple[Travel | None, Travel | None]
 """There and back."""
 
@@ -94,7 +94,7 @@ def _side(placed: Placed, anchors: Anchors, *, logits: bool = False, ids: bool =
 
 
 def _begins(placed: Placed) -> Anchors:
-    """The first row of device work of each pipeline rank, whose number stands for a micro-batch."""
+    """The first row of device work of each pipeline rank, whose number serves as micro-batch."""
     rows = np.full((placed.found.plan.pp,) * 2, -1, np.int64)
     own = np.full((placed.found.plan.gpus, len(rows)), -1, np.int64)
     at = Grid.of(placed.found.plan).at["pp"]
@@ -119,7 +119,7 @@ def _anchors(found: Generated, module: str, phase: Phase, *, first: bool = True)
         inside &= np.array([label == phase.label for label in labels] + [False])[phases]
         inside &= (trace.cpu != 1) & (trace.micro_batch >= 0) & (trace.kind != int(Kind.RECV))
         at = np.flatnonzero(inside)
-        at = at[::-1] if first else at  # the last one written stays
+        at = at[::-1] if first else at  # the last write wins
         rows[rank, trace.micro_batch[at]] = at
     return Anchors(rows)
 
@@ -135,7 +135,7 @@ def ends_of(
     for rank, sections in enumerate(on):
         _, section, row, sends, peer, tags, micro, back, border, size, early = table[:, bounds[rank] : bounds[rank + 1]]
         ranks, first, slot = np.unique(peer, return_index=True, return_inverse=True)
-        turn = np.argsort(np.argsort(first))  # slots in the order in which they come
+        turn = np.argsort(np.argsort(first))  # slots in order of first use
         part = np.searchsorted(np.array(sections), section)
         one = Ends(part, row, sends > 0, turn[slot], tags, micro, back > 0, border, size, early > 0)
         found.append((one, ranks[np.argsort(first)]))
@@ -143,8 +143,8 @@ def ends_of(
 
 
 def _table(done: Mapping[Border, Both], tag: int) -> I64:
-    """A column for each end of a message: rank, section, row, does it send, the other rank, tag, micro-batch, does it
-    go back, number of the border, bytes, is it there from the start; by rank, section, row."""
+    """A column for each end of a message: rank, section, row, whether it sends, the other rank, tag, micro-batch,
+    whether it goes back, number of the border, bytes, whether it exists from the start; by rank, section, row."""
     columns: list[list[I64]] = []
     for number, pair in enumerate(done.values()):
         for back, travel in enumerate(pair):

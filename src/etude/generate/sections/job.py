@@ -1,4 +1,4 @@
-"""generate_sections(sections, gpus): one job of all sections, and what each of them is by itself."""
+"""generate_sections(sections, gpus): one job of all sections, and the job of each of them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Sectioned:
     job: Job
     sections: tuple[Placed, ...]
     border_bytes: Mapping[str, tuple[int, int]]
-    """Of each border, there and back."""
+    """Bytes of each border, in both directions."""
     border_held: I64
-    """Bytes of activations that each rank has received and not used yet, at most: those of a micro-batch, or all where
-    one section is done before the other begins."""
+    """Peak bytes of activations that each rank has received and not used yet: those of a micro-batch, or all if one
+    section is done before the other begins."""
     gpus: int
     batch: int
 
@@ -50,7 +50,7 @@ class Sectioned:
 
     @property
     def tokens(self) -> int:
-        """Of the last section: what the others are for."""
+        """Tokens of the last section, which the others serve."""
         last = self.sections[-1]
         return last.busy_samples * last.section.per_sample * last.found.plan.seq
 
@@ -98,7 +98,7 @@ def generate_sections(
 
 
 def _check_stages(given: Sections, placed: tuple[Placed, ...]) -> None:
-    """Sections of a pipeline on the same ranks have their stages on the same ones."""
+    """Checks that sections of a pipeline on the same ranks have their stages on the same ones."""
     at = [Grid.of(p.found.plan).at["pp"] for p in placed if p.chunk[1] > 1]
     if any((one != at[0]).any() for one in at):
         raise UsageError(
@@ -156,7 +156,7 @@ def _peers(placed: Placed, rank: int) -> I64:
 
 
 def _part(placed: Placed, program: int, turn: int, of: int, tag_base: int) -> Part:
-    """A program with its turns: forward at its place, and what waits for gradients after all others."""
+    """A program with its turns: forward at its position, and what waits for gradients after all others."""
     trace = placed.found.job.traces[program]
     turns = np.full(len(trace), turn, np.int64)
     if placed.chunk[1] > 1:
@@ -166,13 +166,13 @@ def _part(placed: Placed, program: int, turn: int, of: int, tag_base: int) -> Pa
     if placed.waits:
         phases, labels = trace.coded("phase")
         turns[~np.array([w == Phase.FORWARD.label for w in labels] + [False])[phases]] = 2 * of - 1 - turn
-        turns = not_before(trace, turns)  # weights that come again for the way back are cast again
+        turns = not_before(trace, turns)  # weights gathered again for the backward are cast again
     return Part(trace, turns, tag_base, placed.name)
 
 
 def _joint_turns(placed: Placed, rank: int) -> I64:
-    """Turns of a program's rows in a pipeline of several sections on one rank: the places of their actions in its
-    order. What belongs to no micro-batch comes when it is needed."""
+    """Turns of a program's rows in a pipeline of several sections on one rank: the positions of their actions in its
+    order. Rows without a micro-batch come when they are needed."""
     plan, trace, (chunk, chunks) = placed.found.plan, placed.found.job.traces[rank], placed.chunk
     whole = schedule(f"interleaved:{chunks}", ranks=plan.pp, micro_batches=plan.micro_batches)
     rows = whole.rows(rank)
@@ -188,7 +188,7 @@ def _joint_turns(placed: Placed, rank: int) -> I64:
 
 
 def _values(woven: Woven, placed: tuple[Placed, ...], on: list[int], rank: int, ends: Ends) -> dict[str, NDArray[Any]]:
-    """What a rank has that its program does not say: the values of its sections, the sizes of its messages."""
+    """Values of a rank that its program does not contain: those of its sections, and the sizes of its messages."""
     found: dict[str, NDArray[Any]] = {}
     for rows, s in zip(woven.rows, on, strict=True):
         for column, own in placed[s].found.job.values.get(rank - placed[s].ranks.start, {}).items():

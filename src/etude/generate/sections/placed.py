@@ -1,4 +1,4 @@
-"""A section by itself: its job, its ranks, and which samples it has work for."""
+"""A single section: its job, its ranks, and the samples it has work for."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """A section by itself: its job, on ranks from 0, and where these are in the whole."""
+    """A single section: its job, on ranks from 0, and their positions in the whole job."""
 
     name: str
     section: Section
     found: Generated
     ranks: range
     slot: I64
-    """Of each sample of the step: micro_batch · dp + its data-parallel rank; -1 where there is no work."""
+    """Slot of each sample of the step: micro_batch · dp + its data-parallel rank; -1 if there is no work."""
     waits: bool
-    """For gradients, before it goes backward."""
+    """Whether it waits for gradients before its backward."""
     chunk: tuple[int, int] = (0, 1)
-    """Of a joint pipeline on shared ranks: which of how many sections it is."""
+    """In a joint pipeline on shared ranks: (its index, number of sections)."""
     joint: bool = False
-    """Its pipeline goes on with another section."""
+    """Whether its pipeline continues with another section."""
     last_pass: I64 | None = None
-    """Of a rollout: with which pass of each instance each of its micro-batches of samples is done; -1: it has none."""
+    """For a rollout: the pass of each instance with which each of its micro-batches of samples is done; -1: none."""
 
     @property
     def busy_samples(self) -> int:
@@ -58,7 +58,7 @@ class Placed:
         return int(np.bincount(self.slot[self.slot >= 0], minlength=1).max()) / usual
 
     def peaks(self) -> list[int]:
-        """Memory of each pipeline rank at most."""
+        """Peak memory of each pipeline rank."""
         return [_with_activations(m, self.fullest).peak_bytes for m in self.found.memory]
 
 
@@ -68,7 +68,7 @@ def _with_activations(memory: Memory, times: float) -> Memory:
 
 
 def place(given: Sections, name: str, ranks: Mapping[str, range], host: float = 1.0) -> Placed:
-    """`ranks`: of each section. `host`: factor on the host's time for an op."""
+    """`ranks`: number per section. `host`: factor on the host's time for an op."""
     section, waits = given.sections[name], given.takes_gradients(name)
     plan = _plan(given, name, ranks)
     plan = plan.replace(host_ns=plan.host_ns * host)
@@ -104,8 +104,8 @@ def _read_plan(given: Sections, name: str, own: Mapping[str, Any], ranks: Mappin
 
 
 def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
-    """Of a section whose pipeline goes on with another, or began with one on the same ranks: its order is a part of
-    that of the whole."""
+    """Plan of a section whose pipeline continues with another, or began with one, on the same ranks: its order is a
+    part of that of the whole."""
     chain, own = given.pipeline(name), given.sections[name].plan
     if "schedule" in own:
         raise UsageError(f"`{name}` is part of a joint pipeline, which has a single order", where=given.name,
@@ -132,7 +132,7 @@ def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
 
 
 def _under_way(plan: Plan, given: Sections, name: str) -> int:
-    """Micro-batches that a pipeline takes in before it gives a gradient back, at most, in order."""
+    """Most micro-batches that a pipeline accepts before it returns a gradient, in order."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
     first = made.stage == 0
     goes, comes = first & (made.action == Action.FORWARD), first & np.isin(made.action, (Action.BACKWARD, Action.INPUT))
@@ -144,14 +144,14 @@ def _under_way(plan: Plan, given: Sections, name: str) -> int:
 
 
 def _active(given: Sections, name: str) -> I64:
-    """Samples that a section has work for: the first of an order of its own, whatever their number is."""
+    """Samples that a section has work for: the first ones of a separate random order, for any number of them."""
     order = np.random.default_rng([given.seed, list(given.sections).index(name)]).permutation(given.batch)
     return np.sort(order[: round(given.sections[name].active * given.batch)])
 
 
 def _slots(plan: Plan, section: Section, active: I64, batch: int, *, joint: bool = False) -> I64:
-    """Slot of each sample, micro_batch · dp + data-parallel rank, or -1: dealt in turn to the ranks, and on each of
-    them to its micro-batches; or as samples stand in the batch, which is the same where all are active. In a joint
+    """Slot of each sample, micro_batch · dp + data-parallel rank, or -1: assigned round robin to the ranks, and on each
+    of them to its micro-batches; or by position in the batch, which is the same where all are active. In a joint
     pipeline a sample stays in its micro-batch."""
     slot = np.full(batch, -1, np.int64)
     if section.deal == Deal.OWN or len(active) == batch:
@@ -168,7 +168,7 @@ def _slots(plan: Plan, section: Section, active: I64, batch: int, *, joint: bool
 
 
 def _with_samples(found: Generated, slot: I64, per_sample: int) -> Generated:
-    """Micro-batches with as many samples as they have."""
+    """Micro-batches with their actual number of samples."""
     plan = found.plan
     count = np.bincount(slot[slot >= 0], minlength=plan.dp * plan.micro_batches)
     samples = count.reshape(plan.micro_batches, plan.dp).T * per_sample

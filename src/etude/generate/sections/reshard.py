@@ -1,8 +1,8 @@
-"""Reshard: which rank sends how much of a border to which, so that each has what it needs and does not hold.
+"""Reshard: how much of a border each rank sends to which, so that each gets what it needs and does not hold.
 
-A sample's activations are a rectangle of tokens and values of a token. A rank holds, or needs, some intervals of
-tokens (its context-parallel part, and of that its part with sequence parallelism) and one interval of values (its part
-of a split vocabulary). What several ranks hold comes from one of them.
+A sample's activations are a rectangle of tokens and values of a token. A rank holds, or needs, some intervals of tokens
+(its context-parallel part, and of that its part with sequence parallelism) and one interval of values (its part of a
+split vocabulary). Data held by several ranks is sent by one of them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Spread:
     causal: bool
     logits: bool
     ids: bool = False
-    """Numbers of tokens, of which tensor-parallel ranks have all."""
+    """Token ids, of which tensor-parallel ranks have all."""
 
     def tokens(self, tp: int, cp: int, total: int) -> list[Interval]:
-        """Of the tokens, those of a rank. A ring of causal attention gives each an early and a late piece."""
+        """Tokens of a rank. A ring of causal attention gives each rank an early and a late piece."""
         n = self.plan.cp
         if self.causal and n > 1 and self.plan.cp_kind == ContextKind.RING:
             pieces = [_piece(total, 2 * n, cp), _piece(total, 2 * n, 2 * n - 1 - cp)]
@@ -58,7 +58,7 @@ def _piece(total: int, parts: int, number: int) -> Interval:
 
 
 def _cut(pieces: Sequence[Interval], start: int, end: int) -> list[Interval]:
-    """From `start` to `end` of what these pieces are one behind the other."""
+    """From `start` to `end` of the concatenation of these pieces."""
     found, at = [], 0
     for a, b in pieces:
         low, high = max(a, a + start - at), min(b, a + end - at)
@@ -74,7 +74,7 @@ def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> int:
 
 def elements(holds: Spread, needs: Spread, tokens: int, width: int) -> list[tuple[int, int, int, int, int]]:
     """(tp, cp) of the rank that holds, (tp, cp) of the one that needs, elements of a sample. Of ranks that hold the
-    same the one that stands as far along its axis as the other along its own."""
+    same, the one at the corresponding position of its axis."""
     found = []
     for tp in range(needs.plan.tp):
         only = tp * holds.plan.tp // needs.plan.tp
@@ -109,13 +109,13 @@ class Side:
 
     spread: Spread
     rank_of: I64
-    """Rank of the job at (micro-batch, dp, tp, cp): which of a pipeline's ranks it is may depend on the micro-batch."""
+    """Rank of the job at (micro-batch, dp, tp, cp): the pipeline rank may depend on the micro-batch."""
     slot: I64
-    """Of each sample of the step: micro_batch · dp + its data-parallel rank; -1 where the section has no work."""
+    """Slot of each sample of the step: micro_batch · dp + its data-parallel rank; -1 where the section has no work."""
 
 
 def messages(holds: Side, needs: Side, tokens: int, width: int, bytes_each: float) -> Messages:
-    """What goes over a border in one direction."""
+    """Messages over a border in one direction."""
     both = (holds.slot >= 0) & (needs.slot >= 0)
     dp, to_dp = holds.spread.plan.dp, needs.spread.plan.dp
     slots = len(needs.rank_of) * to_dp
@@ -126,7 +126,7 @@ def messages(holds: Side, needs: Side, tokens: int, width: int, bytes_each: floa
     source = holds.rank_of[micro[:, None], d[:, None], tp, cp]
     target = needs.rank_of[to_micro[:, None], to_d[:, None], to_tp, to_cp]
     held = source == target
-    if holds.spread.copies > 1:  # the one that needs it may hold a copy itself
+    if holds.spread.copies > 1:  # the receiver may hold a copy itself
         copies = holds.rank_of[micro[:, None], d[:, None], :, cp]
         held |= (copies == target[:, :, None]).any(axis=2)
     moved = np.ceil(count[:, None] * size * bytes_each).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Rollout: a section that makes tokens, pass by pass, for another one to train on; and the weights that come back.
+"""Rollout: a section that generates tokens, pass by pass, for another one to train on; and the weights that come back.
 
-Prompts are read and answers made as `etude generate --serve` does it: each data-parallel copy is an instance, samples
-are dealt out to these in turn. A sample is done with the pass of its last token.
+Prompts and answers work as in `etude generate --serve`: each data-parallel copy is an instance, and samples are
+assigned to these round robin. A sample is done with the pass of its last token.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ I64 = NDArray[np.int64]
 
 
 def place_rollout(given: Sections, name: str, ranks: range) -> Placed:
-    """The section by itself, on ranks from 0."""
+    """The single section, on ranks from 0."""
     section, where = given.sections[name], f"{given.name}: {name}"
     plan = Plan.from_dict({**section.plan, "gpus": len(ranks)}, f"{where}: plan")
     model, serving = open_model(section.model), Serving.from_dict(section.serving, f"{where}: serving")
@@ -72,7 +72,7 @@ def longest(section: Section) -> int:
 
 
 def last_rows(placed: Placed) -> Anchors:
-    """The last row of the passes that end samples, on the last stage. Instances have programs of their own where their
+    """The last row of the passes that end samples, on the last stage. Instances have different programs if their
     samples differ."""
     plan, job, passes = placed.found.plan, placed.found.job, placed.last_pass
     assert passes is not None
@@ -94,7 +94,7 @@ def last_rows(placed: Placed) -> Anchors:
 
 def _done(found: ServedJob, batch: int) -> tuple[I64, I64]:
     """Slot of each sample, and the passes with which micro-batches of samples are done: those that end with one pass of
-    an instance are one."""
+    an instance form one."""
     dp = found.plan.dp
     ends = np.zeros(batch, np.int64)
     alike = len({id(instance) for instance in found.instances}) == 1
@@ -113,7 +113,7 @@ def _done(found: ServedJob, batch: int) -> tuple[I64, I64]:
 
 
 def _generated(found: ServedJob) -> Generated:
-    """As if it had been trained: sums and memory."""
+    """Sums and memory, in the form of a training job."""
     plan = found.plan
     empty = np.zeros(1, np.int64)
     memory = Memory(found.weights_bytes, 0, 0, empty + found.kv_bytes, empty + found.working_bytes, empty)
@@ -139,7 +139,7 @@ def _stages(found: ServedJob) -> tuple[tuple[Block, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Weights of an op: whole, and in how many parts either side has them."""
+    """Weights of an op: the whole, and the number of parts on each side."""
 
     params: int
     expert: bool
@@ -148,8 +148,8 @@ class Piece:
 
 
 def weights(trainer: Placed, rollout: Placed, where: str) -> Messages:
-    """What goes from the ranks that trained weights to those that make tokens: to each its part, less what it holds,
-    and of copies from one. Micro-batches are numbers of pipeline ranks."""
+    """Transfers from the ranks that trained weights to those that generate tokens: to each its part, without what it
+    holds, and from one of several copies. Micro-batches are numbers of pipeline ranks."""
     one, other = trainer.found, rollout.found
     if is_round_robin(one.plan):
         raise UsageError(
@@ -177,7 +177,7 @@ def _check_same(a: Model, b: Model, one: str, other: str, where: str) -> None:
 
 
 def _homes(found: Generated) -> dict[int, list[Block]]:
-    """Blocks by pipeline rank; of those that several have, one has them."""
+    """Blocks by pipeline rank; blocks on several ranks are assigned to one."""
     taken: set[int] = set()
     homes: dict[int, list[Block]] = {}
     for rank, held in enumerate(found.layout.schedule.held):
@@ -187,12 +187,12 @@ def _homes(found: Generated) -> dict[int, list[Block]]:
 
 
 def _table(found: Generated, stage: int) -> list[Block]:
-    """The embedding, where a tied head needs it on another stage."""
+    """The embedding, if a tied head needs it on another stage."""
     return list(found.layout.stages[0][:1]) if stage and found.model.tied and stage + 1 == found.plan.pp else []
 
 
 def _pieces(held: list[Block], needed: list[Block]) -> Iterator[Piece]:
-    """Ops with weights that both have, alike ones together."""
+    """Ops with weights that both have, equal ones merged."""
     known = {(b.name, op.part): op for b in held for op in b.ops if op.params}
     sums: dict[tuple[bool, int, int], int] = {}
     for block in needed:
@@ -234,7 +234,7 @@ def _sizes(piece: Piece, holds: tuple[Placed, int], needs: tuple[Placed, int]) -
 
 
 def _part(plan: Plan, ways: int, expert: bool) -> I64:
-    """Of weights in so many parts, the one that each rank has."""
+    """The part of each rank, of weights split `ways` ways."""
     at = Grid.of(plan).at
     if expert:
         return (at["ep"] * plan.etp + at["etp"]) * ways // (plan.ep * plan.etp)

@@ -1,4 +1,4 @@
-"""The file of sections: which models, on which ranks, with which plans, and what goes from one to another."""
+"""The file of sections: which models, on which ranks, with which plans, and what is passed between them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from etude.generate.blocks import trained
 
 class Carries(StrEnum):
     HIDDEN = "hidden"
-    """What the last layer gives; the section has no head, and its gradient comes back unless it is forward alone."""
+    """Output of the last layer; the section has no head, and its gradient comes back unless it is forward only."""
     LOGITS = "logits"
-    """What the head gives; nothing comes back."""
+    """Output of the head; nothing comes back."""
     TOKENS = "tokens"
-    """Numbers of the tokens that a rollout made, for the embedding."""
+    """Ids of the tokens that a rollout generated, for the embedding."""
     WEIGHTS = "weights"
-    """What was trained, for the rollout that comes next."""
+    """Trained weights, for the next rollout."""
 
 
 class Deal(StrEnum):
-    """Where the samples go for which a section is active."""
+    """How samples are assigned if a section is active for only some."""
 
     EVEN = "even"
-    """In turn over its micro-batches, so that all ranks have as many."""
+    """Round robin over its micro-batches, so that all ranks have equally many."""
     OWN = "own"
-    """Each stays at its place in the batch, so that ranks have as many as there happen to be among theirs."""
+    """Each stays at its position in the batch, so that ranks may have different numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A model, where it runs and what is trained of it."""
+    """A model, its ranks, and which of its weights are trained."""
 
     model: str = figure("text", "a model of the catalogue, or a file")
     mode: str = figure(
@@ -101,16 +101,16 @@ class Border:
     target: str
     carries: Carries
     tokens: int
-    """Of a sample; 0: those of the section that they come from."""
+    """Tokens per sample; 0: those of the source section."""
     width: int
-    """Values of a token; 0: the hidden size or the vocabulary of the section that they come from."""
+    """Values per token; 0: the hidden size or the vocabulary of the source section."""
     joint: bool = False
     """Both sections are one pipeline, through the stages of the one and then of the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Border:
-    """A border as it is written; `from` is no name in Python."""
+    """A border as written in the file; `from` is not a name in Python."""
 
     to: str = figure("text", "the receiving section")
     carries: Carries = figure("choice", "hidden or logits", Carries.HIDDEN, of=Carries)
@@ -128,11 +128,11 @@ class Sections:
     sections: dict[str, Section]
     borders: tuple[Border, ...]
     seed: int = 0
-    """Of the samples that a section is active for."""
+    """Seed of the samples that a section is active for."""
     gpus: int = 0
 
     def with_mix(self, mix: Mapping[str, float]) -> Sections:
-        """The same with other parts of the samples active."""
+        """The same with other fractions of active samples."""
         for name in mix:
             if name not in self.sections:
                 raise UsageError(f"no section `{name}`", hint=f"sections: {', '.join(self.sections)}")
@@ -140,7 +140,7 @@ class Sections:
         return replace(self, sections=changed)
 
     def takes_gradients(self, name: str) -> bool:
-        """Does what comes after it send gradients back?"""
+        """Whether what comes after it sends gradients back."""
         return self.sections[name].mode != "forward" and any(
             b.source == name and b.carries == Carries.HIDDEN for b in self.borders
         )
@@ -149,7 +149,7 @@ class Sections:
         return not any(b.source == name and b.carries == Carries.HIDDEN for b in self.borders)
 
     def next_of(self, name: str) -> str:
-        """The section that its pipeline goes on with; empty: none."""
+        """The section that its pipeline continues with; empty: none."""
         return next((b.target for b in self.borders if b.joint and b.source == name), "")
 
     def pipeline(self, name: str) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ class Sections:
         return tuple(found)
 
     def ordered(self, name: str) -> bool:
-        """Does a joint pipeline say in which order it goes forward and backward?"""
+        """Whether a joint pipeline defines the order of its forwards and backwards."""
         return bool(self.next_of(name)) or len(self.pipeline(name)) > 1
 
     def home(self, name: str) -> str:
@@ -172,11 +172,11 @@ class Sections:
         return self.sections[name].shares or name
 
     def world(self, gpus: int) -> int:
-        """Ranks of the job: as asked for, else as the file says, else those of its sections."""
+        """Ranks of the job: as requested, otherwise from the file, otherwise those of its sections."""
         return gpus or self.gpus or sum(s.gpus for s in self.sections.values())
 
     def ranks(self, gpus: int) -> dict[str, range]:
-        """Ranks of each section: its own one behind the other, what is left to the one that says nothing."""
+        """Ranks of each section: consecutive, with the rest for the section that states none."""
         own = {n: s.gpus for n, s in self.sections.items() if not s.shares}
         open_ = [n for n, count in own.items() if not count]
         left = gpus - sum(own.values())
@@ -195,7 +195,7 @@ class Sections:
 
 
 def open_sections(path: str | PathLike[str]) -> Sections:
-    """A YAML file with `batch`, `sections` and `borders`. Files of models lie beside it."""
+    """A YAML file with `batch`, `sections` and `borders`. Files of models are in the same folder."""
     found = sections_of(read_mapping(path), str(path))
     beside = Path(path).parent
     near = {n: beside / s.model for n, s in found.sections.items() if s.model.endswith((".yaml", ".yml", ".json"))}
@@ -252,7 +252,7 @@ def _border(given: Any, where: str) -> Border:
 
 
 def _check(found: Sections, where: str) -> None:
-    """Names that are there, no circle, and gradients wherever something is trained."""
+    """Checks that names exist, that there is no cycle, and that gradients reach everything that is trained."""
     order = {name: i for i, name in enumerate(found.sections)}
     for name, section in found.sections.items():
         if section.shares and (section.shares not in order or found.sections[section.shares].shares):
@@ -282,7 +282,7 @@ def _check(found: Sections, where: str) -> None:
 
 
 def _check_joint(found: Sections, border: Border, where: str) -> None:
-    """A pipeline goes on with one section, and its sections share ranks with no other."""
+    """Checks that a pipeline continues with one section, and that its sections share ranks with no other."""
     if not border.joint:
         return
     if border.carries != Carries.HIDDEN:
@@ -303,7 +303,7 @@ def _check_joint(found: Sections, border: Border, where: str) -> None:
 
 
 def _check_rollouts(found: Sections, border: Border, where: str) -> None:
-    """A rollout gives tokens and takes weights, and nobody else does."""
+    """Checks that a rollout gives tokens and takes weights, and that nothing else does."""
     one, other = found.sections[border.source], found.sections[border.target]
     gives, takes = border.carries == Carries.TOKENS, border.carries == Carries.WEIGHTS
     if one.makes_tokens != gives or other.makes_tokens != takes:

@@ -1,7 +1,7 @@
-"""Weave: the programs of a rank's sections as one, with the messages of borders at their places.
+"""Weave: the programs of a rank's sections merged into one, with the messages of borders inserted.
 
-Sections that share a rank take turns: forward passes in the order of the sections, those that wait for gradients go
-backward in the opposite order after the last one is done. Within a turn a program is what it was.
+Sections that share a rank take turns: forward passes in the order of the sections; those that wait for gradients run
+backward in the opposite order after the last one is done. Within a turn a program is unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 MADE = ("lane", "layout", "source_id", "io", "parent")
-"""Columns that are made again."""
+"""Columns that are rebuilt."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,13 +34,13 @@ class Part:
 
     trace: Trace
     turn: I64
-    """Of each row."""
+    """Turn of each row."""
     tag_base: int
     label: str
     joint: bool = False
-    """Turns are those of actions, between which compute alone goes in order."""
+    """Turns are those of actions, between which only compute is ordered."""
     words: dict[str, tuple[I32, list[str]]] = field(default_factory=dict)
-    """Text columns that were asked for: a part is woven many times."""
+    """Requested text columns, cached: a part is woven many times."""
 
     def coded(self, column: str) -> tuple[I32, list[str]]:
         if column not in self.words:
@@ -54,7 +54,7 @@ class Ends:
 
     part: I64
     row: I64
-    """The row that a receive is for, or that a send is of."""
+    """The row that a receive is for, or that a send comes from."""
     sends: Bool
     slot: I64
     """Peer slot, from 0."""
@@ -65,13 +65,13 @@ class Ends:
     """Number of the border."""
     size_bytes: I64
     early: Bool
-    """A send that waits for no row: it stands before its own."""
+    """Whether a send waits for no row: it is placed before its own."""
 
     def __len__(self) -> int:
         return len(self.row)
 
     def structure(self) -> bytes:
-        """All but the sizes, which are values of the ranks."""
+        """Everything except the sizes, which are values of the ranks."""
         columns = (self.part, self.row, self.sends, self.slot, self.tag, self.micro_batch, self.back, self.module,
                    self.early)  # fmt: skip
         return b"".join(np.ascontiguousarray(c, np.int64).tobytes() for c in columns)
@@ -79,7 +79,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Woven:
-    """The program, and where the rows of each part and the ends of messages are in it."""
+    """The program, and the positions of the parts' rows and of the messages in it."""
 
     trace: Trace
     rows: tuple[I64, ...]
@@ -87,13 +87,13 @@ class Woven:
 
 
 def not_before(trace: Trace, turn: I64) -> I64:
-    """The turns of rows, none before that of a row that it waits for."""
+    """The turns of rows, none before that of its dependencies."""
     dep = dependencies(trace)
     return np.asarray(_latest(dep.start, dep.rows, topological_order(trace), turn), np.int64)
 
 
 def when_needed(trace: Trace, turn: I64, free: Bool) -> I64:
-    """The turns of rows, where `free` ones come with the first row that waits for them, if that is before their own."""
+    """The turns of rows; `free` ones come with the first row that waits for them, if that is earlier than their own."""
     dep = dependencies(trace)
     return np.asarray(_earliest(dep.start, dep.rows, topological_order(trace), turn, free), np.int64)
 
@@ -124,7 +124,7 @@ def weave(parts: Sequence[Part], ends: Ends, borders: Sequence[str]) -> Woven:
     total, peers = int(starts[-1]), np.cumsum([0] + [p.trace.peer_slots for p in parts])
     anchor = starts[ends.part] + ends.row
     turn = np.concatenate([p.turn for p in parts])
-    # A receive stands before the row that waits for it, a send behind the row that it is of.
+    # A receive is placed before the row that waits for it, a send after its source row.
     turns = np.concatenate([turn, turn[anchor]])
     beside = np.concatenate([np.ones(total, np.int64), np.where(ends.sends & ~ends.early, 2, 0)])
     order = np.lexsort((beside, np.concatenate([np.arange(total), anchor]), turns))
@@ -227,8 +227,8 @@ def _csr(rows: I64, waited: I64, n: int) -> tuple[I64, I32]:
 
 
 def _queued(parts: Sequence[Part], turn: I64) -> Edges:
-    """In a joint pipeline collectives of a stream go one after another, whichever section they are of: members that
-    took them in another order would wait for one another."""
+    """In a joint pipeline collectives of a stream run in order, whichever section they belong to: members with
+    different orders would deadlock."""
     if not any(p.joint for p in parts):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     kind, stream = (np.concatenate([getattr(p.trace, name) for p in parts]) for name in ("kind", "stream"))
@@ -241,8 +241,8 @@ def _queued(parts: Sequence[Part], turn: I64) -> Edges:
 
 
 def _between(parts: Sequence[Part], turn: I64, starts: I64) -> Edges:
-    """Edges from one turn to the next: what begins a turn waits for what ended the one before. Messages hold nobody
-    up, and wait for their own data alone."""
+    """Edges from one turn to the next: the start of a turn waits for the end of the previous one. Messages delay
+    nothing else, and wait only for their own data."""
     turns = np.unique(turn).tolist()
     if len(turns) == 1:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -264,5 +264,5 @@ def _between(parts: Sequence[Part], turn: I64, starts: I64) -> Edges:
         ends.append(np.tile(before, len(first)))
         before = last if len(last) else before
     found = np.concatenate(rows) * len(turn) + np.concatenate(ends)
-    found = np.setdiff1d(found, pairs[1][0] * len(turn) + pairs[1][1])  # some wait already
+    found = np.setdiff1d(found, pairs[1][0] * len(turn) + pairs[1][1])  # some exist already
     return found // len(turn), found % len(turn)

@@ -1,4 +1,4 @@
-"""Which pass of a served job ends a request's first and last token, and on which rank to look for it."""
+"""Which pass of a served job ends a request's first and last token, and on which rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ I64 = NDArray[np.int64]
 
 
 def last_stage(served: ServedJob, copy: int) -> int:
-    """Position among the ranks of one whose passes end with tokens of this copy of the model."""
+    """Position of a rank whose passes end with tokens of this copy of the model."""
     grid = Grid.of(served.plan)
     here = (grid.at["dp"] == copy) & (grid.at["pp"] == served.plan.pp - 1) & (grid.at["tp"] == 0)
     return int(np.flatnonzero(here)[0])
@@ -38,7 +38,7 @@ def first_and_last(served: ServedJob, pass_ends_ns: Sequence[I64]) -> tuple[I64,
                 continue
             for span in one.spans:
                 request = instance.requests[at][span.request] + shift
-                if span.last and first[request] == UNKNOWN:  # not when it reads again
+                if span.last and first[request] == UNKNOWN:  # not when it is recomputed
                     first[request] = ends[number]
                 if span.last or not span.prompt:
                     last[request] = max(last[request], ends[number])
@@ -46,7 +46,7 @@ def first_and_last(served: ServedJob, pass_ends_ns: Sequence[I64]) -> tuple[I64,
 
 
 def product_flops(served: ServedJob) -> int:
-    """FLOPs of the products of all ranks, attention among them."""
+    """FLOPs of the products of all ranks, including attention."""
     each = [_products(trace) for trace in served.job.traces]
     return sum(each[t] for t in served.job.trace_of.tolist())
 

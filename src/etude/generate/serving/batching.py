@@ -1,7 +1,7 @@
 """Continuous batching: which tokens of which requests go through the model together, pass after pass.
 
 A pass takes a *span* of each sequence in it: `queries` new tokens that attend to `keys` tokens, themselves included. A
-prompt is one span or, with chunked prefill, several; a token out is a span of one query; with speculation a span of the
+prompt is one span or, with chunked prefill, several; a decode is a span of one query, or with speculation of the
 drafted tokens and one more.
 """
 
@@ -25,9 +25,9 @@ class Span:
     queries: int
     keys: int
     prompt: bool = False
-    """It is of a prompt, not a token out."""
+    """Whether it belongs to a prompt, not a decode."""
     last: bool = False
-    """It ends a prompt."""
+    """Whether it ends a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,23 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How requests are put together."""
+    """How requests are batched."""
 
     max_batch: int = 1 << 30
-    """Sequences at a time."""
+    """Concurrent sequences."""
     token_budget: int = 1 << 40
     """Tokens of a pass."""
     chunked: bool = False
-    """Prompts are cut to what the budget leaves, beside the tokens out; else they get passes of their own."""
+    """Prompts are cut to the remaining budget, together with decodes; otherwise they get separate passes."""
     kv_tokens: int = 1 << 50
-    """Tokens whose keys and values fit: a request enters when all of its own will."""
+    """Tokens whose keys and values fit: a request enters when all of its own will fit."""
     preempt: bool = False
-    """A request enters when its prompt fits; where tokens out need room, who entered last gives up its keys and values
-    and reads its prompt and its tokens again later."""
+    """A request enters when its prompt fits; when decodes need room, the last one to enter is preempted and recomputes
+    its prompt and tokens later."""
     speculate: int = 0
-    """Tokens that the draft proposes in a round."""
+    """Tokens that the draft proposes per round."""
     accept: float = 0.7
-    """Chance that a proposed token is taken, if those before it were."""
+    """Probability that a proposed token is accepted, if those before it were."""
     seed: int = 0
 
 
@@ -79,10 +79,10 @@ class _Running:
     number: int
     request: Request
     done: int = 0
-    """Tokens of the prompt that went through."""
+    """Prompt tokens already processed."""
     out: int = 0
     need: int = 0
-    """Tokens to read before the next comes out: the prompt, and after a stop those that were out too."""
+    """Tokens to read before the next output: the prompt, and after a preemption also the tokens generated."""
 
     @property
     def reading(self) -> bool:
@@ -99,20 +99,21 @@ class _Running:
 
 @dataclass(slots=True)
 class Batched:
-    """The passes in order, and the most tokens whose keys and values were held."""
+    """The passes in order, and the peak of tokens whose keys and values were held."""
 
     passes: list[Pass] = field(default_factory=list)
     kv_tokens: int = 0
     held: list[int] = field(default_factory=list)
     """Tokens whose keys and values are held after each pass."""
     stopped: int = 0
-    """How often a request gave up its keys and values."""
+    """How often a request was preempted."""
 
 
 def batch(
     requests: Sequence[Request], batching: BatchLimits, time_ns: Callable[[Pass], float] | None = None
 ) -> Batched:
-    """The passes that answer these requests. With `time_ns` a request waits for its arrival; without, all are there."""
+    """The passes that answer these requests. With `time_ns` a request waits for its arrival; without, all are available
+    at once."""
     too_long = [r for r in requests if r.prompt + r.output > batching.kv_tokens]
     if too_long:
         need = too_long[0].prompt + too_long[0].output
@@ -161,7 +162,7 @@ class _Batcher:
             self.now += self.time_ns(one)
 
     def _spans(self) -> list[Span]:
-        """What goes next: tokens out first, then prompts as far as the budget goes; or prompts alone."""
+        """What goes next: decodes first, then prompts as far as the budget goes; or only prompts."""
         b = self.batching
         step = b.speculate + 1
         self._make_room(step)
@@ -181,7 +182,7 @@ class _Batcher:
         return prompts or decode
 
     def _make_room(self, step: int) -> None:
-        """Who entered last stops, until the next tokens of the others have room."""
+        """Preempts the last ones to enter, until the next tokens of the others have room."""
         while self.batching.preempt and len(self.running) > 1 and self._held(step) > self.batching.kv_tokens:
             last = self.running.pop()
             last.stop()
@@ -189,7 +190,7 @@ class _Batcher:
             self.made.stopped += 1
 
     def _held(self, step: int) -> int:
-        """Tokens that those who run hold after the next pass, or all that they ever will."""
+        """Tokens that running requests hold after the next pass, or at their end."""
         if not self.batching.preempt:
             return sum(r.request.prompt + r.request.output for r in self.running)
         return sum((r.need if r.reading else r.length + step) + 1 for r in self.running)

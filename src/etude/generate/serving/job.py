@@ -1,8 +1,8 @@
 """serve(model, plan, options): the job that answers requests, pass by pass.
 
-Each data-parallel copy of the plan is an *instance* with its own requests. Prompts and tokens out go through it as
-`batching` puts them together. With several pipeline stages as many batches are under way, in turn. With disaggregation
-some instances read prompts and send keys and values to others, which make the tokens.
+Each data-parallel copy of the plan is an *instance* with its own requests. Prompts and decodes go through it as
+`batching` combines them. With several pipeline stages there are equally many batches in flight, in turn. With
+disaggregation some instances prefill and send keys and values to others, which decode.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from etude.units import format_bytes
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ServedJob:
-    """A job and what it adds up to."""
+    """A job and its totals."""
 
     model: Model
     plan: Plan
     job: Job
     params: int
     instances: tuple[Instance, ...]
-    """What each data-parallel copy does; those alike are one object."""
+    """What each data-parallel copy does; equal ones are one object."""
     requests: tuple[Request, ...]
     timed: bool
-    """Requests wait for their arrival."""
+    """Whether requests wait for their arrival."""
     weights_bytes: int
     token_bytes: int
     """Keys and values of a token on a rank."""
     kv_bytes: int
-    """Keys and values at most on a rank."""
+    """Peak of keys and values on a rank."""
     working_bytes: int
     served: Served
 
@@ -64,7 +64,7 @@ class ServedJob:
         return self.weights_bytes + self.kv_bytes + self.working_bytes
 
     def working_of(self, tokens: int) -> int:
-        """Activations of a pass of so many tokens."""
+        """Activations of a pass of this many tokens."""
         return _working(self.served, tokens)
 
     def summary(self) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def serve(
     name: str = "",
     weights: Quantised | None = None,
 ) -> ServedJob:
-    """The job that answers the requests. With a `device`, requests wait for their arrival by its speed. `weights` says
-    how those of products are kept, where not in the type of the model."""
+    """The job that answers the requests. With a `device`, requests wait for their arrival, with pass times of that
+    device. `weights` is the storage type of products if it differs from the model's."""
     _check(model, plan, serving, requests, draft)
     plan = plan.replace(seq=1, micro_batch=1, global_batch=plan.dp)
     local = shard_of(model, plan.replace(seq=plan.tp, sp=_shares(model, plan)))
@@ -108,7 +108,7 @@ def serve(
         max_batch=serving.max_batch or 1 << 30,
         token_budget=serving.token_budget or 1 << 40,
         chunked=serving.chunked,
-        # As many batches as stages are under way, each with its part of the room.
+        # As many batches as stages are in flight, each with its share of the room.
         kv_tokens=serving.kv_memory_bytes // max(per_layer, 1) // plan.pp if serving.kv_memory_bytes else 1 << 50,
         preempt=serving.preempt,
         speculate=serving.speculate,
@@ -165,12 +165,12 @@ def check_serving_memory(found: ServedJob, limit_bytes: int) -> None:
 
 
 def _token_bytes(served: Served, plan: Plan) -> int:
-    """Keys and values of a token on the rank that has most of them."""
+    """Bytes of keys and values of a token on the rank with most of them."""
     return served.kv_bytes * max(map(served.kv_layers, stage_layers(served.model.layers, plan.pp)))
 
 
 def _weights(served: Served, plan: Plan, kept: Quantised | None) -> int:
-    """Of the rank that has most: layers of a stage, the embedding or the head with them, towers on the first."""
+    """Weights of the rank with most: layers of a stage, with the embedding or the head, towers on the first."""
     found = []
     for layers in stage_layers(served.model.layers, plan.pp):
         blocks = Passes(served, Book(), layers).blocks(Pass((), 1))
@@ -184,8 +184,8 @@ def _weights(served: Served, plan: Plan, kept: Quantised | None) -> int:
 
 
 def _less_bytes(ops: Sequence[Op], kept: Quantised, served: Served, later: bool) -> int:
-    """What weights of products take less. A tied head has a copy of its own, since the embedding stays as it is; on a
-    `later` stage it had one anyway."""
+    """Bytes saved by narrower weights of products. A tied head gets a separate copy, since the embedding is unchanged;
+    on a `later` stage it had one anyway."""
     works = OpTable.of([aten_work(op.name, op.in_shapes, in_types(op, op.in_shapes)) for op in ops])
     own, tied = (np.array([getattr(op, name) for op in ops], np.float64) for name in ("local_params", "tied_params"))
     bits = kept.weight_bits(np.maximum(works.k, 1).astype(np.float64))
@@ -195,7 +195,7 @@ def _less_bytes(ops: Sequence[Op], kept: Quantised, served: Served, later: bool)
 
 
 def _working(served: Served, tokens: int) -> int:
-    """Activations of a pass: the residual stream twice, and the widest thing that a layer makes."""
+    """Activations of a pass: the residual stream twice, and the widest tensor of a layer."""
     m, local = served.model, served.local
     wide = max((2 if m.gated else 1) * m.ffn, (m.heads + 2 * m.kv) * m.head if m.heads else 0) // local.tp
     wide = max(wide, 2 * m.ssm_heads * m.ssm_head_size // local.tp)
@@ -203,7 +203,7 @@ def _working(served: Served, tokens: int) -> int:
 
 
 SERVED: Final = ("gpus", "tp", "pp", "ep", "etp", "order", "precision")
-"""What of a plan means something to serving."""
+"""Fields of a plan that apply to serving."""
 
 
 def _check(model: Model, plan: Plan, serving: Serving, requests: Sequence[Request] | None, draft: Model | None) -> None:
@@ -237,12 +237,12 @@ def _check(model: Model, plan: Plan, serving: Serving, requests: Sequence[Reques
 
 
 def _shares(model: Model, plan: Plan) -> bool:
-    """Tokens are shared between tensor-parallel ranks where experts are."""
+    """Whether tokens are split between tensor-parallel ranks, as with experts."""
     return bool(model.experts) and plan.tp > 1
 
 
 def _readers(plan: Plan, serving: Serving) -> int:
-    """Instances that requests come to."""
+    """Instances that receive requests."""
     return serving.split[0] or plan.dp
 
 
@@ -275,7 +275,7 @@ def _timer(served: Sequence[Served], device: Device | None) -> Any:
 def _instances(
     requests: Sequence[Request], plan: Plan, serving: Serving, room: BatchLimits, time_ns: Any, *, alike: bool
 ) -> list[Instance]:
-    """Requests dealt out in turn, to instances and to the batches that an instance has under way."""
+    """Requests assigned round robin, to instances and to the batches that an instance has in flight."""
     readers, makers = serving.split
     count = readers or plan.dp
     found = []
@@ -297,7 +297,7 @@ def _prompt_only(request: Request) -> Request:
 
 
 def _makers(requests: Sequence[Request], makers: int, room: BatchLimits, time_ns: Any) -> list[Instance]:
-    """Instances that make tokens: a request comes with its prompt's keys and values, so its prompt takes no pass."""
+    """Instances that decode: a request arrives with its prompt's keys and values, so its prompt takes no pass."""
     found = []
     for j in range(makers):
         mine = list(range(j, len(requests), makers))

@@ -1,4 +1,5 @@
-"""A pass of a served model as ops: what depends on tokens alone is built once, attention is filled in pass by pass."""
+"""A pass of a served model as ops: parts that depend only on tokens are built once, attention is filled in pass by
+pass."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model as one rank serves it."""
+    """A model on one serving rank."""
 
     model: Model
     local: Shard
-    """Of the plan; tokens are those of each pass."""
+    """Shard of the plan; tokens are those of each pass."""
     kv_dtype: str
 
     @property
@@ -44,11 +45,11 @@ class Served:
         return bytes_of(2 * max(m.kv // self.local.tp, 1) * m.head, self.kv_dtype)
 
     def kv_layers(self, layers: range) -> int:
-        """Of these layers, those with keys and values."""
+        """Which of these layers have keys and values."""
         return sum(self.model.mixer_of(i) == Mixer.ATTENTION for i in layers)
 
     def state_bytes(self, layers: range) -> int:
-        """What a sequence holds in these layers besides, however long it is."""
+        """State of a sequence in these layers, whatever its length."""
         return sum(recurrent.state_bytes(self.model, self.model.mixer_of(i), self.local.tp) for i in layers)
 
     def padded(self, tokens: int) -> int:
@@ -57,15 +58,15 @@ class Served:
         return max(-(-tokens // parts), 1) * parts
 
     def layers(self, tokens: int) -> list[Block]:
-        """Embedding and layers for so many tokens; attention has no figures yet."""
+        """Embedding and layers for this many tokens; attention has no figures yet."""
         local = replace(self.local, samples=1, seq=self.padded(tokens), real=tokens, training=False)
-        # Towers work once for an image, not in passes.
+        # Towers run once per image, not in passes.
         blocks = transformer.blocks(self.model.replace(predict_layers=0), local)[:-1]
         alike = {id(b.ops): tuple(_served(op) for op in b.ops) for b in {id(b.ops): b for b in blocks}.values()}
         return [Block(b.name, alike[id(b.ops)], b.out_bytes) for b in blocks]
 
     def head(self, tokens: int, outputs: int) -> Block:
-        """Logits of the tokens that are sampled, gathered from the ranks, and the choice."""
+        """Logits of the sampled tokens, gathered from the ranks, and the sampling."""
         if not outputs:
             return Block("head", (), 0)
         local = replace(self.local, samples=1, seq=outputs, sp=False, training=False)
@@ -119,12 +120,13 @@ class Served:
         return compute(VARLEN, part, w, ins, shapes((total, heads, value_size)))
 
     def _latent(self, queries: I64, keys: I64, pairs: I64) -> tuple[I64, I64]:
-        """Of each sequence, for a head: multiplications, and numbers moved besides the compressed keys and values.
+        """For each sequence, per head: multiplications, and numbers moved in addition to the compressed keys and
+        values.
 
-        The past is attended to as it is kept, with queries and results of the rank of the keys (tokens out), or its
-        keys and values are expanded first (pieces of prompts): whichever multiplies less. A sparse kernel picks among
-        compressed keys. Queries that are brought to the rank multiply as often as new keys that are expanded, which
-        the products before attention have."""
+        The past is attended to in compressed form, with queries and results of the rank of the keys (decodes), or its
+        keys and values are expanded first (prompts): whichever has fewer multiplications. A sparse kernel picks among
+        compressed keys. Projecting queries to the rank costs as much as expanding new keys, which the products before
+        attention include."""
         m = self.model
         past = keys - queries
         size, rank = m.nope_size + m.rope_size + m.value_size, 2 * m.kv_rank + m.rope_size
@@ -154,12 +156,12 @@ def _served(op: Op) -> Op:
 class _Template:
     fragment: Fragment
     spanned: dict[tuple[str, str, str, bool | None], list[int]]
-    """Unit, window or kind of state, part, and whose sequences (of prompts, of tokens out; None: all) -> rows whose
-    work depends on them."""
+    """Unit, window or kind of state, part, and which sequences (prompts, decodes; None: all) -> rows whose work depends
+    on them."""
 
 
 class Passes:
-    """Fragments of passes on one pipeline stage. Those of as many tokens share everything but attention."""
+    """Fragments of passes on one pipeline stage. Passes with equally many tokens share everything but attention."""
 
     def __init__(self, served: Served, book: Book, layers: range) -> None:
         self.served, self.book, self.layers = served, book, layers
@@ -167,7 +169,7 @@ class Passes:
 
     def fragment(self, one: Pass) -> Fragment:
         phase = Phase[one.phase.upper()]
-        # What is padded is computed alike, but fewer tokens meet fewer experts.
+        # Padding is computed as well, but fewer tokens use fewer experts.
         tokens = one.tokens if self.served.model.experts else self.served.padded(one.tokens)
         key = tokens, one.outputs, phase
         if key not in self._made:
@@ -190,7 +192,7 @@ class Passes:
                 "index": "",
             }
             for op in block.ops:
-                # Attention of prompts and of tokens out are two calls: one computes, the other reads.
+                # Attention of prompts and of decodes are two calls: one is bound by compute, the other by memory.
                 apart = op.unit == "attention" and phase == Phase.MIXED
                 for prompt in (True, False) if apart else (None,):
                     if op.unit in details:

@@ -1,4 +1,4 @@
-"""Serving: what is served and how, as figures of a plan are."""
+"""Serving: options of serving, like those of a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from etude.errors import ClusterError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What is served and how. Without a request trace there are `batch` requests per instance, all alike."""
+    """Options of serving. Without a request trace there are `batch` equal requests per instance."""
 
     prefill: int = figure("count", "tokens per prompt", 1024)
     decode: int = figure("count", "decode passes after the prompt: output tokens minus the first", 0, zero=True)
@@ -45,7 +45,7 @@ class Serving:
 
     @property
     def split(self) -> tuple[int, int]:
-        """Instances for prompts and for tokens; (0, 0) where each does both."""
+        """Instances for prefill and for decode; (0, 0) if each does both."""
         if not self.disaggregate:
             return 0, 0
         first, colon, second = self.disaggregate.partition(":")

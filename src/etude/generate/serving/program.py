@@ -1,4 +1,4 @@
-"""The program of one pipeline stage of one instance: its passes one after another, with what comes in and goes out."""
+"""The program of one pipeline stage of one instance: its passes in order, with its messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def in_turn(batches: Sequence[Batched]) -> Iterator[tuple[int, int, Pass, bool]]
 
 
 class Writer:
-    """One program being written."""
+    """One program under construction."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Writer:
         self.passes = [Passes(s, self.program.book, r) for s, r in zip(served, layers, strict=True)]
         self.layers = layers[0]
         self.timers: dict[int, int] = {}
-        """Row of each arrival -> how long after the one before."""
+        """Row of each arrival -> time after the previous one."""
         self.batch_of: list[int] = []
 
     def trace(self) -> tuple[Trace, list[str], list[str]]:
@@ -152,7 +152,7 @@ class Writer:
         return [self.program.add(op, "cache", micro_batch=number, tag=1 + request)]
 
     def _arrivals(self) -> dict[int, int]:
-        """A clock: one host node for each request, from the arrival before it to its own."""
+        """A clock: one host node for each request, from the previous arrival to its own."""
         mine = sorted((self.requests[r].arrival_ns, r) for part in self.instance.requests for r in part)
         found: dict[int, int] = {}
         last, row = 0, BEFORE
@@ -164,7 +164,7 @@ class Writer:
         return found
 
     def _finished(self) -> tuple[Trace, list[str], list[str]]:
-        if not self.program.rows:  # nothing comes to this instance
+        if not self.program.rows:  # this instance gets no requests
             self.program.add(Op(name="idle", kind=Kind.METADATA, stream=Stream.NONE), "requests")
         trace, groups, peers = self.program.nodes().trace()
         known = trace.micro_batch != UNKNOWN

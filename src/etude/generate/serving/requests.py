@@ -12,7 +12,7 @@ MAX_TOKENS: Final = 1 << 27
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: tokens in, tokens out. The first token out comes with the end of the prompt."""
+    """One request: input and output tokens. The first output token comes at the end of the prompt."""
 
     prompt: int
     output: int = 1

@@ -89,7 +89,7 @@ class Generated:
 
     def pipeline(self) -> dict[str, Any]:
         """Of a pipeline's schedule by itself, with actions of equal time: the part of the time in which ranks stand
-        idle, micro-batches under way at most, those that a rank holds activations of (in chunks), and updates between
+        idle, micro-batches in progress at most, those that a rank holds activations of (in chunks), and updates between
         the forward and the backward of one at most."""
         schedule = self.layout.schedule
         if self.rounds:

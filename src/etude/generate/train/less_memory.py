@@ -20,7 +20,7 @@ _FIELD = {"weights": "weights", "experts": "weights", "optimizer": "optimizer", 
 
 
 def with_less(found: Generated, freed: Iterable[tuple[str, NDArray[np.integer], int]]) -> Generated:
-    """(what, ranks, bytes) that ranks no longer hold; of activations those of each micro-batch that is under way. The
+    """(what, ranks, bytes) that ranks no longer hold; of activations those of each micro-batch that is in progress. The
     memory of a pipeline rank is that of its fullest rank."""
     if found.rounds:
         return found

@@ -82,7 +82,7 @@ class _Clock:
             )
 
     def _next(self, now_us: int) -> int:
-        """When the first of those under way completes: nothing was issued, so nothing happens before."""
+        """When the first of those in progress completes: nothing was issued, so nothing happens before."""
         under_way = [*self._running.values(), *([self._host_running] if self._host_running else [])]
         return max(now_us + 1, min(start + int(self._took_us[row]) for row, start in under_way))
 

@@ -1,4 +1,4 @@
-"""What a model carries beside its layers, and what requests say of it: adapters, towers of images, tenants."""
+"""What a model has besides its layers, and the matching properties of requests: adapters, image towers, tenants."""
 
 from typing import TYPE_CHECKING
 

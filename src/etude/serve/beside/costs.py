@@ -1,5 +1,5 @@
-"""What a model carries beside its layers: adapters (LoRA) of requests, and towers that turn images into tokens. Closed
-forms and generated passes, with no measurement beside them."""
+"""What a model has besides its layers: adapters (LoRA) of requests, and towers that turn images into tokens. Closed
+forms and generated passes, not compared with measurements."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from etude.serve.requests import Requests
 from etude.serve.stacks import ServingStack
 
 HOST_BYTES_PER_S: Final = 25e9
-"""Of a link to the host that a device does not say."""
+"""Default for a link to the host that the device does not state."""
 CALLS: Final = 2
-"""Kernels of an adapter at a product: down to its rank, and up again."""
+"""Kernels of an adapter per product: down to its rank, and up again."""
 WIDTH: Final = 2
 """Bytes of a weight and of a value between layers."""
 
 
 def _products(model: Model, tp: int) -> list[tuple[str, float, float]]:
-    """Name, inputs and outputs on a rank of the products that adapters are put on: attention, and feed-forward layers
-    that are not experts. Those of one name share their kernels."""
+    """Name, inputs and outputs on a rank of the products that have adapters: attention, and feed-forward layers that
+    are not experts. Products of one name share their kernels."""
     hidden, inner = float(model.hidden), float(model.heads * model.head)
     found = [
         ("qkv", hidden, inner / tp),
@@ -47,7 +47,7 @@ def adapter_bytes(model: Model, rank: int, tp: int = 1) -> float:
 
 def lora_cost(model: Model, tp: int, system: System, stack: ServingStack, rank: int, slots: int) -> LoraCost:
     """A pass reads the weights of each adapter in it, and inputs and outputs of its products once more; launches and
-    gaps are those of two kernels for each."""
+    gaps are those of two kernels per product."""
     if not slots:
         return NO_LORA
     if model.family is not Family.DECODER or not model.heads:
@@ -73,14 +73,14 @@ def lora_cost(model: Model, tp: int, system: System, stack: ServingStack, rank: 
 
 @dataclass(frozen=True, slots=True)
 class TowerCost:
-    """Of one image: ns of a replica, and tokens that it becomes."""
+    """For one image: ns of a replica, and its number of tokens."""
 
     image_ns: int = 0
     tokens: int = 0
 
 
 def tower_cost(model: Model, tp: int, system: System) -> TowerCost:
-    """The towers of a model as a pass of their own. Every rank of a replica has them whole, and takes the images in
+    """The towers of a model as a separate pass. Every rank of a replica has all of them, and the ranks take images in
     turn."""
     if not model.towers:
         raise UsageError(f"`{model.name}` has no tower for images", hint="leave out `images`, or use qwen3-vl-8b")
@@ -95,12 +95,12 @@ def tower_cost(model: Model, tp: int, system: System) -> TowerCost:
 
 
 def with_images(requests: Requests, cost: TowerCost) -> Requests:
-    """Prompts with the tokens of their images."""
+    """Prompts plus the tokens of their images."""
     return replace(requests, prompt=requests.prompt + requests.images * cost.tokens)
 
 
 def weighed(requests: Requests, text: str) -> Requests:
-    """Tenants with the weights that `chat=3,batch=1` says; others have 1."""
+    """Weights of tenants from `chat=3,batch=1`; others have 1."""
     found = dict.fromkeys(requests.tenant_names, 1000)
     for part in filter(None, text.split(",")):
         name, equals, value = part.strip().partition("=")

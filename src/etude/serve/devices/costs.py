@@ -1,4 +1,4 @@
-"""What calls of models take on each kind of device: one pass over the prompt, then one for each further token."""
+"""Time of model calls on each kind of device: one pass over the prompt, then one for each further token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OnKind:
     _decoded: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def call_ns(self, prompt: int, found: int, output: int) -> int:
-        """A call of so many tokens in, of which so many were computed before, and out."""
+        """Time of a call with `prompt` tokens in, of which `found` were computed before, and `output` tokens out."""
         new = prompt - found
         pairs = new * found + new * (new + 1) / 2
         first = passes_ns(self.cost, np.array([[new, pairs, 0, 0, 1, 0, 0, 1.0]]))
@@ -41,7 +41,7 @@ class OnKind:
 
 
 Costs = dict[tuple[str, int], OnKind]
-"""(model, number of the kind) -> what it takes there; models that do not fit a kind are not there."""
+"""(model, number of the kind) -> its costs there; models that do not fit a kind are left out."""
 
 
 def costs_on(devices: Devices, models: Iterable[str], *, stack: str = "vllm") -> Costs:

@@ -1,4 +1,4 @@
-"""Calls of all sessions of all workflows as arrays: what each waits for, and what it takes on each kind of device."""
+"""Calls of all sessions of all workflows as arrays: what each waits for, and its time on each kind of device."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Graph(NamedTuple):
     """Row c is call c. Times in ns."""
 
     tool_ns: I64
-    """Of a call of a tool; -1: it is one of a model."""
+    """Time of a tool call; -1 for a model call."""
     model: I64
     shards: I64
     """Devices that it may be split over."""
     hand_ns: I64
-    """Its output to another device."""
+    """Transfer of its output to another device."""
     parent_start: I64
     parent: I64
     child_start: I64
@@ -39,7 +39,7 @@ class Graph(NamedTuple):
     option_node: I64
     """Node of the tree of prefixes; -1: none is needed."""
     option_found: I64
-    """Tokens that are found then."""
+    """Tokens found then."""
     option_ns: I64
     """[option, kind]; NEVER where the model does not fit."""
     path_start: I64
@@ -48,11 +48,11 @@ class Graph(NamedTuple):
     kept_bytes: I64
     """[call, kind]: keys and values of its prompt and answer."""
     tail_ns: I64
-    """The longest chain after it, with times without prefixes on average over kinds."""
+    """The longest chain after it, with times without prefixes, averaged over kinds."""
     mean_ns: I64
-    """Of itself, likewise."""
+    """Its own time, averaged likewise."""
     kind: I64
-    """Of each device."""
+    """Kind of each device."""
     memory: I64
     keep: I64
     weights: I64
@@ -63,7 +63,7 @@ class Graph(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Calls of all workflows, numbered through, beside their arrays."""
+    """Calls of all workflows, numbered consecutively, with their arrays."""
 
     graph: Graph
     calls: list[Call]
@@ -72,9 +72,9 @@ class Sessions:
     session_of: list[int]
     """Number of the session of each call, over all workflows."""
     begin_ns: list[int]
-    """Of each session."""
+    """Start of each session."""
     names: list[str]
-    """Of devices."""
+    """Names of devices."""
     models: list[str]
 
 
@@ -145,7 +145,7 @@ def _arrays(
 def _prefixes(
     calls: list[Call], flow_of: list[int], named: list[str], costs: Costs, kinds: int
 ) -> tuple[list[list[int]], list[list[int]], list[list[list[int]]], list[list[int]], list[list[int]]]:
-    """Of each call: nodes of its options, tokens found, times by kind; the nodes that it leaves; bytes of them."""
+    """For each call: nodes of its options, tokens found, times by kind; the nodes that it leaves; their bytes."""
     tree: dict[tuple[Any, ...], int] = {}
     paths: list[list[int]] = []
     users: dict[int, int] = {}
@@ -188,14 +188,14 @@ def _ns(size: int, bytes_per_s: float) -> int:
 
 
 def _means(plain: I64, tool: list[int]) -> I64:
-    """Of each call, over the kinds that it fits."""
+    """Mean time of each call over the kinds that it fits."""
     fits = plain < NEVER
     total = np.where(fits, plain, 0).sum(axis=1) // np.maximum(fits.sum(axis=1), 1)
     return np.where(np.array(tool) >= 0, np.array(tool), total).astype(np.int64)
 
 
 def _tails(mean: I64, children: list[list[int]], hand: list[int]) -> I64:
-    """Calls come after those that they wait for, so that one way back is enough."""
+    """Calls come after those that they wait for, so one backward pass is enough."""
     tails = np.zeros(len(mean), np.int64)
     for c in range(len(mean) - 1, -1, -1):
         tails[c] = max((hand[c] + mean[child] + tails[child] for child in children[c]), default=0)

@@ -1,11 +1,11 @@
-"""Which of the calls that are ready goes where: the earliest finish over the frontier, alone or with a look ahead.
+"""Placement of ready calls: the earliest finish over the frontier, alone or with lookahead.
 
-Without a look ahead the pair of a call and a device (or several, where the call may be split) that ends first is taken,
-then the next. With a horizon of H generations the pairs that end first are each tried out: the rest of the frontier and
-what comes after it, H generations deep, is placed by earliest finish on a copy of the state, and the pair is taken
-after which the calls of the horizon, each with the chain after it, end soonest: by the latest and the mean of them.
+Without lookahead the pair of a call and a device (or several, if the call may be split) that ends first is taken, then
+the next. With a horizon of H generations the pairs that end first are each tried: the rest of the frontier and H
+generations after it are placed by earliest finish on a copy of the state, and the pair is taken with which the calls of
+the horizon, each with the chain after it, end soonest: by the latest and the mean of them.
 
-Only what begins at once is placed; what would have to wait is left, and planned again at the next event.
+Only calls that begin at once are placed; others wait and are planned again at the next event.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from etude.serve.devices.graph import NEVER
 from etude.serve.devices.state import copied, put, terms_of
 
 TRIED: Final = 12
-"""Pairs whose future is looked at."""
+"""Pairs whose future is evaluated."""
 WINDOW: Final = 16
-"""Calls of the frontier that a look ahead takes in, those that were ready first."""
+"""Calls of the frontier in a lookahead, those that were ready first."""
 HORIZON_CALLS: Final = 96
-"""Calls that a look ahead places at most."""
+"""Most calls that a lookahead places."""
 
 
 @kernel
@@ -52,7 +52,7 @@ def best_of(g, s, c, now, chosen):
 
 @kernel
 def first_end(g, s, waiting, left, now, chosen):
-    """Of those that wait and are still left, the one that ends first: its place in the list, and its parts."""
+    """The waiting call that ends first: its position in the list, and its parts."""
     best, at, parts = np.int64(NEVER), -1, 0
     mine = np.empty(len(g.kind), np.int64)
     for i in range(len(waiting)):
@@ -66,7 +66,7 @@ def first_end(g, s, waiting, left, now, chosen):
 
 @kernel
 def _open(g, s, c, depth, deep, calls, size, most):
-    """Calls that have all they wait for once c has an end, with their ready times; tools end by themselves."""
+    """Calls whose dependencies all have an end once c has one, with their ready times; tools end by themselves."""
     stack = np.empty(len(g.model), np.int64)
     stack[0] = c
     top = 1
@@ -94,7 +94,7 @@ def _open(g, s, c, depth, deep, calls, size, most):
 @kernel
 def future_of(g, s, calls, deep, size, first, parts, chosen, horizon, now):
     """When the calls of the horizon end, each with the chain after it: the latest plus the mean. The first one is
-    placed as said, the others by earliest finish. Changes the state and the lists."""
+    placed as given, the others by earliest finish. Changes the state and the lists."""
     left = np.ones(len(calls), np.bool_)
     mine = chosen.copy()
     latest, total, done, at = np.int64(0), 0.0, 0, first
@@ -109,8 +109,8 @@ def future_of(g, s, calls, deep, size, first, parts, chosen, horizon, now):
 
 @kernel
 def ahead(g, s, waiting, left, coming, horizon, now, chosen):
-    """As `first_end`, but of the pairs that end first the one with the best future. `coming` are calls that are known
-    to be ready later."""
+    """As `first_end`, but the one with the best future among the pairs that end first. `coming` are calls with a known
+    later ready time."""
     devices = len(g.kind)
     calls, deep = np.empty(HORIZON_CALLS, np.int64), np.zeros(HORIZON_CALLS, np.int64)
     place, size = np.empty(WINDOW, np.int64), 0
@@ -149,7 +149,7 @@ def ahead(g, s, waiting, left, coming, horizon, now, chosen):
 
 @kernel
 def begins(g, s, waiting, coming, horizon, now, chosen):
-    """The next call that should begin at once: its place in the list, and its parts; -1: none should."""
+    """The next call that should begin at once: its position in the list, and its parts; -1: none should."""
     plan, left = copied(s), np.ones(len(waiting), np.bool_)
     while True:
         if plan.free.min() > now:

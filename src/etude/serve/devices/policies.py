@@ -1,10 +1,9 @@
-"""Policies that place calls: place(run) puts those of `run.waiting` that should be placed now.
+"""Policies that place calls: place(run) places the calls of `run.waiting` that should start now.
 
-roundrobin   the devices in turn
-heft         by the longest chain after a call, each where it ends first; sees transfers, not what devices hold
-reuse        where waiting, loading and computing prefixes again come to least; does not see how fast a device is
-future:H     the earliest finish over the frontier, with a look H generations ahead; 0 is greedy
-FILE.py:name a function of yours: place(task, state) -> a device, devices, or None to wait
+roundrobin the devices in turn heft by the longest chain after a call, each where it ends first; sees transfers, not
+what devices hold reuse where waiting, loading and recomputing prefixes are least; ignores how fast a device is future:H
+the earliest finish over the frontier, with a lookahead of H generations; 0 is greedy FILE.py:name a function of yours:
+place(task, state) -> a device, devices, or None to wait
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def future(horizon: int) -> Policy:
 
 
 def asked(hook: Callable[..., Any]) -> Policy:
-    """Your function is asked for each call that waits, again and again until it places none of them."""
+    """Your function is called for each waiting call, repeatedly until it places none of them."""
 
     def place(run: Run) -> None:
         placed = True

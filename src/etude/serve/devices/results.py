@@ -1,4 +1,4 @@
-"""What placed workflows come to."""
+"""Results of placed workflows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from etude.serve.results import spread
 
 
 def placed_summary(run: Run, place: str) -> dict[str, Any]:
-    """The makespan is from the first begin of a session to the last end; `fetch_s`, `load_s` and `run_s` are of all
-    devices together."""
+    """The makespan is from the first start of a session to the last end; `fetch_s`, `load_s` and `run_s` are sums over
+    devices."""
     sessions = run.sessions
     begin, end = np.array(sessions.begin_ns), np.zeros(len(sessions.begin_ns), np.int64)
     np.maximum.at(end, np.array(sessions.session_of), run.state.finish)
@@ -37,7 +37,7 @@ def placed_summary(run: Run, place: str) -> dict[str, Any]:
 
 
 def beside(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each with its makespan and P95 over those of the first, which is round robin."""
+    """Each with its makespan and P95 relative to the first, which is round robin."""
     first = found[0]
     return [
         {**one, **{f"{name}_over_roundrobin": one[f"{name}_s"] / first[f"{name}_s"] for name in ("makespan", "p95")}}

@@ -18,7 +18,7 @@ from etude.serve.workflow import Workflow
 
 
 class Run:
-    """What a policy works on. `waiting` has the calls that are ready and not placed, in the order in which they were
+    """What a policy works on. `waiting` has the calls that are ready and not placed, in the order in which they became
     ready."""
 
     def __init__(self, sessions: Sessions, flows: Sequence[Workflow]) -> None:
@@ -34,7 +34,7 @@ class Run:
         self.soon: set[int] = set()
         n = len(self.graph.model)
         self.work: NDArray[np.int64] = np.zeros((n, 4), np.int64)
-        """Of each call of a model: ns of fetching, loading and running, and tokens found, of all its parts."""
+        """Per model call: ns of fetching, loading and running, and tokens found, over all its parts."""
         self.parts: NDArray[np.int64] = np.ones(n, np.int64)
         self.loads = 0
 
@@ -55,14 +55,14 @@ class Run:
         self._has_end(c, end)
 
     def coming(self) -> list[int]:
-        """Calls that are not ready yet, and of which is known when they will be, the soonest first."""
+        """Calls that are not ready yet but have a known ready time, the soonest first."""
         return sorted(self.soon, key=lambda c: (int(self.state.ready[c]), c))
 
     def where(self, c: int) -> str:
         return f"{self.flows[self.sessions.flow_of[c]].name}: tasks: {self.sessions.calls[c].task.name}"
 
     def shown(self, c: int) -> dict[str, Any]:
-        """What your function sees of a call; `on` has what it would take on each device."""
+        """What your function sees of a call; `on` has its time on each device."""
         call = self.sessions.calls[c]
         on = []
         for d in range(self.devices):
@@ -80,7 +80,7 @@ class Run:
         }  # fmt: skip
 
     def seen(self) -> dict[str, Any]:
-        """What your function sees beside the call: all calls that wait, and of devices when they are free and the
+        """What your function sees besides the call: all waiting calls, and for devices when they are free and the
         models they hold."""
         names, s = self.sessions.models, self.state
         devices = [
@@ -145,7 +145,7 @@ class Run:
                 self._begin(self.queues[flow][tool].popleft())
 
     def _has_end(self, c: int, end: int) -> None:
-        """It is known when a call ends, and so when calls are ready that wait for nothing else."""
+        """Sets the end of a call, and so the ready times of calls that wait for nothing else."""
         heapq.heappush(self.events, (end, c, 1))
         s, g = self.state, self.graph
         for child in g.child[g.child_start[c] : g.child_start[c + 1]].tolist():

@@ -1,4 +1,4 @@
-"""Devices that calls are placed on, as a file says them.
+"""Devices that calls are placed on, from a file.
 
 link: 5GB/s                                # outputs of tasks between devices, and from tools
 devices:
@@ -36,11 +36,11 @@ class Kind:
 class Devices:
     kinds: tuple[Kind, ...]
     link_bytes_per_s: float = 0.0
-    """Of outputs of tasks from device to device; 0: they take no time."""
+    """Rate of task outputs between devices; 0: they take no time."""
 
     @property
     def kind_of(self) -> list[int]:
-        """Of each device."""
+        """Kind of each device."""
         return [k for k, kind in enumerate(self.kinds) for _ in range(kind.count)]
 
     @property

@@ -1,9 +1,9 @@
 """What devices hold and when they are free, and when a call would end on one, in compiled code.
 
 A call on a device waits until the device is free, fetches the outputs of its parents from other devices, loads the
-weights of its model if they are not there, and runs; a prefix that the device holds is not computed again. Weights
-stay until those of other models need the room, the least recently used go first, and with them all prefixes of that
-model. Of keys and values a device keeps the last `keep` bytes that its calls read or wrote.
+weights of its model if they are not there, and runs; a prefix that the device holds is not computed again. Weights stay
+until other models need the room, the least recently used are evicted first, and with them all prefixes of that model. A
+device keeps the last `keep` bytes of keys and values that its calls read or wrote.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class State(NamedTuple):
     """Times in ns."""
 
     free: I64
-    """When each device has ended what was placed on it."""
+    """When each device has finished what was placed on it."""
     used: I64
     """[device, model]: the last use of the device by the model, counted from 1; 0: its weights are not there."""
     gone: I64
@@ -35,25 +35,25 @@ class State(NamedTuple):
     uses: I64
     """Calls of each device."""
     ready: I64
-    """When each call has all it waits for."""
+    """When all dependencies of each call are done."""
     finish: I64
     """When each call ends; NEVER: it is not placed."""
     missing: I64
-    """What each call waits for that has no end yet."""
+    """Dependencies of each call that have no end yet."""
     place: I64
     """Device that has the output of a call; -1: none has."""
 
 
 class Terms(NamedTuple):
-    """Of a part of a call on a device, in ns."""
+    """Times of a part of a call on a device, in ns."""
 
     begin: np.int64
     fetch: np.int64
     load: np.int64
     run: np.int64
-    """Of the part, without the prefix that is found."""
+    """Time of the part, without the prefix that is found."""
     found: np.int64
-    """Tokens of that."""
+    """Tokens of that prefix."""
     finish: np.int64
     """NEVER, if the model does not fit."""
 
@@ -92,7 +92,7 @@ def option_of(g, s, c, d):
 
 @kernel(allocates=False)
 def terms_of(g, s, c, d, parts, now):
-    """Of one of so many parts of a call on a device."""
+    """Times of one of `parts` parts of a call on a device."""
     k = option_of(g, s, c, d)
     whole = g.option_ns[k, g.kind[d]]
     begin = max(max(now, s.ready[c]), s.free[d])
@@ -110,7 +110,7 @@ def terms_of(g, s, c, d, parts, now):
 
 @kernel(allocates=False)
 def hold(g, s, c, d, parts, finish):
-    """A device has got a part of a call, which ends then."""
+    """A device gets a part of a call, which ends at `finish`."""
     m, kind = g.model[c], g.kind[d]
     s.uses[d] += 1
     if s.used[d, m] == 0:

@@ -1,4 +1,4 @@
-"""What changes while requests are served, put on the rows of the loop."""
+"""Changes during serving, applied to the rows of the loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Made = Callable[[Requests, Limits, dict[str, Any]], Control | None]
 def elastic_pools(
     model: Model, pools: list[Any], engine: Engine, between: Between, *, file: bool = False, **how: Any
 ) -> tuple[list[Group], Deployment, Made]:
-    """As `deployed_pools`, and what makes the control of one stream."""
+    """As `deployed_pools`, with a factory for the control of one stream."""
     if not between.reconfigure and not between.scale:
         return *deployed_pools(model, pools, engine, **how), lambda *given: None
     _check(pools, engine, between, file=file)

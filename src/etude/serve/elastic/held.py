@@ -1,4 +1,4 @@
-"""Which replicas are held and since when, and what the rules of a change are written in."""
+"""Which replicas are held and since when; parsing of change rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY_NS: Final = 10_000_000_000
 
 
 class Held:
-    """Time that each replica is there, and what changed when."""
+    """Time that each replica is held, and the changes."""
 
     def __init__(self, replicas: int) -> None:
         self.since = np.full(replicas, of.NEVER, np.int64)
@@ -32,19 +32,19 @@ class Held:
         self.since[rows] = of.NEVER
 
     def held_ns(self, now: int) -> I64:
-        """Of each replica until now."""
+        """Held time of each replica until now."""
         return self.total + np.where(self.since == of.NEVER, 0, np.maximum(now - self.since, 0))
 
 
 def empty(state: of.State, rows: Any) -> bool:
-    """Nothing is under way there, and no keys and values wait to be sent."""
+    """Whether nothing is in progress there, and no keys and values wait to be sent."""
     mine = state.replica[rows]
     queues = [of.RUNNING, of.USED, *(queue + 2 for queue in (of.INBOX, of.WAITING, of.COMING, of.LANDING))]
     return not mine[:, queues].any() and bool((mine[:, of.END] == of.NEVER).all())
 
 
 def forget(state: of.State, rules: of.Rules, rows: Any) -> None:
-    """What prompts left in the blocks of replicas that are empty is gone."""
+    """Drops the cached prefixes of empty replicas."""
     if rules.prefix:
         for i in rows:
             evict(state, int(i), 0)
@@ -52,12 +52,12 @@ def forget(state: of.State, rules: of.Rules, rows: Any) -> None:
 
 def arrived(state: of.State, since_ns: int, until_ns: int) -> I64:
     """Requests that arrived in between, as rows."""
-    arrival, waits = state.request[:, of.ARRIVAL], state.request[:, of.MISSING] > 0  # for an answer: not there yet
+    arrival, waits = state.request[:, of.ARRIVAL], state.request[:, of.MISSING] > 0  # children not released yet
     return np.flatnonzero((arrival >= since_ns) & (arrival < until_ns) & ~waits)
 
 
 def read_rule(text: str, flag: str, known: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """`HEAD,name=value,...`; `known` says of each name what it is."""
+    """`HEAD,name=value,...`; `known` gives the type of each name."""
     head, *parts = [part.strip() for part in text.split(",")]
     found = {}
     for part in parts:

@@ -1,7 +1,7 @@
-"""Replicas of which a part is lent to others, and taken back, while requests are served.
+"""Replicas partly lent to others, and taken back, while requests are served.
 
-At each tick somebody else says which replicas are lent. Passes of these are those of another kind of machine from then
-on, the slower one; a pass under way goes on as it began.
+At each tick an external function says which replicas are lent. From then on their passes have the cost of another,
+slower kind of machine; a pass in progress continues unchanged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from etude.serve import state as of
 from etude.serve.hooks import Replica, seen_replica
 
 Decide = Callable[[list[Replica], int], Sequence[bool]]
-"""From what is seen of the replicas, and the time in ns: which of them are lent until the next tick."""
+"""From the visible state of the replicas, and the time in ns: which of them are lent until the next tick."""
 
 
 class Lending:
-    """`slow_kind` is the number of the group whose step costs those of lent replicas are."""
+    """`slow_kind` is the number of the group whose step costs apply to lent replicas."""
 
     def __init__(self, decide: Decide, every_ns: int, slow_kind: int) -> None:
         self.decide, self.every_ns, self.slow_kind = decide, every_ns, slow_kind

@@ -1,8 +1,8 @@
-"""Requests that go on with another plan: where each of them goes, what of its keys and values is moved, and when the
-replicas of the new plan have theirs.
+"""Requests that continue with another plan: where each of them goes, which keys and values move, and when the replicas
+of the new plan have theirs.
 
 No pass runs meanwhile. Keys and values are split over the ranks of a replica as weights are (`moves.part_of`), so a
-rank that has a part of them keeps it. What finds no room with its new replica is read again.
+rank that has a part of them keeps it. A request that finds no room on its new replica reads its tokens again.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Carried(NamedTuple):
     """When each new replica has its keys and values."""
     kv_bytes: int
     moved: int
-    """Requests whose keys and values went along."""
+    """Requests whose keys and values moved along."""
     read_again: int
 
 
 def listed(state: of.State, i: int, queue: int) -> list[int]:
-    """The requests of a queue, which is empty then."""
+    """The requests of a queue, which is emptied."""
     found, r = [], int(state.replica[i, queue])
     while r != of.NOBODY:
         found.append(r)
@@ -60,7 +60,7 @@ def pending(row: np.ndarray) -> int:
 
 
 def carry(state: of.State, rules: of.Rules, old: Plan, new: Plan, now: int, *, move: bool) -> Carried:
-    """All requests of the old replicas go to the new ones."""
+    """Moves all requests of the old replicas to the new ones."""
     begun, fresh = _taken(state, old)
     load = dict.fromkeys(new.rows, 0)
     moved_bytes = {row: dict.fromkeys(new.ranks(row), Fraction(0)) for row in new.rows}
@@ -71,7 +71,7 @@ def carry(state: of.State, rules: of.Rules, old: Plan, new: Plan, now: int, *, m
         load[there] += int(q[of.PROMPT] + q[of.OUT])
         computed = int(q[of.COMPUTED])
         q[[of.REPLICA, of.DECODER]] = there
-        if q[of.THERE]:  # with the host
+        if q[of.THERE]:  # in the host's memory
             _waits(state, rules, there, r)
         elif move and computed and _seated(state, rules, there, r):
             _count(moved_bytes[there], computed, new.tp, old.tp, old.ranks(here))
@@ -97,8 +97,8 @@ def carry(state: of.State, rules: of.Rules, old: Plan, new: Plan, now: int, *, m
 
 
 def _taken(state: of.State, old: Plan) -> tuple[list[tuple[int, int]], list[int]]:
-    """Requests that have begun with the row that holds what they have, in the order in which they began; and those that
-    have not, in order of arrival."""
+    """Started requests with the row that holds their state, in the order in which they started; and the others, in
+    order of arrival."""
     begun, fresh = [], []
     for i in old.rows:
         running = [int(r) for r in state.running[i, : state.replica[i, of.RUNNING]]]
@@ -116,7 +116,8 @@ def _taken(state: of.State, old: Plan) -> tuple[list[tuple[int, int]], list[int]
 
 
 def _destination(state: of.State, load: dict[int, int], new: Plan, ranks: range, *, answers: bool) -> int:
-    """Of the new replicas that do what it needs those on its own ranks, and of these the one with fewest tokens."""
+    """The new replica for a request: among those of the right kind, those on its own ranks, and of these the one with
+    fewest tokens."""
     wrong = of.PREFILL if answers else of.DECODE
     right = [i for i in new.rows if state.replica[i, of.ROLE] != wrong]
     own = [i for i in right if set(new.ranks(i)) & set(ranks)]
@@ -146,7 +147,7 @@ def _waits(state: of.State, rules: of.Rules, i: int, r: int) -> None:
 
 
 def _count(ranks: dict[int, Fraction], tokens: int, after: int, before: int, had: Sequence[int]) -> None:
-    """Adds what each rank lacks of a request's keys and values, in tokens of all ranks."""
+    """Adds the keys and values that each rank lacks of a request, in tokens of all ranks."""
     for rank in ranks:
         low, high = part_of(rank, after)
         there = Fraction(0)

@@ -1,8 +1,8 @@
 """What a change of plan moves, and whether it pays.
 
-Ranks are numbered so that the parts of one replica are neighbours. Which part each has is its place with the digits
-reversed: with tensor parallelism of 2 and then 4, rank 1 of four has the second half, then the third quarter, which
-lies in it. So a rank whose part shrinks moves nothing, and one whose part grows keeps what it has.
+Ranks are numbered so that the parts of one replica are neighbours. Which part each has is its position with the digits
+reversed: with tensor parallelism of 2 and then 4, rank 1 of four has the second half, then the third quarter, which is
+inside it. So a rank whose part shrinks moves nothing, and one whose part grows keeps what it has.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def part_of(rank: int, tp: int) -> tuple[Fraction, Fraction]:
 
 
 def moved_bytes(ranks: int, before: int, after: int, rank_bytes: float) -> list[int]:
-    """Of each rank: what it needs with tensor parallelism of `after` and does not have with that of `before`.
-    `rank_bytes` are the weights of a rank afterwards; before = 0: it has none."""
+    """For each rank: bytes that it needs with tensor parallelism `after` and does not have with `before`. `rank_bytes`
+    are the weights of a rank afterwards; before = 0: it has none."""
     found = []
     for rank in range(ranks):
         low, high = part_of(rank, after)
@@ -36,13 +36,13 @@ def moved_bytes(ranks: int, before: int, after: int, rank_bytes: float) -> list[
 
 
 def change_ns(set_up_ns: int, moved: list[int], bytes_per_s: float) -> int:
-    """Ranks load at the same time: the set-up, and the one that moves most."""
+    """Ranks load at the same time: the set-up, plus the rank that moves most."""
     return set_up_ns + math.ceil(max(moved, default=0) * 1e9 / bytes_per_s)
 
 
 def pays(cost_ns: float, step_before_ns: float, step_after_ns: float, remaining_ns: float) -> bool:
-    """A drained change that costs so much is sooner done with what remains, which takes `remaining_ns` with the plan
-    as it is."""
+    """Whether a drained change of this cost finishes the remaining work sooner; it takes `remaining_ns` with the
+    current plan."""
     return cost_ns < (1.0 - step_after_ns / step_before_ns) * remaining_ns
 
 

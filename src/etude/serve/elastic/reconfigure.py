@@ -1,12 +1,12 @@
-"""Plans that change while a stream is served: other tensor parallelism, or another split of prompts and answers, on the
-same devices.
+"""Plans that change while a stream is served: different tensor parallelism, or a different split of prefill and decode,
+on the same devices.
 
-A drained change: requests that have begun are answered where they are; those that have not, and those that arrive,
-wait with the replicas of the new plan, which start when the old ones are empty, groups are set up and weights that
-ranks do not have are there. Keys and values are not moved.
+A drained change: requests that have started finish where they are; the others, and those that arrive, wait at the
+replicas of the new plan, which start when the old ones are empty, groups are set up and missing weights are loaded.
+Keys and values are not moved.
 
-A live change: the old replicas go on while groups are set up and weights are copied beside theirs, which takes room
-from keys and values. Then passes that run end, all requests go to the replicas of the new plan with their keys and
+A live change: the old replicas continue while groups are set up and weights are copied next to theirs, which takes room
+from keys and values. Then running passes end, all requests go to the replicas of the new plan with their keys and
 values (`live`), and each of these starts when it has its own.
 """
 
@@ -38,13 +38,13 @@ class Shape:
 
     tp: int
     split: str = ""
-    """Replicas that read prompts and those that decode: `1:3`; empty: all do both."""
+    """Replicas that prefill and replicas that decode: `1:3`; empty: all do both."""
 
     def __str__(self) -> str:
         return f"tp={self.tp}" + (f",split={self.split}" if self.split else "")
 
     def seen(self, ranks: int) -> dict[str, Any]:
-        """What a hook is told."""
+        """What a hook is given."""
         prefill, _, decode = self.split.partition(":")
         return {
             "tp": self.tp, "replicas": ranks // self.tp, "prefill": int(prefill or 0), "decode": int(decode or 0),
@@ -55,12 +55,12 @@ class Shape:
 class How:
     live: bool = False
     move: bool = True
-    """Keys and values are moved; else they are read again."""
+    """Whether keys and values are moved; otherwise they are read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A moment, and the number of a plan."""
+    """A time, and the number of a plan."""
 
     at_ns: int
     plan: int
@@ -69,16 +69,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """Plans to be had, and when to change or whom to ask."""
+    """Available plans, and when to change or which function to ask."""
 
     plans: tuple[Shape, ...]
     changes: tuple[Change, ...] = ()
     hook: Callable[..., Any] | None = None
     every_ns: int = EVERY_NS
     how: How = How()
-    """Of changes that the hook wants."""
+    """How changes that the hook requests are made."""
     ahead: int = 0
-    """Intervals that `goodput` looks ahead; 0: it is not asked."""
+    """Intervals of lookahead of `goodput`; 0: not used."""
 
 
 def read_timetable(
@@ -176,7 +176,7 @@ class Reconfigure(Held):
     def after(self, state: of.State, why: int) -> None:
         """The loop stopped."""
         if self.to != of.NOBODY and self.how.live:
-            if why == of.PAUSED:  # weights are there
+            if why == of.PAUSED:  # weights are loaded
                 state.clock[of.HALT], state.clock[of.UNTIL] = 1, of.NEVER
                 rows = self.placed[self.plan].rows
                 if (state.replica[rows, of.END] == of.NEVER).all() and not state.replica[rows, of.LANDING + 2].any():
@@ -205,7 +205,7 @@ class Reconfigure(Held):
         return sum(moved), change_ns(self.set_up_ns, moved, self.load)
 
     def _wait(self, state: of.State, free_ns: int) -> None:
-        """For the next moment at which something is decided, not before a change is over."""
+        """Waits for the next decision, not before a change is complete."""
         changes, every = self.table.changes, self.table.every_ns
         if self.table.hook is not None:
             self.number = max(self.number, 1, -(-free_ns // every))
@@ -237,7 +237,7 @@ class Reconfigure(Held):
         return number_of(found, range(len(table.plans)), table.hook, where)
 
     def _copy(self, state: of.State, to: int) -> None:
-        """Weights of the new plan are copied beside those of the old one, into room of keys and values."""
+        """Weights of the new plan are copied next to those of the old one, into room of keys and values."""
         self.to, self.asked_ns = to, self.next_ns
         old, new = self.placed[self.plan], self.placed[to]
         moved = moved_bytes(self.ranks, old.shape.tp, new.shape.tp, new.rank_bytes)
@@ -259,7 +259,7 @@ class Reconfigure(Held):
         state.clock[of.UNTIL] = self.copied_ns - 1
 
     def _carry(self, state: of.State, now: int) -> None:
-        """No pass runs: requests go on with the new plan."""
+        """No pass runs: requests continue with the new plan."""
         old, new = self.placed[self.plan], self.placed[self.to]
         state.clock[of.HALT] = 0
         state.replica[old.rows, of.ROOM] += self.less
@@ -319,7 +319,7 @@ class Reconfigure(Held):
 def reconfigured(
     table: Timetable, counts: Sequence[int], rank_bytes: Sequence[float], ranks: int, **options: Any
 ) -> Reconfigure:
-    """For the loop, whose rows are those of each plan behind one another: `counts` of them."""
+    """For the loop, whose rows are those of each plan in sequence: `counts` rows each."""
     placed, first = [], 0
     for shape, count, weights in zip(table.plans, counts, rank_bytes, strict=True):
         placed.append(Placed(shape, range(first, first + count), weights))
@@ -328,7 +328,7 @@ def reconfigured(
 
 
 def _move(state: of.State, closing: Sequence[int], opening: Sequence[int]) -> None:
-    """Requests that have not begun go along, in their order, each to where fewest are."""
+    """Requests that have not started move in their order, each to the replica with fewest requests."""
     q, moving = state.request, []
     for i in closing:
         mine = state.replica[i]

@@ -1,9 +1,9 @@
-"""`goodput`: the plan with which most of the requests that just arrived would have kept their limits.
+"""`goodput`: the plan with which most of the recent requests would have met their limits.
 
-Those of the last interval are served with each plan, from empty replicas, by the loop itself, as if they came again in
-each of `ahead` intervals. A change costs what it costs: while a drained one is under way nobody is served, and those
-who arrive wait for it (what the old replicas still have to answer is not known and not counted); while a live one is,
-the old plan serves. A plan is changed for one that keeps more limits, by more than a part MARGIN of the requests.
+The requests of the last interval are served with each plan, from empty replicas, by the loop itself, as if they came
+again in each of `ahead` intervals. Changes have their cost: during a drained one nothing is served and arriving
+requests wait (what the old replicas still have to answer is unknown and not counted); during a live one the old plan
+serves. A plan is changed for one that meets more limits, by more than a fraction MARGIN of the requests.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Rehearsal:
         return best if scores[best] > scores[here] + MARGIN * len(rows) else here
 
     def _changed(self, rows: I64, arrival: I64, plan: int, cost_ns: int, stays: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which keep their limits if the plan is changed, at such a cost."""
+        """Which requests meet their limits if the plan is changed, at this cost."""
         later = arrival >= cost_ns
         if not later.any():
             return stays & self.live
@@ -64,7 +64,7 @@ class Rehearsal:
         return found
 
     def kept(self, rows: I64, arrival: I64, plan: int, wait_ns: int = 0) -> NDArray[np.bool_]:
-        """Which of these would keep their limits, if nobody is served for so long."""
+        """Which of these requests would meet their limits if nothing is served for `wait_ns`."""
         begin = np.maximum(arrival, wait_ns)
         columns = {name: getattr(self.requests, name)[rows] for name in COLUMNS}
         some = requests_of(begin, tier_names=self.requests.tier_names, **columns)

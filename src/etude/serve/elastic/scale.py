@@ -1,9 +1,8 @@
-"""Replicas that come and go with the load.
+"""Replicas added and removed with the load.
 
-A replica that is asked for is held at once, and takes requests after the lag, the set-up and the time to load its
-weights. One that is given up takes no more, and is held until what it has is answered; asked for again before that, it
-goes on at once. Requests stay where they were routed. Where prompts and answers have replicas of their own, each kind
-has its own rule.
+A requested replica is held at once, and takes requests after the lag, the set-up and the time to load its weights. A
+released one takes no more, and is held until its requests are answered; requested again before that, it continues at
+once. Requests stay where they were routed. With separate replicas for prefill and decode, each kind has its own rule.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ KNOWN: Final = {
     "tolerance": "0.1",
 }  # fmt: skip
 TARGET: Final = ("down", "tolerance")
-"""Of `target` alone. Kubernetes' autoscaler has 15 s, 300 s and 0.1 by default, and no window upwards."""
+"""Options of `target` only. Kubernetes' autoscaler has 15 s, 300 s and 0.1 by default, and no window for scaling up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +37,20 @@ class ScaleRule:
     every_ns: int = EVERY_NS
     lag_ns: int = 0
     low: float = 0.0
-    """Requests on a replica, on the mean, below which one goes."""
+    """Mean requests per replica below which one is removed."""
     high: float = math.inf
-    """... above which as many come as bring it back to this."""
+    """... above which as many are added as bring it back to this."""
     hook: Callable[..., Any] | None = None
     target: float = 0.0
-    """Requests on a replica, on the mean, that are aimed at; 0: `low` and `high` say."""
+    """Target for the mean requests per replica; 0: `low` and `high` are used."""
     down_ns: int = 300_000_000_000
-    """Fewer replicas only if all that was wanted in so long was fewer."""
+    """Replicas are only removed if fewer were wanted for this long."""
     tolerance: float = 0.1
-    """Part of the target that is no reason to change."""
+    """Fraction of the target within which nothing changes."""
     seen_ns: int = 0
-    """What is known of the load is so old."""
+    """Age of the load figures."""
     noise: float = 0.0
-    """Spread of the logarithm of what is known of it."""
+    """Noise of the load figures: standard deviation of their logarithm."""
     seed: int = 0
 
     def aimed(self, requests: float, replicas: int) -> int:
@@ -130,7 +129,7 @@ def _target(head: str, its: dict[str, str]) -> dict[str, Any]:
 
 
 class Scale(Held):
-    """Opens and shuts replicas between two calls of the loop: as many rows as the rule allows, of `total`, from
+    """Opens and closes replicas between two calls of the loop: as many rows as the rule allows, of `total`, from
     `begin_row` on."""
 
     def __init__(
@@ -140,15 +139,15 @@ class Scale(Held):
         self.rule, self.first, self.cold_ns, self.role = rule, replicas, cold_ns, role
         self.rows = np.arange(begin_row, begin_row + rule.most)
         self.ready = np.full(len(self.since), of.NEVER, np.int64)
-        """When one that was asked for is there."""
+        """When a requested one is ready."""
         self.shut_at: dict[int, int] = {}
-        """Of those that are given up and not empty yet."""
+        """Released replicas that are not empty yet."""
         self.decide_ns = self.next_ns = rule.every_ns
         self.random = np.random.default_rng([rule.seed, begin_row])
         self.observed: deque[tuple[int, dict[str, Any]]] = deque()
-        """What was seen, and when, from the newest that is old enough to be known."""
+        """Observations with their times, from the newest that is old enough to be known."""
         self.aims: deque[tuple[int, int]] = deque()
-        """What a target asked for within its window."""
+        """Requests of a target within its window."""
 
     def start(self, state: of.State, rules: of.Rules) -> None:
         self.state, self.rules = state, rules
@@ -222,7 +221,7 @@ class Scale(Held):
         return number_of(found, range(rule.least, rule.most + 1), rule.hook, where)
 
     def _known(self, state: of.State, open_: Any, now: int) -> dict[str, Any] | None:
-        """What is known of the load: as it was `seen_ns` ago, with noise; None before there is anything that old."""
+        """The known load: as it was `seen_ns` ago, with noise; None before there is anything that old."""
         rule = self.rule
         seen = [seen_replica(state, int(i)) for i in open_]
         counts = sum(one.running + one.waiting for one in seen), len(arrived(state, now - rule.every_ns, now))
@@ -243,14 +242,14 @@ class Scale(Held):
 
 
 def _left_ns(q: I64, i: int) -> int:
-    """When the last request of a replica was answered, or what it read was sent elsewhere."""
+    """When the last request of a replica was answered, or its prompt's keys and values were sent elsewhere."""
     read, decoded = q[:, of.REPLICA] == i, q[:, of.DECODER] == i
     sent = q[read & ~decoded, of.LANDS]
     return int(max(q[decoded, of.FINISH].max(initial=0), sent[sent < of.NEVER].max(initial=0)))
 
 
 class Scales:
-    """Several rules, each of its own rows."""
+    """Several rules, each with its own rows."""
 
     def __init__(self, rules: Sequence[Scale]) -> None:
         self.rules = rules
@@ -279,7 +278,7 @@ class Scales:
 
 
 def scaled(rules: Sequence[ScaleRule], replicas: Sequence[int], cold_ns: int) -> Scale | Scales:
-    """For replicas that are alike, or for those that read prompts and those that decode."""
+    """For equal replicas, or separately for those that prefill and those that decode."""
     if len(rules) == 1:
         return Scale(rules[0], replicas[0], cold_ns)
     total, made, first = sum(rule.most for rule in rules), [], 0

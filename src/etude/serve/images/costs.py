@@ -1,4 +1,4 @@
-"""What the tasks of an image or a video take, by size and by devices that share a step."""
+"""Times of the tasks of an image or a video, by size and by devices that share a step."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class ImageCosts:
     step_ns: I64
     """(size, degree, requests that share it - 1); 0: heads or tokens do not divide by this degree."""
     decode_ns: I64
-    """Of a size, on one device."""
+    """By size, on one device."""
     encode_ns: I64
-    """Of the text, on one device: (size)."""
+    """Text encoding by size, on one device."""
 
 
 def image_costs(
     model: str, system: str, sizes: I64, degrees: Sequence[int], *, stack: str = "xdit-0.4", batch: int = 1,
     encode_ns: int = 0,
 ) -> ImageCosts:  # fmt: skip
-    """Passes generated and simulated, with the factors of a stack. Text encoders are not in the catalogue as such:
-    `encode_ns` is what one takes."""
+    """Passes generated and simulated, with the factors of a stack. Text encoders are not in the catalogue: `encode_ns`
+    is the time of one."""
     software = serving_stack(stack, device_name(open_system(system)))
     step = np.zeros((len(sizes), len(degrees), batch), np.int64)
     decode = np.zeros(len(sizes), np.int64)

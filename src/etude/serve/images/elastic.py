@@ -1,9 +1,9 @@
 """Groups whose size changes between two steps.
 
-Whenever something ends or arrives, devices are dealt out anew among the requests that are there: each that goes first
-gets the fewest it can run on, and while devices are left the request gets more whose steps that are left lose most time
-for each device. A group whose share changed ends with the step that it is in; it grows only where the time that it
-saves is more than the set-up of the new group. Texts and pixels are on one device.
+Whenever a task ends or a request arrives, devices are redistributed among the requests: in order of priority each gets
+the fewest it can run on, and remaining devices go to the request whose remaining steps gain most time per device. A
+group whose share changed ends with its current step; it grows only if the time saved is more than the set-up of the new
+group. Texts and pixels are on one device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Share:
 
     members: list[int]
     group: Group | None = None
-    """That they are in now."""
+    """Current group."""
     degree: int = 0
     joined: bool = False
 
@@ -54,7 +54,7 @@ class Elastic(Tasks):
                 self._start(share, now)
 
     def _start(self, share: _Share, now: int) -> None:
-        """With as many devices as it should have, or as are free now."""
+        """Starts with as many devices as it should have, or as are free now."""
         r = share.members[0]
         fitting = [d for d in self._degrees(r) if d <= min(share.degree, len(self.free))]
         if not fitting:
@@ -104,7 +104,7 @@ class Elastic(Tasks):
         return dealt
 
     def _joins(self, share: _Share, dealt: list[_Share]) -> bool:
-        """A request without a device takes its steps along with others of its size."""
+        """A request without a device shares the steps of others of its size."""
         r = share.members[0]
         if share.group is not None or self.stage[r] != STEPS:
             return False
@@ -132,7 +132,7 @@ class Elastic(Tasks):
         return best
 
     def _asked(self, shares: list[_Share], left: int, now: int) -> list[_Share]:
-        """By a function: degrees(requests, gpus, now_s), a list of as many degrees, 0 to wait."""
+        """From a user function: degrees(requests, gpus, now_s), a list of as many degrees, 0 to wait."""
         hook, where = self.rule.hook, f"--degree at {now / 1e9:g} s"
         assert hook is not None
         seen = [

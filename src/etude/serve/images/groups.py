@@ -1,4 +1,4 @@
-"""Groups of devices and what they do: the state of a stream of images, and its tasks."""
+"""Groups of devices and their tasks: the state of a stream of images."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Group:
         self.devices, self.has, self.members = devices, has, has
         self.task, self.begin, self.set_up, self.end = STEPS, 0, 0, 0
         self.each, self.count = 0, 0  # ns of a step, and steps until it ends
-        self.turn = 0  # of the ends that were set, which one counts
+        self.turn = 0  # which of the scheduled ends is valid
 
 
 class Tasks:
-    """How far each request is, what groups do, and when they end it."""
+    """Progress of each request, tasks of groups, and when they end."""
 
     def __init__(self, requests: ImageRequests, costs: ImageCosts, rule: DegreeRule) -> None:
         self.requests, self.costs, self.rule = requests, costs, rule
         self.size, self.left = requests.size.tolist(), requests.steps.tolist()
         self.stage = [ENCODE] * len(requests)
         self.ready: list[int] = []
-        """Requests that no group has, in the order in which they go."""
+        """Requests without a group, in order of priority."""
         self.last: dict[int, tuple[int, ...]] = {}
         """The group that a device was in before."""
         self.ends: list[tuple[int, int, int, Group]] = []
@@ -50,7 +50,7 @@ class Tasks:
         return int(self._step[degree][self.size[r]][sharing - 1])
 
     def key(self, r: int) -> tuple[int, int]:
-        """Who goes first."""
+        """Priority of a request."""
         if self.rule.order == "edf":
             return int(self.requests.arrival_ns[r] + self.requests.deadline_ns[r]), r
         if self.rule.order == "shortest":
@@ -62,7 +62,7 @@ class Tasks:
         self.ready.append(r)
 
     def _move_on(self, r: int) -> None:
-        """Past tasks that take no time."""
+        """Skips tasks that take no time."""
         if self.stage[r] == ENCODE and not self._once[ENCODE][self.size[r]]:
             self.stage[r] = STEPS
         if self.stage[r] == STEPS and not self.left[r]:
@@ -71,7 +71,7 @@ class Tasks:
             self.stage[r] = DONE
 
     def begin(self, group: Group, task: int, members: list[int], now: int) -> None:
-        """The group does this task of these requests from now on. Groups that stay were set up before."""
+        """The group starts this task of these requests now. Groups that stay were set up before."""
         devices = group.devices
         new = self.rule.elastic and len(devices) > 1 and any(self.last.get(d) != devices for d in devices)
         for device in devices:
@@ -92,14 +92,14 @@ class Tasks:
         heapq.heappush(self.ends, (group.end, self.pushed, group.turn, group))
 
     def cut(self, group: Group, now: int) -> None:
-        """The group ends after the step that it is in."""
+        """The group ends after its current step."""
         past = max(now - group.begin - group.set_up, 0)
         count = max(-(-past // group.each), 1)
         if group.task == STEPS and count < group.count:
             self._until(group, count)
 
     def over(self, group: Group) -> list[int]:
-        """What the group did is done; those of its requests that have their pixels."""
+        """Completes the group's task; returns its requests that have their pixels."""
         steps = group.count if group.task == STEPS else 0
         self.rows.append((
             list(group.members), TASKS[group.task], group.begin, group.end, group.set_up, steps, len(group.devices),

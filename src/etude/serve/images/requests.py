@@ -59,7 +59,7 @@ def images_of(arrival_ns: Any, shapes: Any, steps: Any, deadline_ns: Any = None)
 
 def image_stream(path: str | PathLike[str], *, rate_per_s: float = 0.0, count: int = 100, first: int = 0,
                  cv: float = 1.0, seed: int = 0) -> ImageRequests:  # fmt: skip
-    """Of a file, its gaps stretched to the rate if one is given; or `mix:` and so many requests at the rate."""
+    """From a file, with gaps scaled to the rate if one is given; or from `mix:`, `count` requests at the rate."""
     text = fspath(path)
     if text.startswith(MIX):
         return _mixed(text, rate_per_s, count, cv, seed)

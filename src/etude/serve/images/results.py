@@ -1,4 +1,4 @@
-"""What a stream of images comes to."""
+"""Results of a stream of images."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from etude.serve.results import spread
 
 
 def image_summary(served: ServedImages, *, latency_limit_s: float = 0.0) -> dict[str, Any]:
-    """A request keeps its limit if it has its pixels by its deadline, or else within `latency_limit_s`, if one is
-    given. Device seconds: `busy` with a task, `set_up`, and `idle`, in which a device has none, the others of a group
-    whose text or pixels are on one of its devices among them."""
+    """A request meets its limit if it is done by its deadline, or otherwise within `latency_limit_s`, if given. Device
+    seconds: `busy` with a task, `set_up`, and `idle`, including the other devices of a group whose text or pixels are
+    on one device."""
     requests, tasks = served.requests, served.tasks
     latency = (served.finish_ns - requests.arrival_ns) / 1e9
     limit = np.where(requests.deadline_ns < NO_DEADLINE, requests.deadline_ns / 1e9, latency_limit_s or np.inf)
@@ -47,7 +47,7 @@ def image_summary(served: ServedImages, *, latency_limit_s: float = 0.0) -> dict
 
 
 def image_tables(served: ServedImages) -> dict[str, pa.Table]:
-    """`requests`: in order of arrival; `tasks`: what groups did, in order of its end."""
+    """`requests`: in order of arrival; `tasks`: what groups did, in order of their ends."""
     of, tasks = served.requests, served.tasks
     frames, height, width = of.sizes[of.size].T
     limited = of.deadline_ns < NO_DEADLINE

@@ -1,7 +1,7 @@
 """serve_images(requests, costs, gpus, rule): when each request has its pixels.
 
 A request is a text to encode, steps to take, and pixels to decode. The loop goes from one moment to the next at which a
-request arrives or a group ends what it does: a group takes as many steps at a time as nobody wants to come in between.
+request arrives or a group ends what it does: a group takes as many steps at a time as possible without an interruption.
 At an instant groups end first, then requests arrive, then groups begin.
 """
 
@@ -31,12 +31,12 @@ class ServedImages:
     rule: DegreeRule
     finish_ns: I64
     tasks: pa.Table
-    """What groups did, in order of its end: the `requests` in it, `task`, `start_ns` (of the set-up, if there is one),
-    `end_ns`, `set_up_ns`, `steps` of each, `degree` and the `devices`."""
+    """Tasks of groups, in order of their ends: the `requests` in it, `task`, `start_ns` (of the set-up, if there is
+    one), `end_ns`, `set_up_ns`, `steps` of each, `degree` and the `devices`."""
 
 
 class Staying(Tasks):
-    """Groups of one degree that stay: a request has one from its text to its pixels."""
+    """Fixed groups of one degree: a request keeps one from its text to its pixels."""
 
     def __init__(self, requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> None:
         super().__init__(requests, costs, rule)
@@ -64,7 +64,7 @@ class Staying(Tasks):
                         self.cut(group, now)
 
     def _join(self, group: Group) -> None:
-        """Requests of the size that the group has, or any if it has none."""
+        """Requests of the group's size, or any if it has none."""
         for r in list(self.ready):
             if len(group.has) < self.rule.batch and (not group.has or self.size[group.has[0]] == self.size[r]):
                 group.has.append(r)

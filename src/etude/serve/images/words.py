@@ -3,8 +3,8 @@
 | rule | |
 |---|---|
 | `fixed:4` | groups of four devices that stay; a request has one from its text to its pixels |
-| `elastic`, `elastic:1..8` | a task at a time: text and pixels on one device, steps on as many as pay, in between |
-| `FILE.py:name` | like `elastic`, with the degrees that a function says |
+| `elastic`, `elastic:1..8` | per task: text and pixels on one device, steps on as many as pay off |
+| `FILE.py:name` | like `elastic`, with degrees from a function |
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from etude.errors import UsageError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DegreeRule:
     degrees: tuple[int, ...]
-    """That a step may run on, rising."""
+    """Allowed degrees of a step, ascending."""
     elastic: bool = False
     set_up_ns: int = 0
-    """Of a group of devices that were not one before."""
+    """Set-up time of a new group of devices."""
     batch: int = 1
     """Requests of one size that may share the steps of a group."""
     order: str = "fcfs"
-    """Who goes first: fcfs, edf, shortest."""
+    """Order of requests: fcfs, edf, shortest."""
     hook: Callable[..., Any] | None = None
 
 
 def degree_rule(text: str, gpus: int, hook_of: Callable[[str], Callable[..., Any]], **more: Any) -> DegreeRule:
-    """From the words of `--degree`, on so many devices."""
+    """Parses the words of `--degree`, for this many devices."""
     hint = "fixed:4, elastic, elastic:1..8, or FILE.py:name"
     if gpus < 1:
         raise UsageError(f"{gpus} devices", hint="--gpus 16")

@@ -1,4 +1,4 @@
-"""The text of limits, read."""
+"""Parses the text of limits."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 
 
 def parse_limits(text: str) -> dict[str, dict[str, float]]:
-    """Seconds by tier and time; those of the empty name are of all others."""
+    """Seconds by tier and time; the empty name is for all other tiers."""
     hint = f"ttft=1s,tpot=50ms, or chat:ttft=1s;batch:latency=60s; known: {', '.join(TIMES)}"
     found: dict[str, dict[str, float]] = {"": {}}
     for group in filter(None, text.split(";")):
@@ -23,5 +23,5 @@ def parse_limits(text: str) -> dict[str, dict[str, float]]:
 
 
 def least(limits: Mapping[str, Mapping[str, float]], name: str) -> float:
-    """The shortest limit of a time among tiers, in seconds; 0: none."""
+    """The shortest limit of a metric among tiers, in seconds; 0: none."""
     return min((of[name] for of in limits.values() if name in of), default=0.0)

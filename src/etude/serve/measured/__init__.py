@@ -1,4 +1,4 @@
-"""Measured runs of engines, served again: what was measured beside what is predicted."""
+"""Measured runs of engines, simulated again: measured and predicted values."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Measured runs of serving engines, served again in the loop: what was measured beside what is predicted.
+"""Measured runs of serving engines, simulated again by the loop: measured and predicted values.
 
 replayed("measured/vllm_runs/RTX4090/Llama-3.1-8B", ops="measured/vllm_profiles/RTX4090/.../bf16")
 replayed("measured/h200_serving", config="llama8b-chat-light-chunked", steps="recorded")

@@ -1,4 +1,4 @@
-"""What an engine or its benchmark client measured of requests, beside the same requests served again."""
+"""Requests measured by an engine or its benchmark client, and the same requests simulated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NAMES: Final = ("ttft_s", "tpot_s", "latency_s")
 
 
 def bench_result(path: Path) -> dict[str, float]:
-    """Means over requests, as the client or the engine counts them: `ttft_s`, `tpot_s`, `latency_s`. What the file
-    itself states goes first."""
+    """Means over requests, as the client or the engine counts them: `ttft_s`, `tpot_s`, `latency_s`. Values stated in
+    the file take precedence."""
     found = measured_requests(path)
     means = {name: found.said.get(name, found.mean_s(name)) for name in NAMES}
     known = {name: value for name, value in means.items() if value is not None}

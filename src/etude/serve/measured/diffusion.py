@@ -1,8 +1,8 @@
 """Rows of measured images and videos (the columns of ML.ENERGY's leaderboard), predicted: passes of the network, times
-the steps of the sampler, and the decoder of pixels.
+the steps of the sampler, plus the pixel decoder.
 
-How an image is spread over several GPUs is not stated. xDiT spreads its tokens, by heads (Ulysses) or around a ring:
-the mean of the two that the model allows is taken. Text encoders are left out.
+How an image is spread over several GPUs is not stated. xDiT splits its tokens by heads (Ulysses) or around a ring: the
+mean of the layouts that the model allows is used. Text encoders are left out.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ GUIDANCE: Final = {
     "hunyuanvideo": (1, 1), "flux.1-dev": (1, 1), "stable-diffusion-3.5": (1, 2), "sd3.5": (1, 2), "cogvideox": (1, 2),
     "wan2.1": (2, 1),
 }  # fmt: skip
-"""Passes of a step, and samples of a pass for each image, by how the name of a model begins: where guidance is no input
-of the network, the step without the text is another sample of the same pass, or another pass."""
+"""Passes of a step, and samples of a pass for each image, by how the name of a model begins: where guidance is not an
+input of the network, the step without the text is another sample of the same pass, or another pass."""
 APART: Final = (2, 1)
-"""Those of other models."""
+"""Values of other models."""
 PATCH: Final = 16
 """Pixels of a token each way: 8 of the encoder, times 2."""
 FRAMES: Final = 4
-"""Of a frame of the encoder, the first of which stands alone."""
+"""Frames per frame of the encoder, except for the first one."""
 PAIRED: Final = "cogvideox1.5"
-"""Whose tokens are of two such frames."""
+"""Models whose tokens cover two such frames."""
 RING: Final = "ring"
 MOST: Final = 4
-"""Samples of a pass that is generated; more of them take as many times longer."""
+"""Most samples of a generated pass; more of them scale linearly."""
 ROTARY: Final = 2 * 48
-"""Bytes that PyTorch moves to turn an element of queries and one of keys by positions, operator by operator: to fp32
-(2 + 4), pairs swapped (4 + 4), times cosines (4 + 4), times sines (4 + 4), their sum (8 + 4), and back (4 + 2)."""
+"""Bytes that PyTorch moves for the rotary embedding of one element of queries and one of keys, operator by operator: to
+fp32 (2 + 4), pairs swapped (4 + 4), times cosines (4 + 4), times sines (4 + 4), their sum (8 + 4), and back (4 + 2)."""
 LIKE: Final = {"image": ("flux.1-dev", 11.9), "video": ("wan2.1-14b", 14.3)}
-"""Whose shape a model that is not known has, with so many billions of parameters, and its own number of layers."""
+"""Model, and its billions of parameters, whose shape stands for an unknown model, with a scaled number of layers."""
 FLAT: Final = 1 / 3
-"""Work of a decoder of images for a pixel, over that of one whose kernels reach over three frames too."""
+"""Work per pixel of an image decoder over that of one whose kernels cover three frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of a pass on each GPU, in ns; operations that its host issues."""
+    """Times of a pass on each GPU, in ns; operations that its host issues."""
 
     products: float
     attention: float
     """At the peak rate of the device: how fast it is depends on the kernel more than on the shape."""
     rest: float
     network: float
-    """Beside attention if `hidden`, else after what it carries."""
+    """In parallel with attention if `hidden`, else after what it carries."""
     operations: int
     hidden: bool
 
     def time_ns(self, stack: ServingStack, samples: float) -> float:
-        """Of so many times the samples it was generated for."""
+        """Time for this multiple of the samples it was generated for."""
         attention, network = stack.attention * self.attention, stack.network * self.network
         together = max(attention, network) if self.hidden else attention + network
         device = stack.products * self.products + stack.rest * self.rest + together
@@ -78,31 +78,31 @@ class Images:
 
     layouts: tuple[Work, ...]
     samples: float
-    """Over those that passes were generated for; times layers, over those of a model of that shape."""
+    """Relative to the samples that passes were generated for; times layers, relative to the model of that shape."""
     passes: float
     decoded: float
-    """Pixels of all frames of a batch, as those of videos."""
+    """Pixels of all frames of a batch, in units of videos."""
 
     def latency_s(self, stack: ServingStack) -> float:
         return (self.step_ns(stack) + self.decode_ns(stack)) / 1e9
 
     def step_ns(self, stack: ServingStack) -> float:
-        """Of all its steps."""
+        """Time of all its steps."""
         times = [work.time_ns(stack, self.samples) for work in self.layouts]
         return self.passes * sum(times) / len(times)
 
     def decode_ns(self, stack: ServingStack) -> float:
-        """Of its pixels."""
+        """Time of its pixels."""
         return stack.pixel_ns * self.decoded
 
 
 def image_latency_s(row: dict[str, str]) -> float:
-    """Of a batch of images or videos."""
+    """Latency of a batch of images or videos."""
     return images(row).latency_s(serving_stack(STACK, row["gpu"].lower()))
 
 
 def images(row: dict[str, str]) -> Images:
-    """What a row asks for."""
+    """The request of a row."""
     if row["gpu"] not in SYSTEMS:
         raise UsageError(f"unknown GPU `{row['gpu']}`", hint=f"known: {', '.join(SYSTEMS)}")
     gpus, batch = max(int(number(row, "num_gpus")), 1), max(int(number(row, "batch_size")), 1)
@@ -134,7 +134,7 @@ def asked_images(
 
 
 def _network(name: str, sort: str, billions: float) -> tuple[str, float]:
-    """Name of a model of the catalogue, and how many times its layers it has."""
+    """Name of a catalogue model, and the ratio of layers."""
     try:
         known = open_model(name)
         if known.family is Family.COMPOSED:
@@ -156,7 +156,7 @@ def _tokens(name: str, frames: int, height: int, width: int) -> int:
 
 @cache
 def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[Work, ...]:
-    """One for each way in which tokens can be spread: heads or tokens may not divide."""
+    """One for each possible split of tokens: heads or tokens may not divide."""
     network = open_model(model)
     if gpus == 1:
         return (_work(network, on, Plan(gpus=1, seq=tokens, micro_batch=batch, train="forward")),)
@@ -175,7 +175,7 @@ def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[W
 
 
 def _even(tokens: int, gpus: int) -> int:
-    """Padded, so that each GPU has as many."""
+    """Padded so that all GPUs have equally many."""
     return -(-tokens // gpus) * gpus
 
 
@@ -189,7 +189,7 @@ def _work(model: Model, on: str, plan: Plan) -> Work:
     ring = plan.cp_kind == RING and plan.cp > 1
     moved = 0.0
     if any(one.rotary for block in model.blocks for one in block.parts):
-        turned = attention & (ops.m == ops.n)  # not those whose keys are of the text
+        turned = attention & (ops.m == ops.n)  # not cross-attention to the text
         moved = ROTARY * float((ops.m * ops.k * ops.batch)[turned].sum()) / (plan.cp if ring else 1)
     return Work(
         products=float(time_ns[product].sum()),

@@ -1,4 +1,4 @@
-"""Power of rows of measured serving, by the same costs of passes as their times."""
+"""Power of rows of measured serving, from the same pass costs as their times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from etude.serve.measured.rows import STACK, read_rows, steady, steady_figures
 from etude.serve.stacks import serving_stack
 
 FIGURES: Final = {"mean_w": "avg_power_watts", "energy_per_token_j": "energy_per_token_joules"}
-"""Figures, and the columns that have them measured."""
+"""Metrics, and the columns with their measured values."""
 
 
 def power_rows(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """A record for each row: its number from 1, its model, and what is `measured` of it beside what is `predicted`;
-    or why it is `refused`. Nothing measured is read for the prediction."""
+    """A record for each row: its number from 1, its model, and its `measured` and `predicted` values; or why it is
+    `refused`. The prediction does not read measured values."""
     found = []
     for place, row in enumerate(read_rows(path), 1):
         record: dict[str, Any] = {"row": place, "name": row["model"]}

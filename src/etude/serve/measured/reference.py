@@ -1,6 +1,6 @@
 """Runs of a reference engine: a folder with `configs_*.json`, `requests_*.csv[.gz]`, `iterations_*.csv.gz` and
 `step_grid_*.csv`. Its rules: one iteration at a time; first come first served; a request holds room for its whole
-answer; prompts whole and alone, or in pieces beside the tokens out. Decode-only steps replay a graph padded to the next
+answer; prompts whole and alone, or in chunks together with decodes. Decode-only steps replay a graph padded to the next
 size, all others are launched by the host."""
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MODELS: Final = {"llama1b": "meta-llama/Llama-3.2-1B", "llama8b": "meta-llama/Ll
 SYSTEM: Final = "dgx-h200"
 STACK: Final = "torch-flash2"
 IDLE_NS: Final = 2_000_000
-"""A gap after an iteration that is longer was spent waiting for requests."""
+"""A longer gap after an iteration was spent waiting for requests."""
 MOST_OFF: Final = 4.0
 FAR: Final = 3.0
-"""Steps of a grid that are e**3 times as large or small pull as much as the table's own word."""
+"""Steps of a grid that are a factor of e**3 away have the same weight as the table itself."""
 START: Final = {
     "products": 1.1, "attention": 1.5, "decode_attention": 1.5, "rest": 1.2, "layer_floor_ns": 2.5e5,
     "mixed_floor_ns": 3e5, "chain_ns": 20.0,
@@ -92,7 +92,7 @@ def _config(folder: Path, config: str) -> dict[str, Any]:
 
 
 def _rows(folder: Path, stem: str, config: str = "") -> pa.Table:
-    """Of a CSV file, compressed or not; those of one configuration."""
+    """Rows of a CSV file, compressed or not; those of one configuration."""
     path = next((p for p in (folder / f"{stem}.csv", folder / f"{stem}.csv.gz") if p.is_file()), None)
     if path is None:
         raise FormatError(f"has no {stem}.csv", path=folder)
@@ -119,9 +119,8 @@ def _cost(folder: Path, name: str, config: str, steps: str) -> StepCost:
 
 
 def met(cost: StepCost, shapes: list[Shape], measured_ns: F64) -> StepCost:
-    """With attention of tokens out as the steps of a grid have it: what others of the pass leave of the measured time,
-    over what the table says. Between steps of the grid nearer ones count for more, and far from all of them nothing is
-    changed."""
+    """With attention of decodes as in the steps of a grid: the measured time without the other parts of the pass, over
+    the table's value. Between steps of the grid nearer ones weigh more; far from all of them nothing changes."""
     plain = cost._replace(attention_ns=np.zeros_like(cost.attention_ns), chain_ns=np.zeros(2))
     others, rows = times_ns(plain, shapes), [i for i, s in enumerate(shapes) if not s.prompt_tokens]
     places = np.array([(s.decode, s.decode_keys / s.decode) for s in shapes if not s.prompt_tokens])

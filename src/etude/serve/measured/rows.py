@@ -1,6 +1,6 @@
 """Rows of measured serving (the columns of ML.ENERGY's leaderboard), predicted: all requests are there at the start,
 `max_num_seqs` run at a time, and figures are of the steady state, which needs no loop: passes of `avg_batch_size`
-sequences that decode, some of them with the prompt of a request that takes the place of one that ended."""
+sequences that decode, some of them with the prompt of a request that replaces one that ended."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "mxfp4
 MXFP4: Final = 4.25 / 16
 """Bits of an expert's weight in mxfp4, with its scales, over those in bf16."""
 PROMPTS: Final = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 3000, "image-chat": 1000, "video-chat": 4000}
-"""Tokens of a typical prompt by task, which the rows do not say; of pictures and videos with those of their tokens."""
+"""Tokens of a typical prompt by task, which the rows do not state; for pictures and videos including their tokens."""
 MEAN: Final = {"lm-arena-chat": 2.5}
-"""The mean prompt over the typical one: of conversations a few are long."""
+"""Mean prompt over typical prompt: a few conversations are long."""
 ENTER_MOST: Final = 100
 """Requests that may enter in a pass, on average."""
 MIXED: Final = 256
-"""Passes with prompts that are looked at."""
+"""Passes with prompts that are evaluated."""
 LATENCY: Final = "batch_latency_s"
 """The column that rows of images and videos have."""
 NUMBERS: Final = ("median_itl_ms", "output_throughput_tokens_per_sec", "avg_power_watts", "energy_per_token_joules")
@@ -52,21 +52,21 @@ class Steady:
     tables: PassTables
     system: System
     gpus: int
-    """Of a copy of the model."""
+    """Per copy of the model."""
     copies: int
     batch: int
-    """Sequences of a copy."""
+    """Sequences per copy."""
     output: float
     prompt: float
-    """Tokens in, of a typical request."""
+    """Input tokens of a typical request."""
     mean: float
     """... of the mean one."""
     graphs: tuple[int, ...]
-    """Sizes of passes that the engine has a graph for."""
+    """Batch sizes for which the engine has a CUDA graph."""
 
     def passes(self) -> tuple[Any, Any]:
-        """Shapes of passes and how often each comes: one without a prompt, and MIXED with the prompts of those that
-        take the place of others, as many as come by chance and as long as conversations are."""
+        """Shapes of passes and their frequencies: one without a prompt, and MIXED with prompts of new requests, with
+        random counts and the lengths of conversations."""
         rate = self.batch / self.output
         alone = math.exp(-rate)
         counts = _entering(rate)
@@ -84,7 +84,7 @@ class Steady:
 
 
 def _entering(rate: float) -> Any:
-    """Requests that enter in passes with at least one, evenly over their chances; so many come for each pass."""
+    """Numbers of requests that enter in passes with at least one, at even quantiles; `rate` is the mean per pass."""
     most = int(rate + 10 * math.sqrt(rate) + 10)
     counts = np.arange(1, most + 1)
     chance = np.cumsum(np.exp(counts * math.log(rate) - np.cumsum(np.log(counts))))
@@ -93,7 +93,7 @@ def _entering(rate: float) -> Any:
 
 
 def _prompts(count: int, typical: float, mean: float) -> Any:
-    """Lengths with this mean, log-normal about the typical one, evenly over their chances."""
+    """Lengths with this mean, log-normal around the typical one, at even quantiles."""
     width, normal = math.sqrt(2.0 * math.log(mean / typical)), NormalDist()
     lengths = np.exp(width * np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count)]))
     return np.random.default_rng(1).permutation(np.maximum(np.rint(lengths * mean / lengths.mean()), 1.0))
@@ -116,13 +116,13 @@ def steady_figures(row: Steady, stack: ServingStack) -> dict[str, float]:
 
 
 def middle(values: Any, weights: Any) -> float:
-    """The median of values of which some come more often."""
+    """The median of weighted values."""
     order = np.argsort(values, kind="stable")
     return float(values[order][np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())])
 
 
 def _watts(row: Steady, stack: ServingStack, work_w: float) -> float:
-    """Of one GPU: idle, busy, and its work; no more than its limit."""
+    """Power of one GPU: idle, busy, and its work; at most its limit."""
     device = row.system.device
     return min(idle_w(device) + stack.power * (costs_of(device).active_w + work_w), limit_w(device))
 
@@ -166,7 +166,7 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
 
 
 def steady(row: dict[str, str], device: Device | None = None) -> Steady:
-    """What a row asks for; `device` in the place of the catalogue's, for fits of its power."""
+    """The request of a row; `device` replaces the catalogue's, for fits of its power."""
     task, gpu, stored = (text(row, name) for name in ("task", "gpu", "weight_precision"))
     for value, what, known in ((task, "task", PROMPTS), (gpu, "GPU", SYSTEMS), (stored, "precision", PRECISIONS)):
         if value not in known:

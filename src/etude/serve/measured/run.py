@@ -1,4 +1,4 @@
-"""MeasuredRun: a run of an engine as the loop takes it, and what was measured of it."""
+"""MeasuredRun: a run of an engine as input of the loop, and its measured values."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class MeasuredRun:
     since: str
     """Whether times count from the arrival of a request, or from when the engine took it in (`queued`)."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `serve`."""
+    """Options of `serve`."""
     assumed: list[str] = field(default_factory=list)
 
 
 def means(begin_s: F64, first_s: F64, last_s: F64, output: NDArray[np.int64]) -> dict[str, float]:
-    """Of measured requests: the first token, each further one (where there are some), the whole answer."""
+    """Means over measured requests: the first token, each further one (if any), the whole answer."""
     more = output > 1
     return {
         "ttft_s": float((first_s - begin_s).mean()),

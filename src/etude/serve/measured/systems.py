@@ -11,7 +11,7 @@ from etude.generate.model import Model, open_model
 SYSTEMS: Final = {"H100": "dgx-h100", "B200": "dgx-b200", "H200": "dgx-h200", "A100": "dgx-a100"}
 
 MOST: Final = 1 << 20
-"""Of anything that is counted."""
+"""Upper limit of any count."""
 
 
 def number(row: dict[str, str], name: str, default: float | None = None) -> float:
@@ -28,7 +28,7 @@ def number(row: dict[str, str], name: str, default: float | None = None) -> floa
 
 
 def whole(row: dict[str, str], name: str, default: int | None = None) -> int:
-    """A count; what is 0 or nothing is the default."""
+    """A count; 0 or nothing gives the default."""
     found = number(row, name, default)
     if not found and default is not None:
         return default
@@ -45,7 +45,7 @@ def text(row: dict[str, str], name: str) -> str:
 
 
 def row_model(name: str, total: float, active: float) -> Model:
-    """By its id; one that is not known and does not state its size by the billions of parameters of its row."""
+    """By its id; an unknown one by the billions of parameters of its row, if its name does not state them."""
     try:
         return open_model(name)
     except UsageError:

@@ -57,7 +57,7 @@ def vllm_run(folder: Path, ops: Path | None) -> MeasuredRun:
     rows = _requests(folder / "requests.jsonl")
     queued, first, last = (rows[name] for name in ("queued_ts", "first_token_ts", "last_token_ts"))
     output = rows["output_toks"].astype(np.int64)
-    # The engine takes requests in between two passes; when they came is what the client says.
+    # The engine takes requests in between two passes; the client recorded when they arrived.
     arrival = rows.get("arrival_time", queued)
     return MeasuredRun(
         requests=requests_of(np.round((arrival - arrival.min()) * 1e9), rows["input_toks"], output),
@@ -111,7 +111,7 @@ def _instance(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _device(meta: dict[str, Any], config: dict[str, Any]) -> Device:
-    """Of the catalogue: by the name in config.json, or that of the driver."""
+    """Device of the catalogue: by the name in config.json, or that of the driver."""
     named = str(_instance(config).get("hardware") or (meta.get("hardware") or {}).get("device_name") or "")
     bare = _bare(named)
     for name in device_names():

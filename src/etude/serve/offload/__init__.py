@@ -1,4 +1,4 @@
-"""What lies in the host's memory and on its disk: keys and values, or experts."""
+"""What is in the host's memory and on its disk: keys and values, or experts."""
 
 from typing import TYPE_CHECKING
 

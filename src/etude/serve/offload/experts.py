@@ -1,13 +1,13 @@
-"""Experts below the device: they lie in the host's memory, and a pass has them computed there or loads them.
+"""Experts outside the device: they are in the host's memory, and a pass computes them there or loads them.
 
-- `host`: the host's cores compute them, and tokens go there and back. With `batches=2` a pass is taken in two halves
-  where that is shorter, one of which is on the device while the other is with the host;
+- `host`: the host's cores compute them, and tokens go there and back. With `batches=2` a pass is split into two halves
+  if that is shorter, one on the device while the other is on the host;
 - `stream`: each layer's experts are loaded while the layer before computes, whichever of them the tokens choose. The
   device has room for those of one layer;
 - `auto`: a pass takes whichever is shorter for its tokens, attention aside, which is the same in both.
 
-Layers count as equally long, so that a load hides behind 1 / layers of what the device does in the pass. Where the
-first layer has experts, its load hides behind nothing.
+Layers count as equally long, so a load is hidden by 1 / layers of the device's time in the pass. If the first layer has
+experts, nothing hides its load.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HINT: Final = '"experts path=auto host=xeon-8480", and bits=4, batches=2'
 WHOLE: Final = np.array([name.endswith("experts") for name in PARTS])
 BATCHES: Final = 2
 MOST: Final = 1 << 16
-"""Tokens of a pass up to which the crossing of the two ways is looked for."""
+"""Longest pass, in tokens, for which the crossing of the two paths is searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class ExpertRules:
     host: str
     """A device of the catalogue, or a system file, whose memory holds them."""
     bits: float = 0.0
-    """Of a weight of an expert; 0: as the others."""
+    """Bits of an expert's weight; 0: like the others."""
     batches: int = 1
 
 
@@ -64,11 +64,11 @@ def expert_rules(words: str) -> ExpertRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Far:
-    """What `steps.step_cost` takes of layers, and what the device holds."""
+    """Input of `steps.step_cost` for these layers, and what the device holds."""
 
     curves: dict[str, Any]
     weights_bytes: float
-    """Of a rank, with the room for a layer that streams."""
+    """Per rank, including the room for a streamed layer."""
     record: dict[str, Any]
 
 
@@ -88,7 +88,7 @@ def far_experts(
     *,
     streams: int = 0,
 ) -> Far:
-    """`streams`: links that draw on the host's memory at the same time."""
+    """`streams`: links that use the host's memory at the same time."""
     moe = [model.has_experts(i) for i in range(model.layers)] if model.experts else []
     if not any(moe):
         raise UsageError(f"`{model.name}` has no experts", hint='--offload "kv path=dual"')
@@ -128,13 +128,13 @@ class _Ways:
     """Times of passes at TOKENS, in ns."""
 
     own: F64
-    """Of the device, without experts."""
+    """Device time without experts."""
     near: F64
-    """Of experts on the device."""
+    """Experts on the device."""
     far: F64
-    """Of experts with the host."""
+    """Experts on the host."""
     load: float
-    """Of a layer."""
+    """Load time of a layer."""
     moe: int
     layers: int
     first: bool
@@ -142,7 +142,7 @@ class _Ways:
     batches: int
 
     def streamed(self, tokens: F64) -> F64:
-        """Of layers; beside them; and the part of the device's time that no load hides behind."""
+        """Time of layers; parallel time; and the fraction of the device's time that hides no load."""
         hidden = self.moe - self.first
         alone = 1.0 - hidden / self.layers
         beside = self.moe * self.load - self.first * alone * self.load
@@ -171,7 +171,7 @@ def _total(curves: F64) -> F64:
 
 
 def _at(values: F64, tokens: F64) -> F64:
-    """Between TOKENS, and beyond with the last slope."""
+    """Interpolated between TOKENS, extrapolated with the last slope."""
     slope = (values[-1] - values[-2]) / (TOKENS[-1] - TOKENS[-2])
     return np.interp(tokens, TOKENS, values) + np.maximum(tokens - TOKENS[-1], 0.0) * slope
 
@@ -181,7 +181,7 @@ def _width(plan: Plan) -> float:
 
 
 def _link(system: System) -> tuple[float, float]:
-    """Bytes a second into a device, and the latency of a load, ns: of the tier `host`, or of the device."""
+    """Bytes per second into a device, and the latency of a load in ns: of the tier `host`, or of the device."""
     for tier in system.tiers:
         if tier.name == "host":
             return tier.read_bytes_per_s, tier.latency_ns
@@ -192,7 +192,7 @@ def _link(system: System) -> tuple[float, float]:
 
 
 def _host(name: str, held_bytes: float, drawn_bytes_per_s: float) -> System:
-    """The host, whose memory has less to give while streams draw on it."""
+    """The host, whose memory bandwidth is reduced by streams."""
     host = open_system(name)
     device = host.device
     if held_bytes > device.memory_bytes:

@@ -1,12 +1,12 @@
-"""Keys and values below the device: a sequence alone on a machine whose device holds one layer of them at a time.
+"""Keys and values outside the device: a single sequence on a machine whose device holds one layer of them at a time.
 
 A prompt is read in pieces of CHUNK tokens, and each piece and each token out reads all keys and values before it, layer
-by layer, in blocks of BLOCK_TOKENS tokens of one layer. Loads run beside the computation of the layer before, so that a
+by layer, in blocks of BLOCK_TOKENS tokens of one layer. Loads overlap with the computation of the layer before, so a
 pass takes the longer of both. Three paths:
 
 - `cache`: the page cache, least recently used first. A hit is copied; a miss waits for the disk, one request at a time
   and as long as the read-ahead at least, and is copied;
-- `direct`: the disk itself, as many requests under way as it has slots, without a copy;
+- `direct`: the disk itself, as many requests in progress as it has slots, without a copy;
 - `dual`: blocks that have room in memory stay there, the others take the direct path; each the cheaper of its two.
 """
 
@@ -33,17 +33,17 @@ PATHS: Final = ("cache", "direct", "dual")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Of a block of keys and values of one layer, ns."""
+    """Prices of a block of keys and values of one layer, ns."""
 
     hit: float
     miss: float
     direct: float
     store: float
-    """Written to memory, and (`out`) to the disk."""
+    """Writing to memory, and (`out`) to the disk."""
     out: float
     block_bytes: int
     fetched_bytes: int
-    """From the disk, for a miss."""
+    """Read from the disk for a miss."""
 
 
 def prices(block_bytes: int, memory: Tier, disk: Tier) -> Prices:
@@ -99,7 +99,7 @@ def _one(
     while past < prompt:
         end = min(past + CHUNK, prompt)
         first, last = past // BLOCK_TOKENS, -(-end // BLOCK_TOKENS)
-        # of each layer the blocks before, then the new ones
+        # for each layer the previous blocks, then the new ones
         accesses.append((np.arange(layers)[:, None] * blocks + np.arange(last)).ravel())
         marks.append(np.tile(np.arange(last) >= first, layers))
         reads.append(first * layers)
@@ -113,7 +113,7 @@ def _one(
         reads.append(len(every))
         writes.append(0)
     before = [_misses(accesses[:k], marks[:k], path, room) for k in (filled, len(accesses))]
-    fresh = layers * blocks  # the first time a block is there it is written, not read
+    fresh = layers * blocks  # a new block is written, not read
     missed = np.array([before[0] - fresh, before[1] - before[0]], np.float64)
     asked = np.array([sum(reads[:filled]), sum(reads[filled:])], np.float64)
     stored = fresh if path == "direct" else max(fresh - room, 0)
@@ -142,7 +142,7 @@ def _misses(accesses: list[I64], marks: list[NDArray[np.bool_]], path: str, room
 
 
 def _compute_ns(prompt: int, output: int, cost: StepCost) -> NDArray[np.float64]:
-    """Of the passes of the prompt, and of those of the tokens out."""
+    """Compute time of the prompt's passes, and of the decode passes."""
     begin = np.arange(0, prompt, CHUNK)
     tokens = np.minimum(prompt - begin, CHUNK).astype(np.float64)
     shapes = np.zeros((len(begin) + output - 1, len(Shape._fields)))

@@ -1,4 +1,4 @@
-"""Replicas in groups that differ, and what lies between them."""
+"""Replicas in different groups, and the network between them."""
 
 from typing import TYPE_CHECKING
 

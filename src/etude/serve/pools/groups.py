@@ -1,4 +1,4 @@
-"""Pools: replicas in groups that differ in what they do or in what they run on, the wire between them, and who decides.
+"""Pools: groups of replicas that differ in role or in hardware, the network between them, and the routing.
 
 model: llama3-70b
 pools:
@@ -38,7 +38,7 @@ ROLES: Final = {Role.BOTH: of.BOTH, Role.PREFILL: of.PREFILL, Role.DECODE: of.DE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Replicas that are alike."""
+    """Equal replicas."""
 
     role: Role = figure("choice", "role of the replicas", Role.BOTH, of=Role)
     count: int = figure("count", "replicas", 1)
@@ -49,7 +49,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """What lies between replicas, and who decides."""
+    """The network between replicas, and the routing."""
 
     disaggregate: str = figure("text", "prefill and decode replicas: `2:6`", "")
     link_bytes_per_s: int = figure(
@@ -100,7 +100,7 @@ class Between:
 
 
 def function_of(text: str) -> Callable[..., Any]:
-    """The function that FILE.py:name says."""
+    """The function named by FILE.py:name."""
     path, colon, name = text.rpartition(":")
     if not colon:
         raise UsageError(f"`{text}` does not name a function", hint="FILE.py:name")
@@ -135,7 +135,7 @@ def read_pools(path: str) -> tuple[str, list[Pool]] | None:
 
 
 def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]:
-    """As flags say it: replicas that are alike, or those that read prompts and those that decode."""
+    """Pools from flags: equal replicas, or separate ones for prefill and decode."""
     if not between.disaggregate:
         return [Pool(count=replicas, tp=tp, ep=ep)]
     parts = between.disaggregate.split(":")
@@ -153,7 +153,7 @@ def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]
 def deployed_pools(
     model: Model, pools: list[Pool], engine: Engine, *, system: str, precision: str = "bf16", **options: Any
 ) -> tuple[list[Group], Deployment]:
-    """Each pool as a group of the loop; and the first of them as it is deployed."""
+    """Each pool as a group of the loop; and the deployment of the first."""
     made: dict[tuple[str, int, int, int, int], Deployment] = {}
     groups = []
     if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
@@ -178,7 +178,7 @@ def deployed_pools(
 
 
 def between_options(between: Between, token_bytes: float) -> dict[str, Any]:
-    """As `serving.Options`, for keys and values of so many bytes a token."""
+    """As `serving.Options`, with `token_bytes` bytes of keys and values per token."""
     codecs = open_codecs(between.kv_codec, between.kv_quality)
     wire = wire_of(
         token_bytes, between.link_bytes_per_s, between.link_latency_ns, codecs, between.kv_choose,

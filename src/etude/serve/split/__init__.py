@@ -1,4 +1,4 @@
-"""One room for embeddings and for keys and values, and who gets how much of it."""
+"""Device memory shared by embeddings and keys and values, and how it is divided."""
 
 from typing import TYPE_CHECKING
 

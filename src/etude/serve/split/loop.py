@@ -1,9 +1,9 @@
 """Requests of a recommender on replicas whose memory is shared by embeddings and keys and values, in compiled code.
 
 A replica answers one request at a time, first come first served. What a request lacks is loaded from the host before it
-is computed, so that those behind it wait as well. Both kinds leave least recently used first, each from its own part.
-Beside it, lists of what the same requests would find in each of the ratios give the hit curves that a controller
-decides by: after so many requests, the ratio that would have loaded the fewest bytes of them.
+is computed, so that later ones wait as well. Both kinds are evicted least recently used first, each from its own part.
+In addition, lists of what the same requests would find with each ratio give the hit curves for a controller: after each
+window, it chooses the ratio that would have loaded the fewest bytes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Stream(NamedTuple):
     arrival: I64
     session: I64
     start: I64
-    """Of the ids of a request in `ids`."""
+    """Start of the ids of a request in `ids`."""
     ids: I64
     kind: I64
-    """Of each id: EMBEDDINGS or KEYS."""
+    """Kind of each id: EMBEDDINGS or KEYS."""
     size: I64
     """Bytes of each id."""
     first_ns: I64
-    """Until the first token, where keys and values of the user are there; (request, 2): or must be computed."""
+    """Time until the first token, if the user's keys and values are held; (request, 2): or must be computed."""
     rest_ns: I64
     """Further tokens."""
 
@@ -69,7 +69,7 @@ class Split(NamedTuple):
 
 @kernel(allocates=False)
 def _shrink(lists, stream, i, kind, room):
-    """What was used longest ago goes, until the rest fits."""
+    """Evicts the least recently used until the rest fits."""
     end = len(stream.size) + kind
     while lists.used[i, kind] > room:
         one = lists.ring.newer[i, end]
@@ -80,7 +80,7 @@ def _shrink(lists, stream, i, kind, room):
 
 @kernel(allocates=False)
 def _touch(lists, stream, i, one, room):
-    """True if it was there; it is the newest then. What is larger than the room is not kept."""
+    """True if it was held; it becomes the newest. What is larger than the room is not kept."""
     kind = stream.kind[one]
     found = lists.there[i, one] == 1
     if found:
@@ -113,7 +113,7 @@ def _missing(lists, stream, i, r):
 
 @kernel(allocates=False)
 def _route(lists, stream, split, free, r):
-    """`residency`: where its first token would come soonest, loads counted; of equals the first."""
+    """`residency`: where its first token would come soonest, including loads; ties by number."""
     if split.router == TURN:
         return r % len(free)
     if split.router == SESSION:
@@ -146,9 +146,9 @@ def _choice(split, curve, now):
 
 @kernel(allocates=False)
 def run_split(stream, split, lists, ghosts, known, plan, counts, free, first, finish, replica, chosen, best):
-    """`plan` is the place among the ratios of each replica in each of its windows, of which only the first is read if a
-    controller decides; `known` are users whose keys and values the host has. `chosen` and `best` are filled: what each
-    window had, and what would have loaded least in it; times of requests in `first` and `finish`."""
+    """`plan` is the index of the ratio for each replica and window, of which only the first is read if a controller
+    decides; `known` are users whose keys and values the host has. `chosen` and `best` are filled: the ratio of each
+    window, and the one that would have loaded least; times of requests in `first` and `finish`."""
     grid = len(split.ratios)
     for r in range(len(stream.arrival)):
         i = _route(lists, stream, split, free, r)

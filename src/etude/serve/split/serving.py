@@ -20,9 +20,9 @@ from etude.serve.steps import Shape, StepCost
 I64 = npt.NDArray[np.int64]
 ROUTERS: Final = {"turn": of.TURN, "least": of.LEAST, "session": of.SESSION, "residency": of.RESIDENCY}
 TRIED: Final = 9**5
-"""Sequences of ratios."""
+"""Most sequences of ratios."""
 MOST: Final = 1 << 27
-"""Of lists times ids."""
+"""Limit of lists times ids."""
 
 
 def served_split(
@@ -37,9 +37,9 @@ def served_split(
     plan: npt.ArrayLike | None = None,
     judged: bool = True,
 ) -> dict[str, Any]:
-    """With the first of the fixed ratios, by the controller, or as `plan` says: places among RATIOS, a row for each
-    replica with one for each window of its requests. Needs `room_bytes` and `link_bytes_per_s`. `judged`: a fixed ratio
-    of RATIOS is compared with all of them, which a controller is anyway."""
+    """With the first of the fixed ratios, with the controller, or with `plan`: indices into RATIOS, one row per replica
+    and one column per window of its requests. Needs `room_bytes` and `link_bytes_per_s`. `judged`: a fixed ratio of
+    RATIOS is compared with all of them, which a controller is anyway."""
     if router not in ROUTERS:
         raise UsageError(f"unknown router `{router}`", hint=f"with --hbm-split: {', '.join(ROUTERS)}")
     if rules.room_bytes <= 0 or rules.link_bytes_per_s <= 0:
@@ -83,7 +83,7 @@ def served_split(
 def best_sequence(
     requests: Requests, cost: StepCost, rules: SplitRules, *, token_bytes: float, limits: dict[str, float] | None = None
 ) -> dict[str, Any]:
-    """One replica with the ratios, window by window, that give the lowest P99 of all sequences of RATIOS; of equals the
+    """One replica with the ratios, window by window, that give the lowest P99 of all sequences of RATIOS; ties: the
     first."""
     used = -(-len(requests) // rules.every)
     windows = len(requests) // rules.every + 1

@@ -4,8 +4,8 @@
 
 | word | |
 |---|---|
-| `0.3`, `0.1..0.9`, `adaptive` | part for embeddings: this; each of nine in turn; chosen as it runs |
-| `sequences` | the sequence of the nine with the lowest P99, of all that there are: for small cases, to compare with |
+| `0.3`, `0.1..0.9`, `adaptive` | fraction for embeddings: this; each of nine in turn; chosen at run time |
+| `sequences` | the sequence of the nine with the lowest P99, of all possible ones: for small cases, as a reference |
 | `room=2GB` | of a replica, for both; by default what weights leave |
 | `embedding=256KB` | of each item |
 | `every=32` | requests of a replica between two decisions |
@@ -24,7 +24,7 @@ from etude.errors import UsageError
 from etude.units import parse_bandwidth, parse_bytes, parse_time
 
 RATIOS: Final = np.arange(1, 10) / 10.0
-"""Among which a controller chooses."""
+"""Ratios among which a controller chooses."""
 HINT: Final = '--hbm-split "0.3 room=2GB", 0.1..0.9, or adaptive'
 
 

@@ -1,4 +1,4 @@
-"""Served streams as folders that other commands take, and moments of them as jobs."""
+"""Served streams as folders for other commands, and windows of them as jobs."""
 
 from typing import TYPE_CHECKING
 

@@ -6,14 +6,14 @@
 | passes | each pass, in the order in which they start |
 | replicas | each replica |
 
-Of a workflow the record is that of `etude serve --workflow --json`, and the tables are these:
+For a workflow the record is that of `etude serve --workflow --json`, and the tables are these:
 
 | table | a row for |
 |---|---|
 | sessions | each session |
 | tasks | each call of a model or a tool |
 
-Of images (`etude serve --degree`) the tables are `requests` and `tasks`: what groups of devices did.
+For images (`etude serve --degree`) the tables are `requests` and `tasks`: tasks of groups of devices.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def replica_table(served: Served) -> pa.Table:
 def write_served(
     served: Served | ServedImages, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False
 ) -> None:  # fmt: skip
-    """`record` is the summary, with what was asked."""
+    """`record` is the summary, with the settings."""
     if isinstance(served, ServedImages):
         _write(image_tables(served), {"format": IMAGES, **record}, path, force=force)
         return
@@ -81,7 +81,7 @@ def write_served(
 
 
 def write_workflow(ran: Ran, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False) -> None:
-    """`record` is the summary, with what was asked."""
+    """`record` is the summary, with the settings."""
     tables = {"sessions": session_table(ran), "tasks": task_table(ran)}
     _write(tables, {"format": WORKFLOW, **record}, path, force=force)
 

@@ -1,10 +1,10 @@
-"""A moment of a served stream, node by node: the passes that start in it, with the tokens of each request, as a job.
+"""A window of a served stream, node by node: the passes that start in it, with the tokens of each request, as a job.
 
     moment = passes_in(served, groups, parse_window("60s:62s"), **options)    # those that the stream was served with
     job = job_of_window(model, plan, moment)
 
-The stream is served again: compiled up to the passes that run when the window begins, then as plain Python, which looks
-on as passes are put together.
+The stream is served again: compiled up to the passes that run when the window begins, then as plain Python, which
+observes how passes are built.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Moment:
     """Those that have any."""
     passes: tuple[tuple[Pass, ...], ...]
     requests: tuple[tuple[int, ...], ...]
-    """Request of the stream that a number in the spans of a replica stands for."""
+    """Request of the stream for each number in the spans of a replica."""
     start_ns: tuple[I64, ...]
     time_ns: tuple[I64, ...]
-    """As the loop has them."""
+    """As in the loop."""
 
 
 def parse_window(text: str) -> Window:
@@ -73,7 +73,7 @@ def parse_window(text: str) -> Window:
 
 
 def passes_in(served: Served, groups: Sequence[Group], window: Window, **given: Any) -> Moment:
-    """`groups` and `given` are those of the stream, whose passes were kept."""
+    """`groups` and `given` are those of the stream, which must have kept its passes."""
     if served.passes is None:
         raise UsageError("the passes of this stream were not kept")
     replica, start, end = (served.passes[name].to_numpy() for name in ("replica", "start_ns", "end_ns"))
@@ -87,7 +87,7 @@ def passes_in(served: Served, groups: Sequence[Group], window: Window, **given: 
         raise UsageError("no pass starts in the window", hint=f"the last one ends at {end.max() / 1e9:.3f} s")
     if chosen.sum() > MOST:
         raise UsageError(f"{chosen.sum():,} passes start in the window", hint=f"a shorter one: at most {MOST:,}")
-    # With asynchronous scheduling a pass was put together when the one before it started.
+    # With asynchronous scheduling a pass is built when the one before it starts.
     under_way = start[(start < window.begin_ns) & (end >= window.begin_ns)]
     ready = ready_for(served.requests, served.engine, groups, Options(**given))
     seen = _Seen(window)
@@ -111,7 +111,7 @@ def _run(ready: Ready, advance: Callable[..., int], until_ns: int) -> None:
 
 
 class _Seen:
-    """What the loop puts into passes."""
+    """Observed content of passes."""
 
     def __init__(self, window: Window) -> None:
         self.window = window
@@ -169,7 +169,7 @@ class _Seen:
 
 
 def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: F64, where: str) -> None:
-    """What was seen is all that is in the pass."""
+    """Checks that everything in the pass was observed."""
     reads = [(tokens, keys) for _, tokens, keys, prompt, _ in spans if prompt]
     answers = [keys for _, _, keys, prompt, _ in spans if not prompt]
     pairs = sum(n * (keys - n) + n * (n + 1) / 2 for n, keys in reads)
@@ -187,7 +187,7 @@ def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: F64, where:
 
 
 def job_of_window(model: Model, plan: Plan, moment: Moment, *, kv_dtype: str = "") -> Job:
-    """Replica k of the moment has the k-th ranks; its passes come one after another, without the time between them."""
+    """Replica k of the moment has the k-th ranks; its passes are consecutive, without the time between them."""
     return replicas_job(model, plan, moment.passes, kv_dtype=kv_dtype, name=f"{model.name}-window")
 
 

@@ -1,4 +1,4 @@
-"""Choosing among the alternatives of a task: fixed rules, and `pixie`, which keeps the budgets of a session.
+"""Choosing among the alternatives of a task: fixed rules, and `pixie`, which stays within the budgets of a session.
 
 choose(task, state) -> the number of an alternative
 """
@@ -17,7 +17,7 @@ from etude.errors import UsageError
 F64 = NDArray[np.float64]
 Choose = Callable[[dict[str, Any], dict[str, Any]], Any]
 MOST_PLANS: Final = 4096
-"""Plans for the rest of a session that are compared; with more, tasks keep fewer of their alternatives."""
+"""Plans for the rest of a session that are compared; with more, fewer alternatives per task are kept."""
 
 
 def first(task: dict[str, Any], state: dict[str, Any]) -> int:
@@ -25,19 +25,19 @@ def first(task: dict[str, Any], state: dict[str, Any]) -> int:
 
 
 def best(task: dict[str, Any], state: dict[str, Any]) -> int:
-    """The best label; of equals the lowest cost."""
+    """The best label; ties by the lowest cost."""
     ways = task["alternatives"]
     return max(range(len(ways)), key=lambda k: (ways[k]["label"], -ways[k]["cost"]))
 
 
 def cheap(task: dict[str, Any], state: dict[str, Any]) -> int:
-    """The lowest cost; of equals the shortest time that is known."""
+    """The lowest cost; ties by the shortest known time."""
     ways = task["alternatives"]
     return min(range(len(ways)), key=lambda k: (ways[k]["cost"], ways[k]["time_s"]))
 
 
 def within(task: dict[str, Any], state: dict[str, Any]) -> int:
-    """The best label of those whose cost and time, where known, fit what is left of the budget; else the cheapest."""
+    """The best label of those whose cost and time, where known, fit the remaining budget; else the cheapest."""
     ways, budget, spent = task["alternatives"], state["budget"], state["spent"]
     fits = [
         k for k, way in enumerate(ways)
@@ -48,11 +48,11 @@ def within(task: dict[str, Any], state: dict[str, Any]) -> int:
 
 
 def pixie(task: dict[str, Any], state: dict[str, Any]) -> int:
-    """The alternative of the plan for this task and the rest of the session that keeps all budgets with the best label.
+    """The alternative of the plan for this task and the rest of the session that meets all budgets with the best label.
 
-    Plans say an alternative for each task that may still come. A plan's time is its longest chain, with the 95th
-    percentile of what each alternative was seen to take. Of plans that keep the budgets: the best lowest label, then
-    the best labels, then the lowest cost. If none does: the fewest budgets broken, then by the least.
+    A plan has an alternative for each task that may still come. Its time is its longest chain, with the 95th percentile
+    of the observed times of each alternative. Of plans within the budgets: the best lowest label, then the best labels,
+    then the lowest cost. If none is: the fewest budgets exceeded, then by the least.
     """
     tasks = [task, *state["rest"]]
     plans = _plans(tasks)
@@ -100,7 +100,7 @@ def _ends(ways: Sequence[dict[str, Any]], which: Sequence[str]) -> list[int]:
 
 
 def _longest(tasks: Sequence[dict[str, Any]], plans: NDArray[np.int64]) -> F64:
-    """The longest chain of each plan, in s from now. Tasks come after those that they wait for."""
+    """The longest chain of each plan, in s from now. Tasks are in topological order."""
     ends: dict[str, F64] = {}
     total = np.zeros(len(plans))
     for column, one in enumerate(tasks):

@@ -1,4 +1,4 @@
-"""Pool: the replicas of one model of a workflow, which calls are given to as they become ready."""
+"""Pool: the replicas of one model of a workflow; calls are added as they become ready."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_LOG = np.zeros((0, len(of.Logged)), np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """What a role of a workflow runs on."""
+    """Deployment of a role of a workflow."""
 
     cost: StepCost
     engine: Engine
@@ -39,8 +39,8 @@ class Deployed:
 
 
 class Pool:
-    """Rows of its state are given out in the order in which calls come. `requests` has all calls that may come, `kinds`
-    the number of the task of each; without a router somebody else says the replica of each."""
+    """Rows of its state are assigned in the order in which calls come. `requests` has all calls that may come, `kinds`
+    the number of the task of each; without a router the caller chooses the replica of each."""
 
     def __init__(self, name: str, on: Deployed, requests: Requests, kinds: list[int], router: str, seed: int) -> None:
         self.name, self.on, self.requests, self.kinds = name, on, requests, kinds
@@ -52,7 +52,7 @@ class Pool:
         state.request[:, [of.ARRIVAL, of.AT]] = of.NEVER
         state.clock[of.STOPS] = 1
         self.parts: list[tuple[Pieces, Pieces]] = []
-        """Pieces of all calls, and of those that came, in the order of rows."""
+        """Pieces of all calls, and of those added, in the order of rows."""
         if self.rules.prefix:
             self.parts.append((state.prefix.pieces, _empty(state.prefix.pieces)))
             state = state._replace(prefix=state.prefix._replace(pieces=self.parts[-1][1]))
@@ -93,7 +93,7 @@ class Pool:
         return int(min(self.state.replica[:, of.END].min(), arrival))
 
     def advance(self, until_ns: int, place: Any) -> list[tuple[int, int]]:
-        """Runs to a moment, or until calls are answered: (call, when) of these."""
+        """Runs to a time, or until calls are answered: (call, when) of these."""
         clock = self.state.clock
         clock[of.UNTIL] = until_ns
         while (why := advance(self.state, self.rules, self.machines, NO_LOG)) == of.ASKED:
@@ -106,7 +106,7 @@ class Pool:
         return [(self.rows[r], int(finish[r])) for r in new.tolist()]
 
     def seen(self, *, asked: bool = False) -> list[Replica]:
-        """What hooks see of its replicas; with `asked` also what they have of the call that is to be placed."""
+        """What hooks see of its replicas; with `asked` also what they hold of the call to be placed."""
         about = int(self.state.clock[of.ABOUT])
         return [
             seen_replica(self.state, i, int(there_on(self.state, self.rules, i, about)) if asked else 0)
@@ -126,7 +126,7 @@ def _empty(whole: Pieces) -> Pieces:
 
 
 def placed_on(placed: Deployment, engine: Engine, *, ranks: int, replicas: int) -> Deployed:
-    """A deployment as what a role runs on."""
+    """A deployment for a role."""
     return Deployed(
         cost=placed.cost, engine=engine, replicas=replicas, blocks=placed.blocks, energy=placed.energy,
         caching=placed.caching, token_bytes=placed.token_bytes * ranks,

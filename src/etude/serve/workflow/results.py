@@ -1,4 +1,4 @@
-"""What a workflow comes to: times of sessions, the sum of their calls and their critical path, costs and budgets."""
+"""Results of a workflow: times of sessions, the sum of their calls and their critical path, costs and budgets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def session_table(ran: Ran) -> pa.Table:
     total, path, end, cost, label = (np.zeros(n) for _ in range(5))
     label[:] = np.inf
     longest = np.zeros(len(ran.calls))
-    for call in ran.calls:  # callers come before those that wait for them
+    for call in ran.calls:  # calls are in topological order
         k, s = call.number, call.session
         way = call.task.ways[int(ran.way[k])]
         longest[k] = took[k] + max((longest[other] for other in ran.needs[k]), default=0.0)
@@ -74,7 +74,7 @@ def session_table(ran: Ran) -> pa.Table:
 
 
 def _over(name: str, values: F64, limit: float) -> F64:
-    """How many times its limit each session takes; of a label, the limit over what it has."""
+    """Ratio of each session's value to its limit; for a label, the inverse."""
     return limit / np.maximum(values, 1e-12) if name == "label" else values / limit
 
 

@@ -1,8 +1,8 @@
 """run_workflow(flow, pools): every session of a workflow, call by call, until the last has ended.
 
-A call is ready when those it is after have ended; in the order of the program also when the one ahead of it has. A tool
-takes its time at an endpoint that has a place for it, first come first served; a model call goes to the replicas of its
-model, which answer as `etude serve` does.
+A call is ready when its dependencies have ended; in program order also when the previous call has. A tool takes its
+time at an endpoint with a free slot, first come first served; a model call goes to the replicas of its model, which
+work as in `etude serve`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Ran:
     way: I64
     ready_ns: I64
     begin_at_ns: I64
-    """When a call of a tool had its place; of a model, when it was ready."""
+    """When a tool call got its slot; for a model call, when it was ready."""
     end_ns: I64
     pools: Mapping[str, Pool]
     needs: list[set[int]] = field(default_factory=list)
-    """What each call waits for in the order of the data."""
+    """Data dependencies of each call."""
     came: list[int] = field(default_factory=list)
     """Model calls in the order in which they were ready."""
 
@@ -61,7 +61,7 @@ def run_workflow(
     place: Choose | None = None,
     seed: int = 0,
 ) -> Ran:
-    """`on` says what the roles of the file run on. With `belady` caches know the order of calls of a run with `lru`."""
+    """`on` has the deployment of each role. With `belady` caches know the order of calls of a run with `lru`."""
     if order not in ORDERS:
         raise UsageError(f"unknown order `{order}`", hint="data, program")
     calls, begin = unrolled(flow, seed=seed)
@@ -75,7 +75,7 @@ def run_workflow(
 
 
 def _requests(flow: Workflow, calls: list[Call]) -> Requests:
-    """Of all calls, those of tools among them, which no pool is given."""
+    """Requests of all calls, including tools, which no pool gets."""
     segments = [call.segments or [("none", 1)] for call in calls]
     prompt = [max(call.prompt, 1) for call in calls]
     session = [call.session for call in calls]
@@ -182,7 +182,7 @@ class _Run:
                 heapq.heappush(self.events, (at, child, False))
 
     def state(self, call: Call, at: int, pool: Pool | None = None) -> dict[str, Any]:
-        """What hooks see; of the pool that a call is placed in also what it finds there."""
+        """What hooks see; also what a call finds in the pool where it is placed."""
         return {
             "now_s": at / 1e9,
             "models": {name: one.seen(asked=one is pool) for name, one in self.pools.items()},

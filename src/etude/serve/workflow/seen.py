@@ -1,4 +1,4 @@
-"""What choosers see of a session: what its alternatives took so far, and what may still come."""
+"""What choosers see of a session: observed times of its alternatives, and what may still come."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from etude.serve.workflow.sessions import Call
 from etude.serve.workflow.spec import Task, Workflow
 
 LATE: Final = 0.95
-"""Percentile of the times that alternatives were seen to take."""
+"""Percentile of the observed times of alternatives."""
 
 
 class Seen:
-    """Kept up to date by the run: `chose` when a call is ready, `ended` when it has ended."""
+    """Updated by the run: `chose` when a call is ready, `ended` when it has ended."""
 
     def __init__(self, flow: Workflow, calls: list[Call]) -> None:
         self.order = in_order(flow)
         self.took: dict[tuple[str, int], list[int]] = defaultdict(list)
         """ns from ready to end of each (task, alternative), in order of size."""
         self.label = [inf] * flow.sessions
-        """The lowest of the calls so far."""
+        """Lowest label of the calls so far."""
         self.begun: list[set[str]] = [set() for _ in range(flow.sessions)]
         self.over: list[set[str]] = [set() for _ in range(flow.sessions)]
         self.runs: list[set[str]] = [set() for _ in range(flow.sessions)]
@@ -42,7 +42,7 @@ class Seen:
             self.over[call.session].add(call.task.name)
 
     def late_s(self, task: Task, way: int) -> float:
-        """What an alternative takes at most, but for one time in twenty; before it was seen, what the file says."""
+        """Time of an alternative that is exceeded one time in twenty; before it was observed, the value of the file."""
         seen = self.took.get((task.name, way))
         if not seen:
             return task.ways[way].time_ns / 1e9
@@ -59,8 +59,8 @@ class Seen:
         return {"task": task.name, "after": list(task.after), "alternatives": ways}
 
     def rest(self, call: Call) -> list[dict[str, Any]]:
-        """Tasks of the session that may still come, each after those it waits for. Branches that are not decided count
-        as taken, and further turns of loops are not counted."""
+        """Tasks of the session that may still come, in topological order. Undecided branches count as taken, and
+        further turns of loops are not counted."""
         s = call.session
         skipped: set[str] = set()
         found: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ class Seen:
 
 
 def in_order(flow: Workflow) -> list[Task]:
-    """Tasks, each after those it waits for; of equals as the file has them."""
+    """Tasks in topological order; ties in the order of the file."""
     done: dict[str, Task] = {}
     while len(done) < len(flow.tasks):
         for task in flow.tasks.values():

@@ -1,5 +1,5 @@
-"""Sessions of a workflow, unrolled: which tasks run, what each waits for, and the text of its prompt. What is drawn
-here does not depend on when anything runs, so that all policies see the same sessions."""
+"""Sessions of a workflow, unrolled: which tasks run, what each waits for, and the text of its prompt. Random draws do
+not depend on timing, so all policies see the same sessions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Call:
     session: int
     task: Task
     turn: int
-    """Of its loop, from 0."""
+    """Turn of its loop, from 0."""
     after: list[int]
     """Numbers of the calls whose end it waits for."""
     segments: list[tuple[str, int]] = field(default_factory=list)
-    """Of its prompt, if it calls a model."""
+    """Segments of its prompt, if it calls a model."""
     output: int = 1
     slow: float = 1.0
     """Factor on the time of a tool."""
@@ -40,7 +40,7 @@ class Call:
 
 
 def program(flow: Workflow) -> list[tuple[Loop | None, list[Task]]]:
-    """Tasks and whole loops in an order in which each is after those it waits for; of equals as the file has them."""
+    """Tasks and whole loops in topological order; ties in the order of the file."""
     home = {name: k for k, loop in enumerate(flow.loops) for name in loop.of}
     parts: dict[str, list[str]] = {}
     for name in flow.tasks:
@@ -95,13 +95,13 @@ class _Session:
         return float(self.random.gamma(1 / cv**2, cv**2)) if cv else 1.0
 
     def leads(self, other: str, name: str, turn: int) -> bool:
-        """Whether a task waits for the last call of another: one of its own turn of a loop, that branched to it."""
+        """Whether a task waits for the last call of another: one in the same turn of a loop that branched to it."""
         if other not in self.latest or (name in self.flow.tasks[other].branch and self.chosen[other] != name):
             return False
         return self.latest[other].turn == turn or not any({other, name} <= set(loop.of) for loop in self.flow.loops)
 
     def run(self, task: Task, turn: int, more: list[Call]) -> None:
-        """One call of a task, unless it is on a branch that was not taken; `more` are calls that it waits for too."""
+        """One call of a task, unless it is on a branch that was not taken; `more` are additional dependencies."""
         live = [self.latest[other] for other in task.after if self.leads(other, task.name, turn)]
         live += [call for call in more if call not in live]
         drawn = self.tokens(task.message), self.tokens(task.output), self.factor(), float(self.random.random())
@@ -163,7 +163,7 @@ def unrolled(flow: Workflow, *, seed: int = 0) -> tuple[list[Call], list[int]]:
 
 
 def keep_effects(calls: list[Call], waits: list[set[int]]) -> None:
-    """Calls of a session that write one object wait for the one that did before."""
+    """Calls of a session that write one object wait for the previous writer."""
     last: dict[tuple[int, str], int] = {}
     for call in calls:
         if call.task.writes:

@@ -1,4 +1,4 @@
-"""Workflow: tasks that call models, tools and environments, as a file says them.
+"""Workflow: tasks that call models, tools and environments, from a file.
 
     tasks:
       plan: {model: planner, system: 3000, message: 400, output: 300}
@@ -27,7 +27,7 @@ LIBRARY: Final = Path(__file__).parent / "library"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """A model that tasks call, on replicas of its own."""
+    """A model that tasks call, on its own replicas."""
 
     model: str = figure("text", "name of the catalogue, or a file")
     tp: int = figure("count", "ranks of a replica", 1)
@@ -52,18 +52,18 @@ class Task:
     after: tuple[str, ...] = ()
     follows: tuple[str, ...] = ()
     branch: Mapping[str, float] = field(default_factory=dict)
-    """Of these tasks, which are after this one, one is taken, with these probabilities."""
+    """One of these tasks, which are after this one, is taken with these probabilities."""
     reads: tuple[str, ...] = ()
-    """Of the tasks it is after, those whose output is part of its prompt."""
+    """Tasks, among those it is after, whose output is part of its prompt."""
     writes: str = ""
     """An object: tasks that write the same one keep the order of the program."""
     system: int = 0
     message: int = 0
     output: int = 1
     shards: int = 1
-    """Devices that its work may be split over; counts with `--devices`, as `bytes` does."""
+    """Devices that its work may be split over; used with `--devices`, like `bytes`."""
     bytes: int = 0
-    """What it hands to each task after it."""
+    """Output passed to each task after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +82,16 @@ class Workflow:
     """In the order of the program."""
     models: Mapping[str, Role]
     endpoints: Mapping[str, int]
-    """Calls of a tool at a time; those that are not named take any number."""
+    """Concurrent calls of a tool; endpoints that are not named have no limit."""
     loops: tuple[Loop, ...] = ()
     sessions: int = 20
     rate_per_s: float = 1.0
     vary: float = 0.0
     """Coefficient of variation of tokens and of the times of tools."""
     budget: Mapping[str, float] = field(default_factory=dict)
-    """`latency_s`, `cost`, of a session, and the least `label`."""
+    """`latency_s` and `cost` of a session, and the lowest `label`."""
     tenants: Mapping[str, float] = field(default_factory=dict)
-    """Weights of those that sessions belong to, in turn; they count with `--scheduling-policy fair`."""
+    """Weights of the tenants of sessions, in turn; used with `--scheduling-policy fair`."""
     system: str = ""
 
 
@@ -167,7 +167,7 @@ def workflow_of(given: Mapping[str, Any], where: str) -> Workflow:
 
 
 def budget_of(given: Mapping[str, Any], where: str) -> dict[str, float]:
-    """`{latency: 2s, cost: 0.01, label: 0.8}` of a session: `latency_s`, `cost` and `label`; what is 0 is no limit."""
+    """`{latency: 2s, cost: 0.01, label: 0.8}` of a session: `latency_s`, `cost` and `label`; 0 means no limit."""
     found = read(_Budget, given, where)
     limits = {"latency_s": found.latency_ns / 1e9, "cost": found.cost, "label": found.label}
     return {name: limit for name, limit in limits.items() if limit}
@@ -250,7 +250,7 @@ def _loop(given: Any, where: str) -> Loop:
 
 
 def _check(flow: Workflow, where: str) -> None:
-    """Every name is there, branches are of tasks after them, and nothing waits for itself."""
+    """Checks that every name exists, branches lead to later tasks, and nothing waits for itself."""
     for task in flow.tasks.values():
         place = f"{where}: tasks: {task.name}"
         for other in (*task.after, *task.follows, *task.branch):

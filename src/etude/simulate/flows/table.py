@@ -28,7 +28,7 @@ I64 = NDArray[np.int64]
 
 MOST_FLOWS: Final = 20_000_000
 _WINDOW: Final = 4
-"""Chunks of one transfer under way on `links`."""
+"""Chunks of one transfer in progress on `links`."""
 _WITHOUT_HELP: Final = "ring"
 
 

@@ -100,7 +100,7 @@ def retime_operations(operations: OperationState, sharing: Sharing, nodes: Table
 
 @kernel(allocates=False)
 def next_time(ends: Heap) -> int:
-    """When the next operation ends; NEVER if none is under way."""
+    """When the next operation ends; NEVER if none is in progress."""
     return ends.entry[0, KEY] if ends.size[0] > 0 else NEVER
 
 

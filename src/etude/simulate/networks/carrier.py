@@ -67,7 +67,7 @@ class Carriage:
 class Carrier:
     """Makes operations of the network; what they have in common is made once.
 
-    `window` chunks of one transfer may be under way. Links take them one by one; where flows share a link, more than
+    `window` chunks of one transfer may be in progress. Links take them one by one; where flows share a link, more than
     two only make each other late.
     """
 
@@ -181,7 +181,7 @@ class Carrier:
         return True
 
     def _chunks(self, what: Collective, take: str, size: int, shape: GroupShape, protocol: str, chunks: int) -> int:
-        """What passes the same bytes on and on is cut so that chunks that may be under way at once fill the wire for
+        """What passes the same bytes on and on is cut so that chunks that may be in progress at once fill the wire for
         about two steps: smaller ones would leave it idle. The rest as in closed form."""
         if take == "ring_both" and what == Collective.ALL_TO_ALL and any(map(self._in_line, shape.spans)):
             return _MOST_CHUNKS if len(shape.spans) == 1 and shape.size <= _MOST_CHUNKS else chunks
