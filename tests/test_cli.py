@@ -335,12 +335,20 @@ def test_a_terminal_gets_a_table_without_markup(monkeypatch: pytest.MonkeyPatch,
     assert "─" in shown
 
 
-def test_on_a_terminal_times_have_units(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_where_people_read_times_have_units(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     rows = [{"rank": 0, "span_ns": 812_400_000, "idle_ns": None, "rate_bytes_per_ns": 7}]
     emit(rows)
     assert capsys.readouterr().out.split() == [
-        "rank", "span_ns", "idle_ns", "rate_bytes_per_ns", "0", "812400000", "-", "7"
-    ]  # fmt: skip
+        "rank",
+        "span",
+        "idle",
+        "rate_bytes_per_ns",
+        "0",
+        "812.4",
+        "ms",
+        "-",
+        "7",
+    ]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     emit(rows)
     head, *_, row = (line for line in capsys.readouterr().out.splitlines() if line.strip())
@@ -364,6 +372,16 @@ def test_in_markdown_times_have_units_and_in_csv_they_are_exact(capsys: pytest.C
     assert capsys.readouterr().out.splitlines() == ["rank,span_ns,idle_ns", "0,812400000,nan"]
     emit({"length_ns": 90_000_000_000}, md=True)
     assert capsys.readouterr().out.splitlines()[2:] == ["| length | 90 s |"]
+
+
+def test_a_row_that_names_its_measure_has_its_units(capsys: pytest.CaptureFixture[str]):
+    rows = [{"measure": "host_ns", "a": 1500, "delta_pct": 2.5}, {"measure": "launches", "a": 1500, "delta_pct": 2.5}]
+    emit(rows)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["measure", "a", "delta_pct"], ["host", "1.5", "µs", "2.5"], ["launches", "1500", "2.5"],
+    ]  # fmt: skip
+    emit(rows, csv=True)
+    assert "host_ns,1500,2.5" in capsys.readouterr().out
 
 
 def test_one_form_at_a_time():

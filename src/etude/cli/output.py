@@ -1,7 +1,8 @@
 """Results on stdout, talk on stderr.
 
 `emit` prints a table, a list of rows or one record: to a terminal as a Rich table, elsewhere as plain aligned
-text, or as JSON, CSV or Markdown if asked. `say` and `progress` talk; progress is silent off a terminal.
+text, or as JSON, CSV or Markdown if asked. Times have units where people read them, and
+are exact in JSON and CSV. `say` and `progress` talk; progress is silent off a terminal.
 """
 
 import html
@@ -27,6 +28,10 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 AsMarkdown = Annotated[bool, typer.Option("--md", help="Print a Markdown table.")]
 
 _FORMULA = ("=", "+", "-", "@")
+_MEASURES = ("part", "measure")
+"""Columns that name the measure of a row, `span_ns` ..."""
+_OF_MEASURE = ("a", "b", "delta")
+"""... and those that have its values."""
 _NOTHING = "-"  # what a missing value looks like to a reader
 
 
@@ -47,8 +52,7 @@ def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = Fa
     if csv:
         _emit_csv(names, rows)
         return
-    if md or sys.stdout.isatty():
-        names, rows = _with_units(names, rows, record=isinstance(value, Mapping))
+    names, rows = _with_units(names, rows, record=isinstance(value, Mapping))
     if md:
         _emit_markdown(names, rows, right)
     elif sys.stdout.isatty():
@@ -96,13 +100,19 @@ def _columns(value: Emitted) -> tuple[list[str], Iterator[Sequence[Any]], list[b
 def _with_units(
     names: list[str], rows: Iterable[Sequence[Any]], *, record: bool
 ) -> tuple[list[str], Iterator[Sequence[Any]]]:
-    """On a terminal and in Markdown times are read by people: `span_ns` 812400000 is `span` 812.4 ms. Elsewhere they
-    stay exact."""
+    """Times as people read them: `span_ns` 812400000 is `span` 812.4 ms. A row may name its measure itself."""
     if record:
         return names, ([_bare(name, value), _timed(name, value)] for name, value in rows)
-    return [_bare(name, 0) for name in names], (
-        [_timed(name, value) for name, value in zip(names, row, strict=True)] for row in rows
-    )
+    at = next((i for i, name in enumerate(names) if name in _MEASURES), None)
+
+    def shown(row: Sequence[Any]) -> Sequence[Any]:
+        measure = None if at is None else row[at]
+        cells = [
+            _timed(measure if name in _OF_MEASURE else name, value) for name, value in zip(names, row, strict=True)
+        ]
+        return cells if at is None else [*cells[:at], _bare(measure, 0), *cells[at + 1 :]]
+
+    return [_bare(name, 0) for name in names], map(shown, rows)
 
 
 def _bare(name: Any, value: Any) -> Any:
