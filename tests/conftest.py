@@ -2,6 +2,8 @@ import fcntl
 import gc
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,15 @@ def _turn(nodeid: str) -> tuple[int, int]:
         return len(EARLY) + 1, LONG.index(entry) if entry in LONG else len(LONG)
     folder = file.rpartition("/")[0].removeprefix("tests").removeprefix("/")
     return EARLY.index(folder) if folder in EARLY else len(EARLY), 0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Several processes in a new checkout: one collects the tests first, else each would translate every file and
+    compile the kernels that files of tests call when they are imported."""
+    several = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
+    if several and not (CHECKOUT / "tests" / "model" / "__pycache__").exists():
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-n", "0", *config.args]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
