@@ -1,4 +1,4 @@
-"""Where the time of a job goes, to the nanosecond: useful and the parts that are lost add up to the whole."""
+"""Where the time of a job goes, to the nanosecond: useful time and the lost parts add up to the whole."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Row(NamedTuple):
     gpus: int
     config: str
     cycles: int = 1
-    """So many stretches of equal steps, each followed by a save."""
+    """Number of stretches of equal steps, each followed by a save."""
     stall_ns: int = 0
-    """Of such a save."""
+    """Stall of such a save."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Account:
     useful_ns: int = 0
     lost_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOST, 0))
     tokens: int = 0
-    """Of steps that are kept."""
+    """Tokens of steps that are kept."""
     computed: int = 0
     """Tokens of all steps that ended."""
     step: int = 0
@@ -62,14 +62,15 @@ class Account:
     configs: dict[tuple[str, int], Config] = field(default_factory=dict)
     """States in which steps ended, by name and devices."""
     held: list[int] = field(default_factory=list)
-    """Rows of the step in progress, which a fault cut and which may yet end; their time is booked when it does."""
+    """Rows of the current step, which a fault interrupted and which may still end; their time is booked when it
+    does."""
 
     @property
     def held_ns(self) -> int:
         return sum(self.rows[k].end_ns - self.rows[k].start_ns for k in self.held)
 
     def hold(self, start_ns: int, end_ns: int, config: Config) -> None:
-        """A part of a step: whether it counts is said later."""
+        """A part of a step: whether it counts is decided later."""
         if end_ns == start_ns:
             return
         self.held.append(len(self.rows))
@@ -77,14 +78,14 @@ class Account:
         self.energy_j += config.energy_j * min((end_ns - start_ns) / config.step_ns, 1.0)
 
     def let_go(self, part: str) -> None:
-        """What was held is lost."""
+        """The held parts are lost."""
         self.lost_ns[part] += self.held_ns
         for k in self.held:
             self.rows[k] = self.rows[k]._replace(state=part)
         self.held = []
 
     def ended(self, start_ns: int, end_ns: int, config: Config) -> None:
-        """The step of which parts are held ends, with a last part."""
+        """The step whose parts are held ends, with a last part."""
         whole = self.held_ns + end_ns - start_ns
         useful = min(config.tokens * self.healthy.step_ns // self.healthy.tokens, whole)
         if end_ns > start_ns:
@@ -107,8 +108,8 @@ class Account:
     def ran(
         self, start_ns: int, end_ns: int, steps: int, config: Config, *, cycles: int = 1, stall_ns: int = 0
     ) -> None:
-        """Whole steps. What more they took than as many tokens take as planned is `degraded`. With `cycles` they were
-        cut into so many equal stretches, each followed by a save."""
+        """Whole steps. Time beyond what as many tokens take as planned is `degraded`. With `cycles` they were cut into
+        this many equal stretches, each followed by a save."""
         elapsed, tokens = end_ns - start_ns - cycles * stall_ns, steps * config.tokens
         self.lost_ns["checkpoint"] += cycles * stall_ns
         self.configs.setdefault((config.name, config.gpus), config)
@@ -151,7 +152,7 @@ class Account:
         return Mark(self.step, self.useful_ns, self.lost_ns["degraded"], self.tokens, len(self.rows))
 
     def back_to(self, mark: Mark) -> None:
-        """Steps since the mark are lost: their time is that of work to do again."""
+        """Steps since the mark are lost: their time counts as work to repeat."""
         self.lost_ns["redo"] += self.useful_ns - mark.useful_ns + self.lost_ns["degraded"] - mark.degraded_ns
         self.useful_ns, self.lost_ns["degraded"] = mark.useful_ns, mark.degraded_ns
         self.tokens, self.step = mark.tokens, mark.step
@@ -160,7 +161,7 @@ class Account:
                 self.rows[k] = self.rows[k]._replace(state=REDO, useful_ns=0)
 
     def table(self) -> pa.Table:
-        """A row for each stretch of one state; `useful_s` is what its tokens take as planned."""
+        """A row for each stretch of one state; `useful_s` is the planned time of its tokens."""
         whole = [one for row in self.rows for one in _stretches(row)]
         columns = list(zip(*whole, strict=True)) or [() for _ in Row._fields]
         start, end, state, step, steps, tokens, useful, gpus, config, *_ = columns

@@ -5,11 +5,11 @@
     parse_checkpoints("remote:auto:total=2TB/s")                          # the best interval is looked for
 
 All nodes save their part of the state at once. `sync` stops the steps for it; `async` stops them for the copy into the
-host's memory, and the rest goes on beside the steps, slower by `contend`.
+host's memory, and the rest overlaps with the steps, slower by `contend`.
 
 A tier with `diff` holds differences from a base: the newest whole copy of another tier, or one of its own where there
-is none. Where storage takes so many requests at once (`slots`), each of `request` bytes and `response` long, a node
-writes and reads slots · request / response at most.
+is none. If storage takes `slots` concurrent requests, each of `request` bytes and `response` time, a node writes and
+reads at most slots · request / response.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ USUAL: Final = {
     "peer": {"rate": "10GB/s", "survives": "node"},
     "remote": {"rate": "1GB/s", "survives": "all"},
 }
-"""Rates of a node, and the largest fault that a copy outlives: assumptions, where neither the system nor the option
-says otherwise."""
+"""Rates of a node, and the largest fault that a copy survives: assumptions, unless the system or the option states
+them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,11 @@ class SaveTier:
 
     @property
     def is_whole(self) -> bool:
-        """Every save is of the whole state."""
+        """Whether every save is of the whole state."""
         return self.share >= 1.0
 
     def node_rate(self, nodes: int, *, read: bool = False) -> float:
-        """Bytes a second of one of so many nodes."""
+        """Bytes per second of one of this many nodes."""
         rate = (read and self.read_bytes_per_s) or self.rate_bytes_per_s
         if self.total_bytes_per_s:
             rate = min(rate, self.total_bytes_per_s / nodes)
@@ -87,14 +87,14 @@ class SaveTier:
         return math.ceil(self.latency_ns + size / self.node_rate(nodes) * 1e9)
 
     def stall_ns(self, state_bytes: float, nodes: int, part: float | None = None) -> int:
-        """What the steps wait for."""
+        """How long the steps wait."""
         if not self.background:
             return self.write_ns(state_bytes, nodes, part)
         size = state_bytes * (self.share if part is None else part) / nodes
         return math.ceil(size / self.snapshot_bytes_per_s * 1e9)
 
     def load_ns(self, node_bytes: float, nodes: int) -> int:
-        """Every node reads what it holds."""
+        """Every node reads its part."""
         return math.ceil(self.latency_ns + node_bytes / self.node_rate(nodes, read=True) * 1e9)
 
     def steps_between(self, step_ns: int) -> int:

@@ -1,5 +1,5 @@
-"""What every record of `etude fleet --json` has, whatever runs there: useful time and the parts of what is lost add up
-to the whole."""
+"""What every record of `etude fleet --json` has, for any workload: useful time and the lost parts add up to the
+whole."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ def contract(
     duration_s: float, useful_s: float, jobs: Sequence[Mapping[str, Any]], *, lost: Mapping[str, float] | None = None,
     tokens: float | None = None, interruptions: int = 0, energy_j: float | None = None, cost: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Times of the devices on average. What is not in `lost` is `idle`; `tokens`: that were made, where there are
-    any."""
+    """Times of the devices on average. What is not in `lost` is `idle`; `tokens`: those generated, if any."""
     given = dict.fromkeys(LOST, 0.0) | dict(lost or {})
     given["idle"] = max(duration_s - useful_s - sum(given.values()) + given["idle"], 0.0)
     return {

@@ -1,4 +1,4 @@
-"""The copies of a job's state: what each tier holds, what is on its way there, and what is left after a fault."""
+"""The copies of a job's state: what each tier holds, what is being written, and what is left after a fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEVER: Final = 1 << 62
 
 
 class Base(NamedTuple):
-    """The whole copy that differences are from."""
+    """The whole copy that differences refer to."""
 
     tier: int
     step: int
@@ -24,7 +24,7 @@ class Pending(NamedTuple):
 
 
 class Copies:
-    """Of one job."""
+    """Copies of one job."""
 
     def __init__(self, tiers: tuple[SaveTier, ...], step_ns: int) -> None:
         self.tiers = tiers
@@ -32,20 +32,20 @@ class Copies:
         self.done: list[Mark | None] = [None] * len(tiers)
         self.pending: list[Pending | None] = [None] * len(tiers)
         self.bases: list[Base | None] = [None] * len(tiers)
-        """Of tiers with differences: what their copy is from; itself: it holds a whole one."""
+        """For tiers with differences: the base of their copy; itself if it holds a whole one."""
         self.writes = [0] * len(tiers)
         self.written = [0.0] * len(tiers)
         """Times the state."""
         self.out_until_ns = 0
-        """Remote storage cannot be reached before."""
+        """Remote storage is unreachable until then."""
 
     def next_step(self, step: int) -> int | None:
         """After which a save is due."""
         return min((step - step % n + n for n in self.steps), default=None)
 
     def regular(self, step: int, now_ns: int) -> tuple[list[int], int, int, int] | None:
-        """The tiers that are saved to next and again and again, their steps, how often before another one is due, and
-        until when at most; None where that is not all there is."""
+        """The tiers that are saved to regularly from now on, their steps, how often before another one is due, and
+        until when at most; None if saves are not regular."""
         if not self.tiers or now_ns < self.out_until_ns or self.contend(now_ns) > 1.0:
             return None
         n = min(self.steps)
@@ -57,14 +57,14 @@ class Copies:
         return often, n, (min(others) - step - 1) // n if others else NEVER, min(ready, default=NEVER)
 
     def _settled(self, tier: int, step: int) -> bool:
-        """Whether the next saves of a tier are all alike."""
+        """Whether the next saves of a tier are all equal."""
         it, own = self.tiers[tier], self.done[tier]
         if it.background:
             return False
         return it.is_whole or (own is not None and own.step == step and self.base_of(tier) is not None)
 
     def due(self, step: int, now_ns: int) -> list[int]:
-        """Tiers to save to after this step, those that cannot be reached left out."""
+        """Tiers to save to after this step, without unreachable ones."""
         return [i for i, n in enumerate(self.steps) if step % n == 0 and self.reached(i, now_ns)]
 
     def reached(self, tier: int, now_ns: int) -> bool:
@@ -76,18 +76,18 @@ class Copies:
         return self.reached(tier, now_ns) and (base is None or self.reached(base.tier, now_ns))
 
     def settle(self, now_ns: int) -> None:
-        """What has been written by now is a copy."""
+        """What has been written by now becomes a copy."""
         for i, pending in enumerate(self.pending):
             if pending is not None and pending.ready_ns <= now_ns:
                 self._holds(i, pending.mark, pending.base)
                 self.pending[i] = None
 
     def busy_until(self, now_ns: int) -> int:
-        """When the last background save ends that goes on now; 0 if there is none."""
+        """When the last current background save ends; 0 if there is none."""
         return max((p.ready_ns for p in self.pending if p is not None and p.ready_ns > now_ns), default=0)
 
     def contend(self, now_ns: int) -> float:
-        """Steps beside background saves over usual ones."""
+        """Step time during background saves over the usual one."""
         return max(
             (t.contend for t, p in zip(self.tiers, self.pending, strict=True) if p is not None and p.ready_ns > now_ns),
             default=1.0,
@@ -96,7 +96,7 @@ class Copies:
     # -- differences ---------------------------------------------------------------------------------------------------
 
     def base_of(self, tier: int) -> Base | None:
-        """What the copy of a tier with differences is from, if that is still there."""
+        """The base of a tier with differences, if it still exists."""
         base = self.bases[tier]
         if self.done[tier] is None or base is None:
             return None
@@ -110,7 +110,8 @@ class Copies:
         return max([*whole, *([known] if known else [])], key=lambda base: base.step, default=None)
 
     def part(self, tier: int, step: int) -> float:
-        """Of the state that a save after this step writes: what changed since the copy before, or since the base."""
+        """Fraction of the state that a save after this step writes: what changed since the copy before, or since the
+        base."""
         it = self.tiers[tier]
         if it.is_whole:
             return 1.0
@@ -122,7 +123,7 @@ class Copies:
         return min(it.share * (step - max(last, base.step)) / self.steps[tier], 1.0)
 
     def _holds(self, tier: int, mark: Mark, base: Base | None) -> None:
-        """A copy is there. Differences that reach beyond a new whole copy are from that one from now on."""
+        """A copy is complete. Differences that reach beyond a new whole copy refer to that one from now on."""
         self.done[tier], self.bases[tier] = mark, base
         if self.tiers[tier].is_whole:
             for i, own in enumerate(self.done):
@@ -135,7 +136,7 @@ class Copies:
                     self.bases[i] = Base(tier, mark.step)
 
     def _load_ns(self, tier: int, node_bytes: float, nodes: int) -> int | None:
-        """Of a copy: all of it, or its base and the differences since; None: the base is lost."""
+        """Load time of a copy: all of it, or its base and the differences since; None: the base is lost."""
         it, mark = self.tiers[tier], self.done[tier]
         if it.is_whole or mark is None:
             return it.load_ns(node_bytes, nodes)
@@ -149,14 +150,14 @@ class Copies:
     # -- saves ---------------------------------------------------------------------------------------------------------
 
     def stall_ns(self, tier: int, step: int, state_bytes: float, nodes: int, *, whole: bool = False) -> int:
-        """What steps wait for when they save after this step; `whole`: until the last byte is written."""
+        """How long steps wait for a save after this step; `whole`: until the last byte is written."""
         it, part = self.tiers[tier], self.part(tier, step)
         return (it.write_ns if whole else it.stall_ns)(state_bytes, nodes, part)
 
     def saved(
         self, tier: int, now_ns: int, account: Account, state_bytes: float, nodes: int, part: float | None = None
     ) -> None:
-        """The steps go on: a copy, or one that is being written. `part`: what was waited for, as it was when the save
+        """The steps continue, with a complete copy or one that is being written. `part`: the fraction when the save
         began; another tier that was saved to at the same step does not change it."""
         it, mark = self.tiers[tier], account.mark()
         part, base = self.part(tier, mark.step) if part is None else part, None
@@ -176,13 +177,13 @@ class Copies:
         self._holds(tier, mark, self.bases[tier])
 
     def at_once(self, tier: int) -> None:
-        """What is on its way to a tier was waited for."""
+        """What is being written to a tier was waited for."""
         pending, self.pending[tier] = self.pending[tier], None
         if pending is not None:
             self._holds(tier, pending.mark, pending.base)
 
     def struck(self, severity: int, now_ns: int) -> None:
-        """Copies that do not outlive the fault are gone, and so is what was being written."""
+        """Copies that do not survive the fault are lost, and so is what was being written."""
         self.settle(now_ns)
         self.pending = [None] * len(self.tiers)
         for i, tier in enumerate(self.tiers):
@@ -190,7 +191,7 @@ class Copies:
                 self.done[i] = self.bases[i] = None
 
     def nearest(self, node_bytes: float, nodes: int) -> tuple[Mark, int, int] | None:
-        """The newest copy, of several as new the one that loads soonest: mark, tier, time of the load."""
+        """The newest copy, of equally new ones the one that loads fastest: mark, tier, time of the load."""
         found = [
             (-mark.step, load_ns, i, mark)
             for i, mark in enumerate(self.done)
@@ -202,7 +203,7 @@ class Copies:
         return mark, i, load_ns
 
     def back_to(self, mark: Mark) -> None:
-        """Copies of steps that are lost are of no use."""
+        """Drops copies of lost steps."""
         for i, own in enumerate(self.done):
             if own is not None and own.step > mark.step:
                 self.done[i] = self.bases[i] = None
@@ -210,7 +211,7 @@ class Copies:
     def safe_tier(
         self, severity: int, step: int, now_ns: int, state_bytes: float, nodes: int
     ) -> tuple[int, int] | None:
-        """Of the tiers that outlive a fault the one that is written soonest, and its time."""
+        """The tier, among those that survive a fault, that is written soonest, and its time."""
         found = [
             (self.stall_ns(i, step, state_bytes, nodes, whole=True), i)
             for i, tier in enumerate(self.tiers)

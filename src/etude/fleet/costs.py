@@ -1,6 +1,6 @@
-"""What a step costs in each state that a plan can be in, by prediction, and what is held and saved.
+"""Predicted cost of a step in each state that a plan can be in, and the bytes held and saved.
 
-Replicas are the data-parallel copies of a plan: the unit in which a plan can lose nodes and go on.
+Replicas are the data-parallel copies of a plan: the unit in which a plan can lose nodes and continue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHAPES: Final = (SHRINK, REDISTRIBUTE, REPLAN)
 
 
 class Rounds(NamedTuple):
-    """What is known of the inside of a step: when micro-batches are done, on every replica alike."""
+    """Timing inside a step: when micro-batches are done, on every replica alike."""
 
     most: int
     """Micro-batches of the fullest replica."""
@@ -37,10 +37,10 @@ class Rounds(NamedTuple):
     each_ns: int
     """How long each further one takes."""
     alone_ns: int
-    """From when on a replica needs nothing of the others to end the step."""
+    """From when on a replica can finish the step without the others."""
 
     def done(self, into_ns: float) -> int:
-        """Whole micro-batches that are done so long after the step began."""
+        """Whole micro-batches that are done this long after the start of the step."""
         if into_ns < self.first_ns:
             return 0
         return min(1 + int((into_ns - self.first_ns) // max(self.each_ns, 1)), self.most)
@@ -53,21 +53,21 @@ class Config:
     gpus: int
     step_ns: int
     tokens: int
-    """Of a step; samples, where a model knows no tokens."""
+    """Tokens per step; samples, if a model has no tokens."""
     energy_j: float = 0.0
-    """Of a step, all devices; 0 unknown."""
+    """Per step, all devices; 0 unknown."""
     name: str = ""
     rounds: Rounds | None = None
-    """None where replicas need each other before the end of a step, or nothing is known."""
+    """None if replicas need each other before the end of a step, or nothing is known."""
     absorbs: float = 1.0
-    """A node may be slower by this factor, and the step takes no longer than said."""
+    """A node may be slower by this factor without delaying the step."""
     moved_bytes: float = 0.0
-    """Of the state: what the rank that lacks most gets from others, on the way from the plan to this."""
+    """State that the rank which lacks most gets from others when changing from the plan to this state."""
 
 
 @dataclass(slots=True)
 class Costs:
-    """Of one job. `predicted(shape, gpus)` answers for states that have not been asked for yet."""
+    """Costs of one job. `predicted(shape, gpus)` predicts states when they are first needed."""
 
     healthy: Config
     gpus_per_node: int
@@ -79,22 +79,22 @@ class Costs:
     node_bytes_per_s: float
     """From a node to another, for state that is handed over."""
     replicated: bool = False
-    """Every replica holds the whole state, so that any of them can give it to others."""
+    """Whether every replica holds the whole state, so that any of them can copy it to others."""
     idle_w: float = 0.0
-    """Of a device that waits."""
+    """Power of a waiting device."""
     price: float = 0.0
-    """Of a device for an hour; 0 unknown."""
+    """Per device and hour; 0 unknown."""
     predicted: Callable[[str, int], Config | None] | None = None
     dealt: Callable[[int], Config | None] | None = None
-    """The plan with so many micro-batches for the fullest replica, and the tokens of the plan."""
+    """The plan with this many micro-batches for the fullest replica, and the tokens of the plan."""
     restaged: Callable[[float, int], Config | None] | None = None
     """The plan with one node (by number) slower by a factor, and fewer layers in its stage."""
     planned: Callable[[], list[Config]] | None = None
     """What `replan` finds on all devices, the fastest first."""
     fits: Callable[[int], bool] | None = None
-    """Whether a plan for so many devices fits them."""
+    """Whether a plan for this many devices fits them."""
     slow_replicas: int = 0
-    """That have ranks on one node; 0: as many as fit a node."""
+    """Replicas with ranks on one node; 0: as many as fit a node."""
     notes: list[str] = field(default_factory=list)
     _known: dict[tuple[str, int], Config | None] = field(default_factory=dict)
 
@@ -103,7 +103,7 @@ class Costs:
         return -(-self.healthy.gpus // self.gpus_per_node)
 
     def at(self, shape: str, nodes: int) -> Config | None:
-        """What the job can do on so many nodes; None where it cannot run."""
+        """The state of the job on this many nodes; None if it cannot run."""
         gpus = min(nodes * self.gpus_per_node, self.healthy.gpus)
         if gpus == self.healthy.gpus:
             return self.healthy
@@ -118,18 +118,18 @@ class Costs:
         return self._known[shape, gpus]
 
     def runs_on(self, nodes: int) -> bool:
-        """Whether some other plan runs on so many nodes, without a prediction where memory alone can tell."""
+        """Whether some other plan runs on this many nodes; without a prediction if memory alone decides."""
         if self.fits is None:
             return self.at(REPLAN, nodes) is not None
         return self.fits(min(nodes * self.gpus_per_node, self.healthy.gpus))
 
     def move_ns(self, config: Config) -> int:
-        """Ranks load at the same time, each at its part of the node's rate."""
+        """Ranks load at the same time, each at its share of the node's rate."""
         return round(config.moved_bytes * self.gpus_per_node / self.node_bytes_per_s * 1e9)
 
     def slowed(self, factor: float, node: int = 0) -> Config | None:
-        """As planned, with one node slower by a factor: micro-batches dealt by speed, or fewer layers for its stage,
-        whichever is faster. None where nothing is gained by that."""
+        """As planned, with one node slower by a factor: micro-batches assigned by speed, or fewer layers for its stage,
+        whichever is faster. None if that gains nothing."""
         if factor <= 1.0:
             return None
         staged = self.restaged(factor, node) if self.restaged is not None else None
@@ -156,7 +156,7 @@ class Costs:
         found = self._known[key]
         if found is None or found.rounds is None:
             return None
-        late = max(least - most, 0.0) * found.rounds.each_ns  # the slow ones may be the last after all
+        late = max(least - most, 0.0) * found.rounds.each_ns  # the slow ones may still be the last
         name = f"{slow} of {rounds.most} micro-batches on slow replicas, {most} on others"
         return replace(found, step_ns=found.step_ns + round(late), name=name, rounds=None, absorbs=factor)
 
@@ -319,7 +319,7 @@ def _rounds(found: Prediction) -> Rounds | None:
     """Ends of the compute of each micro-batch, of the slowest rank, and of what all have in common at the end."""
     plan = found.generated.plan
     if plan.steps > 1 or plan.zero > 1 or plan.dp_shard > 1 or plan.ep > 1:
-        return None  # weights, gradients or tokens cross replicas all the time
+        return None  # weights, gradients or tokens cross replicas throughout the step
     ends, alone = np.zeros(plan.micro_batches, np.int64), 0
     for part in found.simulated.parts():
         trace = part.trace

@@ -1,4 +1,4 @@
-"""Fault events as columns: drawn from rates with a seed, or read from a file. No policy changes them."""
+"""Fault events as columns: drawn from rates with a seed, or read from a file. Policies do not change them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Events(NamedTuple):
     node: I64
     """The first that is hit."""
     nodes: I64
-    """So many side by side; 0: processes alone."""
+    """Number of neighbouring nodes; 0: only processes."""
     duration_ns: I64
     """Until the nodes are back, or the slow time is over."""
     factor: F64
     notice_ns: I64
     detect_ns: I64
-    """-1: as the policy says."""
+    """-1: from the policy."""
     names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Events(NamedTuple):
 
 
 def draw(faults: Faults, *, nodes: int, gpus_per_node: int, horizon_ns: int, seed: int = 0) -> Events:
-    """Events on so many nodes until the horizon. A kind's draws do not depend on the kinds beside it."""
+    """Events on this many nodes until the horizon. The draws of one kind do not depend on the other kinds."""
     parts = [
         _drawn(kind, number, nodes, gpus_per_node, horizon_ns, np.random.default_rng((seed, number)))
         for number, kind in enumerate(faults.kinds)
@@ -101,7 +101,7 @@ def _events(parts: list[F64], names: tuple[str, ...]) -> Events:
 
 
 def read_events(path: str | PathLike[str], *, nodes: int) -> Events:
-    """A CSV, or the `events.parquet` of a fleet: `time_s` and what of the other columns is not as usual."""
+    """A CSV, or the `events.parquet` of a fleet: `time_s` and those other columns that differ from the defaults."""
     try:
         rows = _rows(path)
     except (OSError, pa.ArrowException) as problem:
@@ -170,7 +170,7 @@ def is_events(text: str) -> bool:
 
 
 def event_table(events: Events, hit: NDArray[np.bool_] | None = None) -> pa.Table:
-    """As `read_events` reads them; `hit`: the job felt it."""
+    """As `read_events` reads them; `hit`: whether the job was affected."""
     detect = pa.array(events.detect_ns / 1e9, pa.float64(), mask=events.detect_ns < 0)
     columns: dict[str, Any] = {
         "time_s": events.time_ns / 1e9,

@@ -30,20 +30,20 @@ class Scope(StrEnum):
 
     NONE = ""
     PROCESS = "process"
-    """The processes alone: every node can start again."""
+    """Only the processes: every node can restart."""
     GPU = "gpu"
     """A GPU, and its node with it."""
     NODE = "node"
     RACK = "rack"
     SWITCH = "switch"
-    """Nodes side by side."""
+    """Neighbouring nodes."""
     ALL = "all"
 
 
 class Effect(StrEnum):
     NONE = ""
     STOP = "stop"
-    """Fail-stop: what is hit does no more work until it is repaired."""
+    """Fail-stop: the affected part does no work until it is repaired."""
     SLOW = "slow"
     """Fail-slow: every step takes `factor` times as long, for `duration`."""
     PREEMPT = "preempt"
@@ -53,7 +53,7 @@ class Effect(StrEnum):
 
 
 class Per(StrEnum):
-    """Whose rate `mtbf` is."""
+    """Unit of the rate `mtbf`."""
 
     NONE = ""
     GPU = "gpu"
@@ -63,13 +63,13 @@ class Per(StrEnum):
 
 
 NODES: Final = {Scope.PROCESS: 0, Scope.GPU: 1, Scope.NODE: 1, Scope.RACK: 4, Scope.SWITCH: 32}
-"""Nodes that go down where a kind does not say it."""
+"""Default number of affected nodes."""
 USUAL_PER: Final = {Scope.GPU: Per.GPU, Scope.NODE: Per.NODE, Scope.RACK: Per.GROUP, Scope.SWITCH: Per.GROUP}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One way to break."""
+    """One kind of fault."""
 
     name: str = figure("text", "name")
     scope: Scope = figure("choice", "what fails: process, gpu, node, rack, switch, all", Scope.NODE, of=Scope)
@@ -115,7 +115,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What counts of a mix were seen on."""
+    """The system on which the counts of a mix were observed."""
 
     gpus: int = figure("count", "GPUs")
     time_ns: float = figure("time", "how long")
@@ -123,7 +123,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Kinds that happen side by side, each on its own."""
+    """Independent kinds of faults."""
 
     name: str = figure("text", "name of the mix", "faults")
     doc: str = figure("text", "description", "")
@@ -136,7 +136,7 @@ class Faults:
             raise ClusterError("`seen` needs the observed GPUs", hint="observed: {gpus: 16384, time: 54d}")
 
     def worked_out(self) -> Faults:
-        """The same with rates of a GPU in the place of counts."""
+        """The same with rates per GPU instead of counts."""
         if self.observed is None:
             return self
         hours = self.observed.gpus * self.observed.time_ns
@@ -144,7 +144,7 @@ class Faults:
         return replace(self, kinds=tuple(kinds))
 
     def mtbf_ns(self, gpus: int, nodes: int) -> float:
-        """Between faults that stop the job, of all kinds together that have a rate; infinite where there is none."""
+        """Mean time between faults that stop the job, over all kinds with a rate; infinite if there is none."""
         rate = sum(
             units_of(kind, gpus, nodes) / kind.mtbf_ns
             for kind in self.kinds
@@ -154,7 +154,7 @@ class Faults:
 
 
 def units_of(kind: Kind, gpus: int, nodes: int) -> float:
-    """Units that a kind's rate is of."""
+    """Number of units of a kind's rate."""
     group = max(kind.nodes_of(nodes), 1)
     return {Per.GPU: gpus, Per.NODE: nodes, Per.GROUP: max(nodes // group, 1)}.get(kind.unit, 1)
 

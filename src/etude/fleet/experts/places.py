@@ -21,15 +21,15 @@ def copies_of(place: I64, experts: int) -> I64:
 
 
 def loads_of(place: I64, experts: int) -> F64:
-    """Experts' worth of tokens that each rank has; they add up to the experts that are held."""
+    """Load of each rank in units of one expert's tokens; the sum is the number of held experts."""
     part = np.append(1.0 / np.maximum(copies_of(place, experts), 1), 0.0)
     return np.asarray(part[place].sum(axis=1))
 
 
 def spread(experts: int, redundant: int, ranks: int, node: int) -> I64:
     """Ranks x slots. Each expert once and the redundant copies, dealt evenly over experts: those with most tokens
-    first, each to the rank that has least, copies of one expert on different nodes where that is no worse, and then on
-    ranks that have little else in common: what one of them leaves is then not for one other alone."""
+    first, each to the rank with the least load, copies of one expert on different nodes if that is no worse, and then
+    on ranks that share few other experts, so that the load of a lost rank spreads over several others."""
     if ranks < 2 or experts < ranks:
         raise UsageError(
             f"{experts} experts cannot be spread over {ranks} ranks", hint="--ep from 2 to the number of experts"
@@ -65,8 +65,8 @@ def spread(experts: int, redundant: int, ranks: int, node: int) -> I64:
 
 
 def without(place: I64, alive: NDArray[np.bool_], experts: int) -> I64:
-    """The same ranks less those that are lost. Experts that nobody holds any more take free slots, or those of
-    experts that others hold too, so that the fullest rank has as little as can be; nothing else moves."""
+    """The same ranks less those that are lost. Lost experts take free slots, or those of experts with other copies, so
+    that the fullest rank has as little as possible; nothing else moves."""
     left = int(alive.sum())
     if not left:
         raise UsageError("no rank is left", hint="use fewer failures in --fail")

@@ -1,4 +1,4 @@
-"""Prices: what a pass of the group takes, by prediction, for as many ranks as are left; and what ranks hold."""
+"""Prices: the predicted time of a pass of the group for the remaining ranks; and what ranks hold."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 class Price(NamedTuple):
     step_ns: int
-    """Of a pass in which every sequence of every rank gets a token."""
+    """Pass in which every sequence of every rank gets a token."""
     read_ns: int
-    """Of a pass in which every rank reads one sequence."""
+    """Pass in which every rank reads one sequence."""
 
 
 @dataclass(slots=True)
@@ -81,12 +81,12 @@ class Prices:
         return Price(both(0, len(shapes) - 2), both(1, len(shapes) - 1))
 
     def _spread(self, ranks: int, slots: int) -> tuple[Model, Plan]:
-        """Every slot is an expert of its own: tokens go to copies."""
+        """Every slot is a separate expert: tokens go to copies."""
         given = {"gpus": ranks, "ep": ranks, "precision": self.precision}
         return self.model.replace(experts=slots * ranks), Plan.from_dict(given, self.model.name)
 
     def expert_bytes(self) -> int:
-        """Of one expert in all layers: what a rank that holds all has more than one that holds one."""
+        """Bytes of one expert in all layers."""
         many = self.model.experts
         held = [
             held_by(self.model, Plan.from_dict({"gpus": n, "ep": n, "precision": self.precision}, self.model.name), 1)
@@ -95,5 +95,5 @@ class Prices:
         return (held[0].weights_bytes - held[1].weights_bytes) // (many - 1)
 
     def rank_bytes(self, ranks: int, slots: int) -> int:
-        """Weights of a rank, its experts among them."""
+        """Weights of a rank, including its experts."""
         return held_by(*self._spread(ranks, slots), 1).weights_bytes

@@ -1,9 +1,9 @@
-"""serve_group(prices, group, ...): a group that always has requests, from failure to failure, pass by pass.
+"""serve_group(prices, group, ...): a saturated group, from failure to failure, pass by pass.
 
-`shrink`: a failure is noticed, the others form a group without the lost ranks and load the experts that nobody holds
-any more from the nearest copy; sequences of lost ranks are read again, and the group serves. Meanwhile new processes
-start and load what they will hold from the others; when they are ready, the group stops once more to take them in.
-`restart`: all processes start again, load their weights, and read all sequences again.
+`shrink`: a failure is noticed, the others form a group without the lost ranks and load lost experts from the nearest
+copy; sequences of lost ranks are read again, and the group serves. Meanwhile new processes start and load what they
+will hold from the others; when they are ready, the group stops once more to take them in. `restart`: all processes
+start again, load their weights, and read all sequences again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 POLICIES: Final = (SHRINK, RESTART)
 AGAIN: Final = 0.95
-"""Part of the throughput before a failure from which on it counts as over."""
+"""Fraction of the throughput before a failure at which it counts as recovered."""
 PEER, HOST, STORAGE = "peer", "host", "storage"
 PARTS: Final = {
     "serve": "useful", "cut": "redo", "detect": "detect", "regroup": "restart", "restart": "restart",
@@ -50,16 +50,16 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Stop:
-    """Why the group stood still."""
+    """Why the group paused."""
 
     at_ns: int
     why: str
     end_ns: int = 0
     parts_ns: dict[str, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=lambda: {PEER: 0, HOST: 0, STORAGE: 0})
-    """Bytes by where they came from."""
+    """Bytes by source."""
     experts: int = 0
-    """That nobody held any more."""
+    """Lost experts."""
 
 
 class GroupRun:
@@ -95,7 +95,7 @@ class GroupRun:
     # -- what passes take ----------------------------------------------------------------------------------------------
 
     def price(self, place: I64, alive: NDArray[np.bool_]) -> Price:
-        """Of a pass of the ranks that are there, with experts in these places."""
+        """Price of a pass of the present ranks, with experts in these places."""
         ranks, slots = int(alive.sum()), int((place != EMPTY).sum(axis=1).max())
         fullest = float(loads_of(place, self.experts).max()) * ranks / self.experts
         found = self.prices.at(ranks, slots, fullest)
@@ -106,14 +106,14 @@ class GroupRun:
         return found
 
     def _redo_ns(self, place: I64, alive: NDArray[np.bool_]) -> int:
-        """Sequences that were lost are read again, one in a pass of each rank that is there."""
+        """Lost sequences are read again, one per pass of each present rank."""
         passes = -(-self.owed * self.group.sequences // int(alive.sum()))
         return passes * self.price(place, alive).read_ns
 
     # -- loads ---------------------------------------------------------------------------------------------------------
 
     def _host_rate(self, expert: int, rank: int) -> float:
-        """At which a rank reads an expert from the host that is nearest to it; 0: none has it."""
+        """Rate at which a rank reads an expert from the nearest host; 0: none has it."""
         if self.group.host_copies == HostCopies.NONE:
             return 0.0
         kept = set(np.flatnonzero(self.hosts).tolist())
@@ -124,8 +124,8 @@ class GroupRun:
         return self.host_rate if rank // self.node in kept else min(self.host_rate, self.peer_rate)
 
     def _load(self, old: I64, new: I64) -> tuple[int, dict[str, int]]:
-        """Time in which ranks get the experts that they are to hold, side by side, and bytes by where they come from:
-        a device that holds the expert, a host, or storage, the way to which ranks of a node share."""
+        """Time in which ranks concurrently load their new experts, and bytes by source: a device that holds the expert,
+        a host, or storage, whose link the ranks of a node share."""
         there = copies_of(old[self.alive], self.experts)
         own, stored, read = np.zeros(len(new)), np.zeros(len(self.hosts)), dict.fromkeys((PEER, HOST, STORAGE), 0)
         held = np.where(self.alive[:, None], old, EMPTY)
@@ -176,7 +176,7 @@ class GroupRun:
         return now + max(-(-(first - now) // step_ns), 0) * step_ns
 
     def _serve(self, start_ns: int, end_ns: int) -> None:
-        """Whole passes; one that is in progress at the end makes no tokens."""
+        """Whole passes; one in progress at the end yields no tokens."""
         if end_ns <= start_ns:
             return
         ranks, step_ns = int(self.alive.sum()), self.price(self.place, self.alive).step_ns
@@ -188,7 +188,7 @@ class GroupRun:
             self.rows.append(Row(whole, end_ns, "cut", ranks, 0))
 
     def _stand(self, stop: Stop, until_ns: int, parts_ns: dict[str, int]) -> set[str]:
-        """One part after the other, unless the next failure comes first. Those that came to their end."""
+        """The parts in sequence, until the next failure. Returns those that completed."""
         now, done = stop.at_ns, set()
         for state, length in parts_ns.items():
             end = min(now + length, until_ns)
@@ -233,7 +233,7 @@ class GroupRun:
         return stop.end_ns
 
     def _home(self, back: list[int]) -> tuple[NDArray[np.bool_], I64]:
-        """Who is there with these, and where experts are then."""
+        """Ranks present together with these, and the resulting places of experts."""
         alive = self.alive.copy()
         alive[back] = True
         return alive, self.healthy if alive.all() else without(self.healthy, alive, self.experts)
@@ -287,7 +287,7 @@ class GroupRun:
         }  # fmt: skip
 
     def _contract(self, tokens: int, seconds: float) -> dict[str, Any]:
-        """Useful is what as many tokens take with all ranks; passes of fewer ranks take longer (`degraded`), and one
+        """Useful is the time of as many tokens with all ranks; passes of fewer ranks take longer (`degraded`), and one
         that the end cuts off is `idle`."""
         spent = dict.fromkeys(PARTS.values(), 0.0)
         for row in self.rows:

@@ -1,4 +1,4 @@
-"""Group: what a serving group of expert-parallel ranks is, and which of its ranks fail when."""
+"""Group: a serving group of expert-parallel ranks, and the failures of its ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.units import parse_time
 
 
 class HostCopies(StrEnum):
-    """Of experts in the memory of hosts, beside those on devices."""
+    """Copies of experts in the memory of hosts, in addition to those on devices."""
 
     NONE = "none"
     OWN = "own"
@@ -49,7 +49,7 @@ class Failure(NamedTuple):
 
 
 def parse_failures(text: str, *, ranks: int, node: int) -> tuple[Failure, ...]:
-    """`rank7@60s;node1@90s`, in order of time; nodes have so many ranks each."""
+    """`rank7@60s;node1@90s`, in order of time; `node` is the ranks per node."""
     found = []
     for part in text.split(";") if text.strip() else ():
         match = re.fullmatch(r"(rank|node)(\d+)@(\S+)", part.strip())

@@ -1,4 +1,4 @@
-"""Federated rounds: clients of mixed devices and links that train a part each, and a server or a swarm."""
+"""Federated rounds: clients with mixed devices and links that each train a part, and a server or a swarm."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Clients: what each computes with, how it is joined to the others, how often it is there.
+"""Clients: their devices, links and availability.
 
 read_clients("clients.csv")                                                            # a row for each
 drawn_clients(200, link="7..10Gb/s", step="1..2s", available="0.5..1", seed=0)         # between bounds
@@ -25,32 +25,32 @@ COLUMNS: Final = (
     "memory",
 )  # fmt: skip
 ALONE: Final = -1
-"""Of no group, or without a label."""
+"""No group, or no label."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clients:
     name: tuple[str, ...]
     step_s: F64
-    """Of one local step that trains all weights."""
+    """Time of one local step that trains all weights."""
     down_bytes_per_s: F64
     up_bytes_per_s: F64
     available: F64
-    """Part of the rounds in which a client can be asked."""
+    """Fraction of the rounds in which a client is available."""
     drops: F64
-    """Chance that it is asked and never answers."""
+    """Probability that it is asked and never answers."""
     samples: F64
-    """What it is drawn by with `weighted`."""
+    """Its weight with `weighted` sampling."""
     share: F64
-    """Part of the weights that it trains and sends."""
+    """Fraction of the weights that it trains and sends."""
     away: F64
-    """Rounds that an absence takes on average; 0: every round is drawn on its own."""
+    """Mean length of an absence in rounds; 0: every round is drawn independently."""
     group: I64
     """Which clients go away together; -1: none."""
     label: I64
-    """What its samples are of; -1: nothing is said."""
+    """Label of its samples; -1: none."""
     system: tuple[str, ...] = ()
-    """Of each, or nothing where `step_s` is all that is known."""
+    """System of each, or empty if only `step_s` is known."""
     memory_bytes: F64 | None = None
     """0: as its system says, or no limit."""
 
@@ -77,7 +77,7 @@ def alike(
     samples: F64 | None = None, share: F64 | None = None, away: F64 | None = None, group: I64 | None = None,
     label: I64 | None = None,
 ) -> Clients:  # fmt: skip
-    """Clients that are as usual where nothing is said: always there, whole, of one weight."""
+    """Clients with defaults: always available, whole model, equal weight."""
     n = len(name)
     ones, zeros, none = np.ones(n), np.zeros(n), np.full(n, ALONE, np.int64)
 
@@ -93,7 +93,7 @@ def alike(
 def drawn_clients(
     count: int, *, link: str, up: str = "", step: str = "1s", available: str = "1", away: float = 0.0, seed: int = 0
 ) -> Clients:
-    """So many clients, each figure even between its bounds. `up`: where it is not as fast as `link` down."""
+    """This many clients, each figure uniform between its bounds. `up`: upload rate, if it differs from `link`."""
     rng = np.random.default_rng((seed, 7))
     draws = rng.random((4, count))
 

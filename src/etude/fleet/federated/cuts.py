@@ -19,12 +19,12 @@ from etude.errors import UsageError
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 USED: Final = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
-"""Parts of the server's time that cuts are chosen for."""
+"""Fractions of the server's time that cuts are chosen for."""
 
 
 def least(own_s: F64, load_s: F64, fits: NDArray[np.bool_], capacity: float) -> I64:
-    """[client, cut] of a round each: time alone with the server, and time of a server's device. Of all choices one with
-    the least max(longest own, sum of loads / capacity); for that, as little load as can be, then as little time."""
+    """For a round, [client, cut]: time alone with the server, and time of a server's device. A choice with the least
+    max(longest own, sum of loads / capacity); for that, the least load, then the least time."""
     alone = np.where(fits, own_s, np.inf)
     times = np.unique(alone[np.isfinite(alone)])
     first = int(np.searchsorted(times, alone.min(axis=1).max()))
@@ -46,7 +46,7 @@ def least(own_s: F64, load_s: F64, fits: NDArray[np.bool_], capacity: float) -> 
 
 
 def chosen(own_s: F64, load_s: F64, fits: NDArray[np.bool_], capacity: float, round_s: Callable[[I64], float]) -> I64:
-    """Of each client; `round_s` runs rounds with given cuts."""
+    """Cut of each client; `round_s` runs rounds with given cuts."""
     tries = [least(own_s, load_s, fits, capacity * used) for used in USED]
     everywhere = np.flatnonzero(fits.all(axis=0))
     tries += [np.full(len(own_s), cut, np.int64) for cut in everywhere]

@@ -13,7 +13,7 @@ F64 = NDArray[np.float64]
 
 
 def finished(size: F64, rate: F64, start: F64, limit: float) -> F64:
-    """When transfers end that begin at `start`; `limit` 0: there is none."""
+    """End times of transfers that begin at `start`; `limit` 0: no limit."""
     if not limit or not len(size):
         return start + size / rate
     return np.asarray(_shared(size, rate, start, np.argsort(rate, kind="stable"), np.argsort(start, kind="stable"),
@@ -22,7 +22,7 @@ def finished(size: F64, rate: F64, start: F64, limit: float) -> F64:
 
 @kernel
 def _shared(size: Any, rate: Any, start: Any, by_rate: Any, by_start: Any, limit: float) -> Any:
-    """Between two events every transfer goes at its rate, or at the level that is the same for all above it."""
+    """Between two events every transfer runs at its rate, or at the common level of all that are above it."""
     n = len(size)
     end, left, active = np.full(n, np.inf), size.copy(), np.zeros(n, np.bool_)
     now, begun, going = 0.0, 0, 0

@@ -1,4 +1,4 @@
-"""Who is there, round by round: two states of each client, and of each group of clients that go away together.
+"""Availability by round: two states of each client, and of each group of clients that go away together.
 
 A client that is available for a part a of the rounds and away for d rounds at a time comes back with μ = 1/d a round
 and leaves with λ = μ(1 - a)/a, so that a = μ/(λ + μ). A client of a group is there when it is and its group is.
@@ -32,7 +32,7 @@ class Together:
 
 
 def presence(clients: Clients, together: Together, rounds: int, seed: int) -> BOOLS:
-    """[round, client]. The draws are of this alone: every way to sample sees the same absences."""
+    """[round, client]. The draws are independent of the sampling, so all samplers see the same absences."""
     rng = np.random.default_rng((seed, 1))
     there = two_states(clients.available, clients.away, rounds, rng)
     if (clients.group >= 0).any() and together.available < 1:
@@ -43,7 +43,7 @@ def presence(clients: Clients, together: Together, rounds: int, seed: int) -> BO
 
 
 def two_states(available: F64, away: F64, rounds: int, rng: np.random.Generator) -> BOOLS:
-    """[round, one]: begun as in the long run."""
+    """[round, one]: starts in the stationary distribution."""
     back = np.divide(1.0, away, out=available.astype(np.float64).copy(), where=away > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         leave = np.where(available > 0, back * (1 - available) / available, 1.0)

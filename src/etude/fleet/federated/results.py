@@ -1,4 +1,4 @@
-"""What federated rounds come to: the record of `etude federate --json`, and its tables."""
+"""Results of federated rounds: the record of `etude federate --json`, and its tables."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ WHOLE: Final = ("asked", "answered", "last")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Federated:
-    """Rounds over clients: one row per round, and what each client did."""
+    """Rounds over clients: one row per round, and totals of each client."""
 
     clients: Clients
     columns: F64
     """[round, one of `COLUMNS`]"""
     drawn: I64
-    """Of each client: rounds that it was drawn in."""
+    """For each client: rounds in which it was drawn."""
     taken: I64
     """... and in which its answer was taken; in a swarm: in which it got everything."""
     there: I64
-    """... and in which it could have been asked."""
+    """... and in which it was available."""
     labelled: bool
     parts: int
     split: Split | None = None

@@ -1,9 +1,9 @@
 """federate(clients, ...): rounds of sampling, sending, local steps and answers, as columns.
 
-With a server: it draws clients among those that are there, sends each its weights, and waits for the last answer, for
-the first so many (`quorum`), or for a deadline. Its link, if it has a limit, is shared max-min. In a swarm the clients
-that were drawn pass their updates to one another in chunks, and the round ends when all hold all of them. Where
-clients are cut (`split`), their steps go through the server, and what is sent back is adapters.
+With a server: it draws available clients, sends each its weights, and waits for the last answer, for a `quorum` of
+answers, or for a deadline. Its link, if it has a limit, is shared max-min. In a swarm the clients that were drawn pass
+their updates to one another in chunks, and the round ends when all hold all of them. Where clients are cut (`split`),
+their steps go through the server, and what is sent back is adapters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOBODY: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What every round is like."""
+    """Rules of every round."""
 
     model_bytes: float
     count: int
@@ -49,23 +49,23 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One, as it went."""
+    """One simulated round."""
 
     end_s: float
     taken: I64
-    """Clients whose answer was."""
+    """Clients whose answers counted."""
     last: int
     """Client that ended it; -1: the deadline did."""
     down_bytes: float
     up_bytes: float
-    """Of answers that were taken."""
+    """Bytes of answers that counted."""
     warm_s: float = 0.0
     bound_s: float = 0.0
     delivered: float = 1.0
     busy_s: float = 0.0
-    """Of devices of the server that clients are cut to, all together."""
+    """Busy time of the server's devices for split clients, summed."""
     wait_s: float = 0.0
-    """Of clients for one of them."""
+    """Time clients wait for one of them."""
 
 
 def federate(
@@ -74,7 +74,7 @@ def federate(
     split: Split | None = None, together: Together | None = None, leave: bool = False, parts: int = PARTS,
     seed: int = 0,
 ) -> Federated:  # fmt: skip
-    """`count` clients a round, `steps` local steps each. `deadline_s` and `quorum` 0: all answers are waited for;
+    """`count` clients per round, `steps` local steps each. `deadline_s` and `quorum` 0: all answers are waited for;
     `server_bytes_per_s` 0: no limit, each way. `leave`: a client that is away in the next round left in this one,
     before it answered."""
     rules = Rules(
@@ -173,7 +173,7 @@ def _cut(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.ran
 
 
 def _spread(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
-    """Those that never answer send nothing and are not waited for; who holds everything has taken part."""
+    """Those that never answer send nothing and are not waited for; clients that hold everything have taken part."""
     assert rules.swarm is not None
     who = chosen[~silent]
     if len(who) < 2:

@@ -1,12 +1,12 @@
-"""Who is asked in a round, of those that are there.
+"""Which of the available clients are asked in a round.
 
 | way | a client's weight |
 |---|---|
 | uniform, psp | the same for all |
 | weighted | its samples |
-| awpsp | larger for those that are seldom there, that stay, that were asked seldom; less for more of one group |
+| awpsp | larger for those that are rarely available, that stay, that were rarely asked; lower for more of one group |
 
-`awpsp` knows only what the rounds before have shown: how often a client was there, how often it stayed for the next
+`awpsp` uses only what earlier rounds have shown: how often a client was available, how often it stayed for the next
 round, how often it was asked.
 """
 
@@ -26,12 +26,12 @@ I64 = NDArray[np.int64]
 BOOLS = NDArray[np.bool_]
 SAMPLES: Final = ("uniform", "psp", "weighted", "awpsp")
 FAR: Final = 50.0
-"""Rounds ahead of the mean, or behind it, beyond which nothing changes."""
+"""Rounds ahead of or behind the mean beyond which nothing changes."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """Of each client, up to now."""
+    """Statistics of each client so far."""
 
     rounds: int
     there: F64
@@ -52,7 +52,7 @@ class Seen:
 
 
 def availability_weights(there: I64, seen: Seen) -> F64:
-    """Of those that are there. Counts begin with one and one, so that nobody is certain after a round."""
+    """Weights of available clients. Counts begin with one and one, so that none is certain after a round."""
     often = (seen.there[there] + 1) / (seen.rounds + 2)
     stays = (seen.stayed[there] + 1) / (seen.there[there] + 1)
     ahead = np.clip(seen.drawn[there] - seen.drawn.mean(), -FAR, FAR)
@@ -72,7 +72,7 @@ def place_in_group(times: F64, group: I64) -> I64:
 def sampled(
     rng: np.random.Generator, there: I64, clients: Clients, count: int, sample: str, seen: Seen | None = None
 ) -> I64:
-    """Without putting back; all where there are no more than wanted."""
+    """Without replacement; all if there are no more than wanted."""
     if len(there) <= count:
         return there
     if sample in ("uniform", "psp"):
@@ -84,9 +84,9 @@ def sampled(
         weight = clients.samples[there]
         if np.count_nonzero(weight) < count:
             raise UsageError(f"fewer than {count} available clients have samples", hint="--sample uniform")
-    # smallest of exponential times: one after the other in proportion to the weights that are left
+    # smallest of exponential times: in proportion to the remaining weights
     with np.errstate(divide="ignore"):
         times = rng.exponential(size=len(there)) / weight
-    if sample == "awpsp":  # those that fail together are spread over rounds: the n-th of a group counts 1/n² as much
+    if sample == "awpsp":  # correlated clients are spread over rounds: the n-th of a group counts 1/n² as much
         times *= (1.0 + place_in_group(times, clients.group[there])) ** 2
     return there[np.argpartition(times, count - 1)[:count]]

@@ -17,17 +17,17 @@ from etude.fleet.federated.clients import Clients
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 PARTS: Final = 20
-"""Parts of a layer, where nothing is said."""
+"""Default number of parts of a layer."""
 
 
 def work(share: F64) -> F64:
-    """Of a step that trains a share, over one that trains everything: 2PT + 2PT + share·2PT of 6PT."""
+    """Work of a step that trains a share, relative to one that trains everything: 2PT + 2PT + share·2PT of 6PT."""
     return (2.0 + share) / 3.0
 
 
 def trained(clients: Clients, how: str, *, model_bytes: float, steps: int, deadline_s: float, parts: int) -> Clients:
-    """`full`, `share:0.3`, or `share:auto`: the largest share with which a client answers before the deadline, on links
-    of its own, and one part at least. Nothing said: as the clients say."""
+    """`full`, `share:0.3`, or `share:auto`: the largest share with which a client answers before the deadline, on
+    unshared links, and at least one part. Empty: from the clients."""
     if not how:
         return clients
     if how == "full":
@@ -56,13 +56,13 @@ def trained(clients: Clients, how: str, *, model_bytes: float, steps: int, deadl
 
 
 def first_part(clients: Clients, parts: int) -> tuple[I64, I64]:
-    """Of each client the first part that it trains, and how many: dealt in turn, so that all are trained alike."""
+    """The first part that each client trains, and how many: assigned round robin, so that all are trained equally."""
     many = np.maximum(np.round(clients.share * parts).astype(np.int64), 1)
     return np.concatenate([[0], np.cumsum(many)[:-1]]) % parts, many
 
 
 def untrained(first: I64, many: I64, parts: int) -> float:
-    """Part of the parts that none of these trains."""
+    """Fraction of the parts that none of these trains."""
     edges = np.zeros(2 * parts + 1, np.int64)
     np.add.at(edges, first, 1)
     np.add.at(edges, first + many, -1)

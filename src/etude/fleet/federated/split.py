@@ -22,7 +22,7 @@ FETCH, FORWARD, UP, WAIT, SERVED, DOWN, BACKWARD, SEND, DONE = range(9)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Of all clients; [client, length] where two axes are named."""
+    """Arrays over clients; [client, length] where two axes are named."""
 
     cut: I64
     forward_s: F64
@@ -33,7 +33,7 @@ class Split:
     adapter_bytes: F64
     """[client]: one way."""
     mix: F64
-    """Chance of each length, [client, length]."""
+    """Probability of each length, [client, length]."""
     tokens: F64
     """Of a step, [length]."""
     local: NDArray[np.bool_]
@@ -47,7 +47,7 @@ class Split:
 
 
 class Work(NamedTuple):
-    """Of the clients of a round; [client, step] where not said."""
+    """Work of the clients of a round; [client, step] unless stated otherwise."""
 
     forward_s: F64
     backward_s: F64
@@ -62,14 +62,14 @@ class Work(NamedTuple):
 
 class Ended(NamedTuple):
     end_s: F64
-    """Of each client; infinite: not before the round was over."""
+    """End of each client; infinite: not before the round was over."""
     round_s: float
     up_bytes: float
     down_bytes: float
     busy_s: float
-    """Of the server's devices, all together."""
+    """Busy time of the server's devices, summed."""
     wait_s: float
-    """Of clients for one."""
+    """Time clients wait for one."""
 
 
 def work_of(split: Split, chosen: I64, lengths: I64, up: F64, down: F64) -> Work:
