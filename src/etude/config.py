@@ -329,8 +329,8 @@ def parse(text: str, where: str) -> Any:
 
 
 def said(value: Any, told: str = "") -> str:
-    """One line for `repr`: what is told of a value and a digest of all its fields; without words, the fields that are
-    not as they are by default. Values that differ in any field differ in it, since caches take it as a key."""
+    """One line for `repr`: a description of a value and a digest of all its fields; without one, the fields that
+    differ from their defaults. Values that differ in any field differ in it, since caches take it as a key."""
     name = type(value).__qualname__
     if told:
         whole = ",".join(f"{f.name}={getattr(value, f.name)!r}" for f in fields(value))

@@ -1,8 +1,8 @@
 """How values show themselves in a notebook: small pieces of HTML that need no script and no other file.
 
 Nouns have a `_repr_html_` made of `card`. A `pyarrow.Table`, which is what analyses return, is shown by `table`, which
-`register` tells IPython about where it runs; `import etude` does so in a notebook. All text is escaped, and colours
-follow the reader's theme, light or dark.
+`register` installs in IPython if it runs; `import etude` does so in a notebook. All text is escaped, and colours follow
+the reader's theme, light or dark.
 """
 
 from __future__ import annotations

@@ -41,14 +41,14 @@ def open(
     advance: Callable[[int], None] = lambda amount: None,
     spread: runs.Spread | None = None,
 ) -> Job:
-    """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
-    folder written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), dumps of its Flight Recorder, or a
-    trace of another profiler (docs/readers.md).
-    An address (`s3://bucket/run/`, `https://...`) is fetched first (`etude.remote`).
-    `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks
-    as they are read, `workers` at a time (0: of large recordings as many as there are cores, else one). `ranks` and
-    `passes` are for an ASTRA-sim text workload, which does not say how many there are. `spread` links the ranks of a
-    recorded run elsewhere: `etude.study.on_ray.spread("auto")` on a Ray cluster whose machines see the same files.
+    """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet folder
+    written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), dumps of its Flight Recorder, or a trace of
+    another profiler (docs/readers.md). An address (`s3://bucket/run/`, `https://...`) is fetched first
+    (`etude.remote`). `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to, `advance`
+    is called as ranks are read, `workers` at a time (0: of large recordings as many as there are cores, else one).
+    `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are. `spread` links the
+    ranks of a recorded run elsewhere: `etude.study.on_ray.spread("auto")` on a Ray cluster whose machines see the same
+    files.
 
     Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
     analyses take it. Of a profiler's trace they are those of every operator, call and device activity.

@@ -69,7 +69,7 @@ def url_of(path: str | os.PathLike[str]) -> str:
 
 def local(path: str | os.PathLike[str], advance: Advance = lambda amount, note="": None) -> Path:
     """`path` itself, or the copy of what lies at an address: a file, a folder, or the files `name.*` of a prefix
-    `folder/name`. `advance` is told of bytes as they come, and of the file they are from."""
+    `folder/name`. `advance` is called with bytes as they arrive, and the file they belong to."""
     url = url_of(path)
     return fetch(url, advance) if url else Path(path)
 

@@ -37,14 +37,14 @@ _NUMBER = re.compile(r"(-?(?:[0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)(?:e[+-]?[0-9]{1
 
 
 def _with_lower_case(scales: dict[str, int]) -> dict[str, int]:
-    # Not case-blind: `Mb` is megabits to half of its readers, so it is nobody's megabyte here.
+    # Not case-blind: `Mb` is megabits to half of its readers, so it is never a megabyte here.
     return {unit.lower(): scale for unit, scale in scales.items()} | scales
 
 
 _PARSE_BYTES = {"": 1, "KB": 10**3} | _with_lower_case(_BYTES_DECIMAL | _BYTES_BINARY)
 _PARSE_TIME = _TIME | {"µs": 10**3, "μs": 10**3, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 _PARSE_COUNT = _DECIMAL | {"K": 10**3, "B": 10**9}
-# Here case is all that tells bytes from bits, so each unit has one spelling (two for kilobytes).
+# Here only case distinguishes bytes from bits, so each unit has one spelling (two for kilobytes).
 _PARSE_BANDWIDTH = {
     f"{unit}/s": Fraction(scale) for unit, scale in ({"KB": 10**3} | _BYTES_DECIMAL | _BYTES_BINARY).items()
 } | {

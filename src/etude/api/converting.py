@@ -35,7 +35,7 @@ Progress: TypeAlias = Callable[..., AbstractContextManager[Callable[..., None]]]
 
 
 def quiet(what: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
     return nullcontext(lambda amount, note="": None)
 
 

@@ -40,7 +40,7 @@ class Compacted:
 
 
 def compact(folder: Path, advance: Callable[[int], None] = lambda amount: None) -> Compacted:
-    """Puts the runs of an archive into few files; `advance` is told of each table that is done."""
+    """Puts the runs of an archive into few files; `advance` is called for each table that is done."""
     with locked(folder, alone=True):
         before = _files(folder)
         found = listing(folder)
@@ -101,7 +101,7 @@ def _pieces(path: Path, table: str) -> Iterator[pa.Table]:
 
 
 def _remove(folder: Path, found: Listing, stale: list[str]) -> None:
-    """What a newer file has in full, and what was cut off: nobody else writes now."""
+    """Removes what a newer file contains completely, and truncated files: there is no other writer now."""
     packed = frozenset().union(*found.packed)
     lists = folder / "runs"
     for name in (*stale, *(found.singles & packed)):

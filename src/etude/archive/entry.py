@@ -45,7 +45,7 @@ def entry_of(
     run: Run, *, path: str = "", version: str = "", device: Device | None = None,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> Entry:  # fmt: skip
-    """All that is kept of a run. `advance` is told of each table that is done."""
+    """All that is kept of a run. `advance` is called for each table that is done."""
     key = fingerprint(run)
     step_rows = steps(run)
     made: dict[str, Callable[[], pa.Table]] = {

@@ -20,7 +20,7 @@ def _pool(records: int, kind: np.dtype[np.void]) -> Records:
 
 
 def _lines(shape: tuple[int, ...], kind: np.dtype[np.void]) -> Records:
-    """Lines in which nobody waits."""
+    """Empty queues."""
     lines = np.zeros(shape, kind)
     lines["head"] = lines["tail"] = NONE
     return lines

@@ -145,7 +145,7 @@ def involved_dims(mask: int, count: int) -> list[bool]:
 
 
 def covers(phases: Sequence[PhaseTemplate], size: int) -> bool:
-    """Whether the phases tie all members together, so that nobody can finish before the last has joined."""
+    """Whether the phases tie all members together, so that none can finish before the last has joined."""
     reached = 1
     for n in {p.level: p.size for p in phases}.values():
         reached *= n

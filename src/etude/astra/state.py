@@ -2,9 +2,9 @@
 
 A pool is an array of records with names. Those that come and go are on a free list through their `next`: record 0 of
 such a pool is its anchor, whose `next` is the first free record, and record 1 takes the writes when the pool has run
-dry, until the machine, which is told, stops. So neither is ever handed out.
+dry, until the machine, which is notified, stops. So neither is ever handed out.
 
-Pools begin as zeros that nobody has written, so that room which is never needed costs nothing: a free record whose
+Pools begin as zeros that were never written, so that room which is never needed costs nothing: a free record whose
 `next` is 0 was never used, and the one after it is the next free one. For the same reason 0 is an empty slot in the
 tables of times and of matches and an empty line at a link. Everywhere else -1 stands for nothing.
 """
@@ -56,7 +56,7 @@ TURN_ALL, TURN_FIRST_HALF, TURN_SECOND_HALF = _numbers(3)
 ACT_TIMED, ACT_SKIP, ACT_COLLECTIVE, ACT_SEND, ACT_RECEIVE, ACT_MEMORY, ACT_REFUSED, ACT_CUSTOM = _numbers(8)
 ON_CPU, ON_COMP, ON_COMM, ON_NOTHING, NUM_RESOURCES = _numbers(5)
 IN_CUSTOM = NUM_RESOURCES
-"""The resource of nodes of a collective that is given as a trace: they need none, and are told apart by it."""
+"""The resource of nodes of a collective that is given as a trace: they need none, and are identified by it."""
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = (
     np.int64(c)
     for c in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)

@@ -1,7 +1,7 @@
 """Commands below a command: `etude ops show`, `etude generate micro`. All of them behave alike.
 
 `etude ops --help` lists them; without one the help is shown and the exit code is 2, unless there is something that the
-command does by itself; a word that is none of them is told what is known; options stand behind them.
+command does by itself; an unknown word is an error that lists the known ones; options follow them.
 """
 
 from collections.abc import Collection, Sequence

@@ -158,7 +158,7 @@ def grown(found: "System", name: str, ranks: int) -> "System":
 
 
 def rank_table(found: "Run") -> "pa.Table":
-    """A row a rank: when it ends, its breakdown and, where something is known of it, its memory."""
+    """One row per rank: when it ends, its breakdown and, if known, its memory."""
     import pyarrow as pa
 
     from etude.analyse.breakdown import breakdown

@@ -115,7 +115,7 @@ def _run(path: Path, files: AstraFiles) -> "AstraResult":
 
 
 def _since(advance: Callable[[int], None]) -> Callable[[int], None]:
-    """Tells of events since the last time, given all so far."""
+    """Reports events since the last time, given all so far."""
     done = 0
 
     def tell(events: int) -> None:

@@ -81,7 +81,7 @@ def run_jobs(
 
 
 def show_jobs(found: "Together", json: bool) -> int:
-    """A row a job, and below it the links that jobs share."""
+    """One row per job, and below it the links that jobs share."""
     import pyarrow as pa
 
     from etude.units import format_time

@@ -73,7 +73,7 @@ def accepts(function: Any, argument: str) -> bool:
 
 
 def compiling(torch: Any) -> Callable[[], bool]:
-    """Tells whether `torch.compile` is reading the code that asks, rather than running it."""
+    """Whether `torch.compile` is reading the code that asks, rather than running it."""
     found: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
     return found
 

@@ -188,7 +188,7 @@ class Recorder:
         self._unprofiled_faults.append(page_faults() - self._since_faults)
 
     def _unprofiled(self) -> dict[str, int] | None:
-        """A host runs ahead of its device, so that there only the sum of all steps tells."""
+        """A host runs ahead of its device, so only the sum of all steps is meaningful."""
         took = self._unprofiled_ns
         if not took:
             return None

@@ -1,10 +1,10 @@
-"""Tells when a training step is over, without help from the program: an optimizer has stepped.
+"""Detects the end of a training step without help from the program: an optimizer has stepped.
 
 The first optimizer that steps is the clock: a program with several (a GAN, one per parameter) steps each in its turn.
 
 PyTorch's own post hook runs inside the profiler's range `Optimizer.step#...`; a recording that stops there loses that
 range. So `step` is wrapped outside of it: in classes that are there already, and in those that come into use. Of
-several wrappers around one `step` the outermost tells.
+several wrappers around one `step` the outermost counts.
 """
 
 import functools

@@ -123,7 +123,7 @@ class Turns:
 
 
 def _begun(torch: Any) -> bool:
-    """Whether the program had prepared a profiler before we looked: PyTorch tells only of those that are on."""
+    """Whether the program had prepared a profiler before we looked: PyTorch reports only active ones."""
     kind = torch.autograd.profiler.profile
     found = (one for one in gc.get_objects() if type(one) is kind)
     return any(getattr(one, "entered", False) and getattr(one, "kineto_results", one) is None for one in found)

@@ -72,7 +72,7 @@ class Job:
     kept: int = 0
     """Micro-batches of the step in progress that the replicas had done before it was cut."""
     going: tuple[int, int] | None = None
-    """Of a step that a fault cut: how far it was, and when. Replicas that are left go on until they are told."""
+    """Of a step that a fault cut: how far it was, and when. Remaining replicas continue until they are notified."""
     factor: float = 1.0
     phases: list[Phase] = field(default_factory=list)
     after: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class Job:
         self._cut("idle")
         undecided = self.mode == WAITING or self.after == ("decide",)
         if undecided and (not self.memory or self.policy is restart):
-            self._load(self.costs.nodes)  # what no copy holds is lost, though nobody came to say so
+            self._load(self.costs.nodes)  # what no copy holds is lost, even without a reported fault
 
     def _count_up(self) -> None:
         self.node_up_ns += int(self.up.sum()) * (self.now - self.seen_ns)
@@ -255,7 +255,7 @@ class Job:
             self._start(self.target)
 
     def _cut(self, part: str) -> None:
-        """The step in progress does not end; what a fault cut and nobody has taken up again is work to do again."""
+        """The step in progress does not end; what a fault interrupted and was not resumed is repeated."""
         self.account.let_go("redo" if self.going is not None else part)
         self.account.part_of_step(self.now - self.into, self.now, part, self.config)
         self.into = self.todo = self.kept = 0

@@ -1,8 +1,8 @@
 """Whether times of different ranks can be compared, and how far their clocks are apart.
 
-Ranks of one machine share a clock, those of several may not. A collective that nobody leaves before all came tells:
-where a member was done before another began, the two clocks differ. Where the ends of all such collectives are the same
-distance apart, within what clocks are read to, that distance is the clocks'.
+Ranks of one machine share a clock, those of several may not. A collective that no member leaves before all have arrived
+shows it: if a member was done before another began, the two clocks differ. Where the ends of all such collectives are
+the same distance apart, within what clocks are read to, that distance is the clocks'.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOGETHER: Final = (
     Collective.REDUCE_SCATTER_BLOCK,
     Collective.BARRIER,
 )
-"""What nobody leaves before all have come; an all-to-all may have nothing for some."""
+"""Collectives that no member leaves before all have arrived; an all-to-all may have nothing for some."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

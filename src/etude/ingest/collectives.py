@@ -67,7 +67,8 @@ class Communications:
     """Sequence number within the group, as recorded."""
     in_split_start: I64
     in_split: I64
-    """Bytes for each member: in_split[in_split_start[i]:in_split_start[i + 1]]; none where nothing tells them apart."""
+    """Bytes for each member: in_split[in_split_start[i]:in_split_start[i + 1]]; empty if they cannot be
+    distinguished."""
     out_split_start: I64
     out_split: I64
     """Bytes from each member, likewise."""

@@ -203,7 +203,7 @@ def _operator(call: Call, args: _Args, row: int) -> None:
         call.outputs, call.inputs = sides[0], sides[1] if len(sides) > 1 else sides[0]
     if len(sides) < 2 and call.collective not in (Collective.NONE, Collective.ALL_REDUCE, Collective.REDUCE,
                                                   Collective.BROADCAST):  # fmt: skip
-        call.inputs = call.outputs = None  # a list of lists is not shown, so which side this is cannot be told
+        call.inputs = call.outputs = None  # a list of lists is not shown, so which side this is is unknown
     said = [small(int(text)) for text in given[before:] if isinstance(text, str) and re.fullmatch(r"-?\d{1,18}", text)]
     if call.kind != Kind.COLL and said:
         any_source = "any_source" in call.name

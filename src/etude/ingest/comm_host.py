@@ -24,7 +24,7 @@ _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Co
 
 def host_calls(host: HostTrace, around: Mapping[int, int] | None = None) -> list[Call]:
     """Every communication of a host trace, in order of the nodes' ids. `around`: of each row whose event is known the
-    row around it, -1 for none; elsewhere the observer's own tree tells, as far as it can be trusted."""
+    row around it, -1 for none; elsewhere from the observer's own tree, as far as it can be trusted."""
     rows = call_rows(host)
     row_of = {int(host.id[row]): row for row in rows}
     around = around or {}

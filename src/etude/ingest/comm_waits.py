@@ -1,4 +1,4 @@
-"""Who waits for what threads of gloo do, and where the recording tells when that was over.
+"""What waits for the work of gloo's threads, and where the recording shows when that was over.
 
 A collective is carried out, and recorded, by a thread of its own. A message goes off inside its call; it is recorded
 from a bit later until the program asks whether it is over, which may be long after it was: only where the program then

@@ -1,5 +1,5 @@
 """Where in the model, in the step and in the program an operator runs: module path, phase and Python stack, as far as a
-trace tells."""
+trace shows."""
 
 from __future__ import annotations
 

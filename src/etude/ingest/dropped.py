@@ -1,7 +1,7 @@
 """What a recording says, or shows, that it lacks: the profiler drops records when its buffers are full.
 
 A kernel launch and what it launched have one correlation id. A launch without activity, or activity without launch, is
-a record that was dropped or lies outside of the recording; which of the two, the place of the gap tells.
+a record that was dropped or lies outside of the recording; the position of the gap shows which of the two.
 """
 
 from __future__ import annotations

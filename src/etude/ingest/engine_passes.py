@@ -2,8 +2,8 @@
 
     vLLM     execute_context_2(1024)_generation_14(14)
              execute_1038_context_2(sq1024sk2048sqsq..sqsk..)_generation_14(sq14sk9000sqsq14sqsk9000)
-             execute_new_2_cached_14        a prompt may be read in several passes, so that nobody knows whether the
-                                            others read or make tokens: no phase unless all are new
+             execute_new_2_cached_14        a prompt may be read in several passes, so it is unknown whether
+                                            the others prefill or decode: no phase unless all are new
     SGLang   step[EXTEND bs=2 toks=1024], step[DECODE bs=14], step[MIXED bs=16 c=2 g=14], step[mixed bs=16 ext=9 dec=14]
     ATOM     prefill[bs=1 tok=1024 ...], decode[bs=64 tok=64 ...]
 

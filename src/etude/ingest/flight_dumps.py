@@ -148,7 +148,8 @@ class _Nodes:
 
 def _calls(entries: list[Entry]) -> Iterator[Call]:
     """The communications of a rank. What was coalesced stands as its operations, and the entry behind them, which is
-    called `coalesced`, has the times and the state of all; alone it stands for operations that nobody recorded."""
+    called `coalesced`, has the times and the state of all; without them it represents operations that were not
+    recorded."""
     waiting: list[Entry] = []
     for entry in entries:
         if not _is_marker(entry.profiling_name):

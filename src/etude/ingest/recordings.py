@@ -76,8 +76,8 @@ def stamp(file: Path) -> tuple[int, str]:
 
 def by_rank(files: Sequence[Path]) -> list[dict[int, Path]]:
     """Rank -> file of each recording in which all of these were made, the earliest first; files of one process, or that
-    do not say their rank, are in none. All ranks must have been recorded equally often: else nothing tells which files
-    belong together."""
+    do not say their rank, are in none. All ranks must have been recorded equally often: otherwise it is unknown which
+    files belong together."""
     of_rank: dict[int, list[Path]] = {}
     for file in files:
         one = said(file)

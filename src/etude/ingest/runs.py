@@ -1,4 +1,4 @@
-"""What the ranks of a run recorded, all linked into one job; which file is what, `rank_files` tells."""
+"""What the ranks of a run recorded, all linked into one job; `rank_files` identifies the files."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def link_run(
     spread: Spread | None = None,
 ) -> list[Linked]:
     """All ranks, in processes of their own where `workers` says so, or where `spread` calls functions: on other
-    machines that see the same files. `advance` is told of each that is done. Columns of large ranks lie in files
+    machines that see the same files. `advance` is called for each that is done. Columns of large ranks lie in files
     without a name, in the folder for temporary ones. Ranks that recorded different parts of the run are cut to what all
     recorded, or refused where that is nothing, unless `any_window`."""
     if len(ranks) == 1 and spread is None:

@@ -118,8 +118,8 @@ def _last_elsewhere(queues: Queues, stream: I64, time_ns: I64, due_ns: I64) -> I
 def _through_streams(
     queues: Queues, role: I64, time_ns: I64, stream: I64, given: I64, chosen: I64, waiter: I64, calls: I64
 ) -> Marks:
-    """A record stands behind the last activity of its stream, and behind what the stream has been told to wait for
-    since: a wait is handed on even where no activity lies between it and the record."""
+    """A record stands behind the last activity of its stream, and what the stream has been made to wait for since: a
+    wait is handed on even where no activity lies between it and the record."""
     behind: list[tuple[int, ...]] = []
     told: dict[int, list[tuple[int, ...]]] = {}
     rows: list[tuple[int, int, int]] = []

@@ -1,5 +1,5 @@
-"""The first use of a kernel after an install compiles it, which takes seconds: who asks for it is told, and stays
-interruptible.
+"""The first use of a kernel after an install compiles it, which takes seconds: the user is informed and can interrupt
+it.
 
     with told_of_compiling(lambda name, seconds: say(f"compiling {name}, up to {seconds:.0f} s")):
         ...
@@ -40,12 +40,12 @@ def told_of_compiling(listener: Listener) -> Iterator[None]:
 
 
 def compiling() -> bool:
-    """Is a kernel being compiled that nobody waits for any more?"""
+    """Whether a kernel is being compiled that is no longer needed."""
     return _finished is not None and not _finished.is_set()
 
 
 def announce(name: str, code_bytes: Callable[[], int]) -> None:
-    """A kernel was not in the cache. Those that it calls are compiled within it, and are not told."""
+    """A kernel was not in the cache. Those that it calls are compiled within it, and are not announced."""
     if _listener is not None and not _nested.active:
         _nested.active = True
         _listener(name, code_bytes() * SECONDS_PER_BYTE)

@@ -5,7 +5,8 @@ An entry is a file of its own. Its name holds a digest of all that the code depe
 the processor, and the settings of Numba. So an entry that is there fits, and one that does not is never opened.
 
 Entries lie where Numba's own do: in the folder NUMBA_CACHE_DIR; else beside the source, or in the user's folder for
-caches where that cannot be written. They are written under another name first, so that nobody sees half of one.
+caches where that cannot be written. They are written under another name first, so that no process sees an incomplete
+one.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Place:
 
     def __init__(self, function: Any, options: dict[str, Any]) -> None:
         path = os.path.abspath(function.__code__.co_filename)
-        source = source_digest(path)  # OSError: a function without a file is kept by nobody
+        source = source_digest(path)  # OSError: a function without a file cannot be cached
         what = (digest.taken(function), source, repr(sorted(options.items())), function.__module__)
         self._taken = hashlib.sha256("\n".join(what).encode()).hexdigest()
         self._stem = re.sub(r"[^\w.]", "", f"{Path(path).stem}.{function.__qualname__}")[:80]

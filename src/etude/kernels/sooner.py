@@ -138,8 +138,8 @@ _known_calls: dict[int, tuple[Any, dict[Any, Any]]] = {}
 _options: list[Any] = []
 """Those seen, each once."""
 _numbers: dict[int, tuple[Any, int]] = {}
-"""By the identity of options, which are kept so that it stays theirs: their place among those seen. On Numba's stack
-are copies that nobody changes."""
+"""By the identity of options, which are kept so that it stays theirs: their place among those seen. Numba's stack holds
+copies that do not change."""
 
 
 def _number_of(options: Any) -> int:

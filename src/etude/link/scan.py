@@ -128,7 +128,7 @@ class Json:
     size: int
     path: str
     whole: bool = True
-    """It is the file, so that places in it can be told; not only some of its values."""
+    """It is the file, so that positions in it can be reported; not only some of its values."""
     word: NDArray[np.uint64] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -79,8 +79,8 @@ def _from_catalogue(name: str) -> System:
 
 @cache
 def _alone(name: str) -> System:
-    """A device of the catalogue by itself. Where several are taken they meet on a switch of 25 GB/s each, which nobody
-    measured."""
+    """A device of the catalogue by itself. Where several are taken they meet on a switch of 25 GB/s each, which is
+    assumed."""
     level = {"name": "host", "kind": "switch", "size": 1, "bandwidth": "25GB/s", "latency": "5us",
              "source": "assumption: a link of 200 Gb/s"}  # fmt: skip
     return system_of({"name": name, "doc": "one device", "device": name, "levels": [level]}, name)

@@ -41,8 +41,8 @@ def make_server(access: Access) -> MCPServer[Any]:
 
 
 def _served(tool: Callable[..., dict[str, Any]], access: Access, turn: threading.Lock) -> Callable[..., dict[str, Any]]:
-    """The tool without its access, as a client calls it. Errors that Etude raises on purpose are told with their hint;
-    any other is a crash, of which a client is told the name of the tool alone."""
+    """The tool without its access, as a client calls it. Etude's own errors are returned with their hint; any other is
+    a crash, for which a client only gets the name of the tool."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     @wraps(tool)

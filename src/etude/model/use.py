@@ -84,7 +84,7 @@ def has_device(trace: Trace) -> bool:
 
 
 def segments(trace: Trace) -> Bool:
-    """Nodes that are host time between operators: of the operator around them, or of nobody."""
+    """Nodes that are host time between operators: of the operator around them, or of none."""
     codes, words = trace.coded("name")
     return (codes == words.index(SEGMENT)) & (trace.cpu == 1) if SEGMENT in words else np.zeros(len(trace), bool)
 

@@ -29,7 +29,7 @@ class ServingPrediction:
     system: System
 
     def _mfu(self) -> float | None:
-        """Products over what the devices could have done, dense 16-bit; None where nobody says what they could."""
+        """Products over what the devices could have done, dense 16-bit; None where their peak is unknown."""
         could = self.system.peak(self.served.plan.dtype, len(self.served.job))
         if not could:
             return None

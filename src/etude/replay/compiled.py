@@ -1,7 +1,7 @@
 """Code that Inductor made of a program: where a recording has it, whether it may run, and how it is run again.
 
 Whole graphs are kept by `etude collect`, each with a seal. Kernels of Triton, a file each, are kept by PyTorch's own
-observer in a folder beside its file (`set_extra_resource_collection(True)`); nobody seals them.
+observer in a folder beside its file (`set_extra_resource_collection(True)`); they are not sealed.
 """
 
 from __future__ import annotations

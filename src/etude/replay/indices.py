@@ -1,6 +1,6 @@
 """What the numbers in tensors may be, as the operators that read them tell: indices in range, variances above 0.
 
-A table: operator -> function of its arguments that tells a Memory. Arguments are in the order of the schema.
+A table: operator -> function of its arguments that describes a Memory. Arguments are in the order of the schema.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Memory:
         self.held(tensor).positive = True
 
     def told(self, tensor: Tensor, fill: Fill) -> None:
-        """What this memory holds if it comes from outside, as the first call that tells says."""
+        """What this memory holds if it comes from outside, according to the first call that states it."""
         held = self.held(tensor)
         if held.told is None:
             held.told = fill

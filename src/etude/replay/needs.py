@@ -37,7 +37,7 @@ def needed_bytes(program: Program, *, compute: bool = True, communication: bool 
 
 
 def free_bytes() -> int | None:
-    """Memory of this machine, or of the container, that is free; None where nobody says."""
+    """Memory of this machine, or of the container, that is free; None if unknown."""
     found: list[int] = []
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()

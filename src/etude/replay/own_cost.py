@@ -1,5 +1,5 @@
-"""What a player itself takes between two operators: measured where it plays, under the same light profiler that told of
-the program, gap by gap.
+"""What a player itself takes between two operators: measured where it plays, under the same light profiler as the
+program, gap by gap.
 
 Times are counted in passes of `etude.rounds`, made between one playing and the next. Needs NumPy and PyTorch alone.
 """
@@ -87,7 +87,7 @@ def took(play: Callable[[], object]) -> int:
 
 
 def session(play: Callable[[], object], times: int) -> Session:
-    """What a light profiler sees of all threads when this is played so often. Playing with it and without it takes
+    """What a light profiler sees of all threads when this is played `times` times. Playing with it and without it takes
     turns: how fast a core is changes from one moment to the next."""
     config: Any = getattr(getattr(torch._C, "_profiler", None), "_ExperimentalConfig", None)
     try:
@@ -161,8 +161,8 @@ def own(events: Events, expected: Sequence[Expected], times: int, steps: int) ->
 
 
 def _comm_ends(events: Events, expected: Sequence[Expected], times: int) -> dict[tuple[int, int], int]:
-    """(time, row of a communication) -> when the backend was done with it; empty where the backend tells of more calls
-    or of fewer than were issued."""
+    """(time, row of a communication) -> when the backend was done with it; empty if the backend reports more or fewer
+    calls than were issued."""
     rows = [(number, one.row) for number in range(times) for one in expected if one.kind == StepKind.COMM]
     ran = [k for k, name in enumerate(events.names) if name.startswith(BACKEND)]
     return dict(zip(rows, events.end_ns[ran].tolist(), strict=True)) if len(ran) == len(rows) else {}

@@ -171,7 +171,7 @@ class Player:
         if not self._light:
             return steps.host_ns
         comms = self.comms
-        if not self._together:  # nobody is to wait for another
+        if not self._together:  # no rank waits for another
             self.comms = None
             self._write()
         chunks = self._chunks if self.comms is not None else self._chunks[:OWN_CHUNKS]
@@ -266,7 +266,7 @@ class Player:
         barrier: Callable[[bool], object] = lambda some: None,
     ) -> Played:
         """Times of the steps of each iteration; what was played before an interrupt is kept. `barrier` meets the other
-        processes, is told whether there is anything to keep, and says whether to stop. On a device one iteration
+        processes, is passed whether there is anything to keep, and says whether to stop. On a device one iteration
         follows the other without waiting, as steps of a training loop do, and times are those of the device."""
         if iterations < 1:
             raise UsageError(f"{iterations} iterations", hint="at least 1")

@@ -170,7 +170,7 @@ class _Plan:
         )
 
     def _given_bytes(self, node: int) -> int:
-        """What a kernel without a schema (Triton) was given, where its launch tells: each tensor counts once."""
+        """What a kernel without a schema (Triton) was given, if its launch shows it: each tensor counts once."""
         if node < 0 or self.of.trace.in_types[node] < 0:
             return 0
         return sum(tensor.numel * tensor.itemsize for tensor in self.of.arguments("in", node).tensors)

@@ -123,7 +123,7 @@ def _uneven(subject: Subject) -> list[Told]:
     if len(busy) < 3 or not np.median(busy):  # of two neither is the middle
         return []
     most, middle = int(busy.argmax()), float(np.median(busy))
-    if busy[most] < (1 + UNEVEN) * middle or int(rank[most]) in subject.suspects:  # stragglers are told of
+    if busy[most] < (1 + UNEVEN) * middle or int(rank[most]) in subject.suspects:  # stragglers are reported separately
         return []
     more = words.percent(busy[most] / middle - 1)
     return [Told("warn", f"Rank {rank[most]} computes {more} longer than the median rank.",

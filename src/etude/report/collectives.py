@@ -37,7 +37,7 @@ class Waiting:
 
 
 def waiting(subject: Subject) -> Waiting | None:
-    """How much of the collectives is waiting, and for whom; None where nobody can be seen to wait."""
+    """How much of the collectives is waiting, and for whom; None if no wait is visible."""
     whole, wait = subject.waiting
     if not wait:
         return None

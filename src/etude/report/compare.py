@@ -15,7 +15,7 @@ from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Figure, Page, Section, Told
 
 ALIKE, FEW = 0.02, 0.1
-"""Runs are called alike within this; a part of the difference is told from this share of the run."""
+"""Runs count as equal within this; parts of the difference are reported from this share of the run."""
 ROWS = 200
 
 

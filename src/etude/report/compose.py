@@ -57,7 +57,7 @@ def report(
     made_by: str = "Etude", advance: Callable[[int], None] = lambda amount: None,
 ) -> Page:  # fmt: skip
     """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded; `advance`
-    is told of the PARTS as they are done."""
+    is called for the PARTS as they are done."""
     subject = Subject(run, name or run.job.name, device=device, allocated=allocated)
     told = []
     for part in _TELL:
@@ -88,7 +88,7 @@ def report(
 
 
 def findings(run: Run, *, device: Device | None = None) -> list[Told]:
-    """What the report of a run tells, without its page: what costs the most first."""
+    """The findings of a run's report, without its page: the most expensive first."""
     subject = Subject(run, run.job.name, device=device)
     told = [one for part in _TELL for one in part.told(subject)]
     return in_order([*told, *_doubts(subject)], subject.span_ns)

@@ -65,7 +65,7 @@ def shorter(ns: int, span_ns: int) -> str:
 
 def of_links(subject: Subject) -> tuple[str, float] | None:
     """What communication twice as fast gains, as a sentence and as a share of the run; None where that is not known.
-    Where members are not here, nobody can tell their coming late from the transfer, so that it is an upper bound."""
+    Where members are not here, late arrival cannot be distinguished from the transfer, so it is an upper bound."""
     ns = subject.gain("communication")
     if ns is None:
         return None

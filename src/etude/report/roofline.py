@@ -20,7 +20,7 @@ SECTION = "roofline"
 
 ROWS, POINTS = 200, 400
 FAR_BELOW, MUCH_TIME, NOT_TINY_NS = 30.0, 0.1, 20_000
-"""An operator is told of if it reaches less than so many percent of its roofline in such a share of the compute time;
+"""An operator is reported if it reaches less than this percentage of its roofline in such a share of the compute time;
 short ones are bound by what starting them takes."""
 NOT_KNOWN = 0.01
 """Share of the compute time with unknown FLOPs and bytes from which the page says so."""

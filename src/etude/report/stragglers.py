@@ -51,7 +51,7 @@ KINDS = {"slow_rank": "compute", "late_host": "host", "slow_link": "communicatio
 
 
 def _gain(subject: Subject, row: dict[str, Any], costs: float | None) -> int | None:
-    """How much shorter the run is, in ns, if who is slow were as fast as its peers; None where nobody is."""
+    """How much shorter the run is, in ns, if the slow rank were as fast as its peers; None if none is slow."""
     if row["kind"] not in KINDS or not row["slowdown_pct"]:
         return None
     part = 1 - 1 / (1 + row["slowdown_pct"] / 100)

@@ -61,7 +61,7 @@ _WRAPPERS = {"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "TensorIteratorO
 def kernel(name: str) -> str:
     """What a C++ signature is about: `void at::native::(anonymous namespace)::softmax<4, float>(float*)` is `softmax`.
 
-    Kernels that run any function, element by element, are told with theirs: `elementwise_kernel [sqrt_kernel_cuda]`.
+    Kernels that run any function, element by element, are shown with theirs: `elementwise_kernel [sqrt_kernel_cuda]`.
     """
     if not _SIGNATURE.match(name):
         return name
@@ -90,7 +90,7 @@ def short(name: str, most: int = 60) -> str:
 
 
 def tail(path: str, most: int) -> str:
-    """The end of a path, which tells it from others."""
+    """The end of a path, which distinguishes it from others."""
     return path if len(path) <= most else f"…{path[1 - most :]}"
 
 

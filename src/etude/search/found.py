@@ -30,7 +30,7 @@ class Found:
     told: tuple[str, ...] = ()
     """What is said beside the result and differs from run to run, such as the time of a solver; not in the record."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What else this kind of search tells, beside the rest in the record."""
+    """Further results of this kind of search, next to the rest in the record."""
 
     def __repr__(self) -> str:
         best = ", ".join(f"{key}={value}" for key, value in list(self.best.items())[:6])

@@ -17,7 +17,7 @@ Score = Callable[[Sequence[Point]], Sequence[float]]
 STARTS: Final = 4
 CHAINS: Final = 8
 STEPS: Final = 60
-"""Of each chain, where nobody says."""
+"""Default steps of each chain."""
 
 
 @dataclass(slots=True)

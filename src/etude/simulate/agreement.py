@@ -35,7 +35,7 @@ def agreements(lowered: Lowered, program: I32) -> Agreements:
     for instance in reversed(range(len(program))):
         at = int(lowered.classes.first[instance])
         leader = _leader(lowered, at, *slots.get(int(job.trace_of[at]), (-1, -1)))
-        leader_at = position.get(leader, at)  # one that is absent leads nobody
+        leader_at = position.get(leader, at)  # an absent one leads none
         leads = int(lowered.classes.of[leader_at])
         if leads == instance:
             continue

@@ -48,7 +48,7 @@ def alone(ranks: int, groups: int) -> RankClasses:
 
 
 def stable_classes(start: I64, matching: Matching, groups: UsedGroups, distance: I32) -> RankClasses:
-    """The coarsest classes. `start` tells apart ranks that are not alike by themselves, `distance` links by cost."""
+    """The coarsest classes. `start` separates ranks that differ by themselves, `distance` separates links by cost."""
     links, uses = matching.links, matching.uses
     color = _numbered(start)
     still = np.stack([groups.shape.astype(np.int64), groups.lacks, groups.partial], 1)

@@ -37,7 +37,7 @@ class Wait:
 
 
 def explain(lowered: Lowered, nodes: Table) -> DeadlockError:
-    """The error that tells of the deadlock."""
+    """The error that describes the deadlock."""
     cycles = _cycles(lowered)
     waits = _waits(lowered, nodes) + cycles
     causes = _causes(lowered)

@@ -42,7 +42,7 @@ from etude.simulate.state import DONE, State, with_room
 
 OVER, REACHED, PAUSED, CROWDED, ASKING = 0, 1, 2, 3, 4
 """Why `_run` returned: nothing more can happen; nothing more up to the time given; enough for now; no room; two kinds
-of kernels meet of which nobody knows what they cost each other."""
+of kernels overlap whose mutual cost is not known yet."""
 SLICE: Final = 500_000
 """Nodes between two looks at the clock and the keyboard: a tenth of a second."""
 TURNS: Final = 1 << 16
@@ -131,7 +131,7 @@ def _run(state: State, network: NetworkState, until_ns: int, max_nodes: int, max
             if at_ns == NO_ROOM or _is_crowded(state.sharing, state, network.operations.ends):
                 return CROWDED
             if advance(network, state.sharing, state.nodes, at_ns) == 0 and at_ns < ahead_ns:
-                continue  # the network went on, and nobody is done
+                continue  # the network advanced, and no node is done
             if at_ns != clock.now_ns:
                 clock.now_ns = at_ns
                 clock.instant += 1

@@ -71,7 +71,7 @@ def _shape(system: System, members: I32, name: str) -> GroupShape:
 
 
 def members_of(job: Job, matching: Matching, groups: UsedGroups, row: int) -> I64:
-    """Ranks of the group of a row, in its order; those that use it where nobody says who is in it."""
+    """Ranks of the group of a row, in its order; those that use it if its members are unknown."""
     name = int(groups.group[row])
     known = np.arange(job.world_size) if name == WORLD else job.groups.ranks(name)
     if known is None:

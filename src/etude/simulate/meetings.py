@@ -2,7 +2,7 @@
 
 Compute nodes are kernels: blocks on cores by their shapes, bytes through the memory. Collectives and messages hold
 cores and draw two bytes of memory for each that they send, and one more for each that is reduced. Memory nodes are
-copies to or from the host, or streams through the device's own memory. Nodes of the host meet nobody.
+copies to or from the host, or streams through the device's own memory. Nodes of the host overlap with none.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Meetings:
 
 
 def meetings(lowered: Lowered, ops: Operations) -> Meetings | None:
-    """None where nobody asks what meets."""
+    """None unless overlaps have a cost."""
     if not lowered.options.contention:
         return None
     devices, programs = lowered.system.all_kinds, lowered.programs

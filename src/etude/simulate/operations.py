@@ -123,7 +123,7 @@ def _collectives(lowered: Lowered, notes: list[str]) -> _Part:
 
 
 def _lags(lowered: Lowered, row: I64, of: I64, cost: I64, recorded: I64) -> I64:
-    """How long after its operation each member was done, where linking has told that from waiting."""
+    """How long after its operation each member was done, if linking has separated that from waiting."""
     without_waiting = np.zeros(len(recorded), bool)
     without_waiting[of[_is_own(lowered)[row]]] = True
     known = without_waiting[of] & (recorded[of] != NEVER) & (cost != UNKNOWN)

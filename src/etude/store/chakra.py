@@ -136,8 +136,8 @@ def read_job(
 ) -> Job:
     """The ranks found at `path` (see find_ranks), each with its own trace.
 
-    `groups` names the communicator-group file; by default `name.json` beside the ranks. `advance` is told of each
-    batch how many ranks it held.
+    `groups` names the communicator-group file; by default `name.json` in the same folder. `advance` is called with the
+    number of ranks of each batch.
     """
     name, files = find_ranks(Path(path))
     table = group_file(name, files, groups)

@@ -68,7 +68,7 @@ def load_all(paths: Sequence[str | Path], max_bytes: int | None = None) -> tuple
 
 
 def _load_each(paths: Sequence[str | Path], max_bytes: int | None) -> tuple[U8, list[int]]:
-    """The same where some are packed: nobody knows how long they are before they are unpacked."""
+    """The same if some are packed: their lengths are unknown before they are unpacked."""
     loaded = [load(path, max_bytes) for path in paths]
     if len(loaded) == 1:
         return loaded[0][0], [loaded[0][1]]

@@ -2,8 +2,8 @@
 
 Each file is read once for its skeleton: who waits for whom, and where each message lies. A node is decoded when a view
 asks for it, together with its neighbours; decoded stretches are kept up to `max_bytes`, the least recently used goes
-first. Memory: 20 B a node and 4 B an edge for each file (12 B and the edges once for ranks whose graphs are equal),
-4 1/8 B a node for each rank under way, and `max_bytes`. While a file is scanned: 45 B a node and 8 B an edge.
+first. Memory: 20 B a node and 4 B an edge for each file (12 B and the edges once for ranks whose graphs are equal), 4
+1/8 B a node for each rank in progress, and `max_bytes`. While a file is scanned: 45 B a node and 8 B an edge.
 """
 
 from __future__ import annotations

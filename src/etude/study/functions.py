@@ -63,7 +63,7 @@ def calls_at(function: Function, points: Sequence[Mapping[str, Any]], seal: byte
 
 
 def _code(function: Function) -> bytes:
-    """What a function does, as far as its own text tells."""
+    """The code of a function, as far as its source shows it."""
     try:
         text = inspect.getsource(function)
     except (OSError, TypeError):

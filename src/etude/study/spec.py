@@ -318,7 +318,7 @@ def _checks(given: Mapping[str, Any], where: str) -> tuple[Check, ...]:
 
 
 def _consistent(spec: Spec) -> None:
-    """A parameter has one origin, so that nobody has to know which one wins."""
+    """A parameter has one origin, so that there is no precedence to remember."""
     origins = {
         "set or perturb": set(spec.given),
         "sweep": set(spec.space.names),

@@ -71,7 +71,7 @@ class Team:
                     continue
                 self._feed(number, points, queues, busy, lost)
                 yield from zip(chunk, answers, strict=True)
-        lost += [i for queue in queues for chunk in queue for i in chunk]  # nobody is left for them
+        lost += [i for queue in queues for chunk in queue for i in chunk]  # no worker is left for them
 
     def close(self) -> None:
         for end in self._ends:

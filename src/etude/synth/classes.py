@@ -45,7 +45,7 @@ def classes_of(programs: Sequence[LearnedProgram], at_least: int = 1) -> tuple[l
         rare = np.bincount(number, counts[here])[number] < least
         if level == 0:
             few = np.bincount(number, counts)[number] < at_least
-            rare = np.where(talks, few, rare | stalled | (final[:, -1] < 0))  # what is sent is not told by its name
+            rare = np.where(talks, few, rare | stalled | (final[:, -1] < 0))  # names do not describe what is sent
         here = here.copy()
         here[here] = rare
         final[here] = levels[level + 1][here]

@@ -98,12 +98,12 @@ class Template(msgspec.Struct, frozen=True, omit_defaults=True):
     grows: tuple[int, ...] = ()
     """Groups that take more members when there are more ranks."""
     axis: tuple[int, int] | None = None
-    """(stride, size) of the axis along which ranks are added; None: whole copies behind one another."""
+    """(stride, size) of the axis along which ranks are added; None: whole copies in sequence."""
 
 
 class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
-    """By which factors ranks and steps differ from one another in the times of what they do by themselves. An empty
-    one: they do not, or nobody could know."""
+    """By which factors ranks and steps differ from one another in the times of what they do by themselves. Empty: they
+    do not differ, or it is unknown."""
 
     rank: Knots = ()
     """Of a rank, in all its steps."""

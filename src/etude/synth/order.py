@@ -44,8 +44,8 @@ def _by_step(symbols: I64, step: I64) -> list[tuple[int, Folded]]:
 
 
 class _Twice:
-    """What comes before the block, its model step twice, and what comes behind: what a step waits for in the one before
-    it is then told as in any sequence."""
+    """What comes before the block, its model step twice, and what comes behind: dependencies on the previous step are
+    then like those in any sequence."""
 
     BEFORE, FIRST, MODEL, BEHIND = range(4)
 

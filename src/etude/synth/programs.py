@@ -63,7 +63,7 @@ class LearnedProgram:
 
     @property
     def time_ns(self) -> I64:
-        """What each place computes, on the first rank; 0 where nobody knows."""
+        """What each place computes, on the first rank; 0 if unknown."""
         return np.where(self.computes, np.maximum(self.values[0][:, 0], 0), 0)
 
     @property

@@ -79,8 +79,8 @@ def _growing(
 ) -> tuple[tuple[int, ...], tuple[int, int] | None]:
     """Groups that are longer in a larger job: data parallelism, and all groups in which two of its members meet.
 
-    It is told by what it is for: of the groups of ranks alike, those whose collectives the rest of the step waits for
-    least. Gradients are summed for the optimizer; what tensor-parallel ranks sum, the next layer needs.
+    It is identified by its purpose: of the groups of ranks alike, those whose collectives the rest of the step waits
+    for least. Gradients are summed for the optimizer; what tensor-parallel ranks sum, the next layer needs.
     """
     home = np.full(len(role_of), -1, np.int64)
     for role, (table, program) in enumerate(zip(tables, programs, strict=True)):

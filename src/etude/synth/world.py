@@ -1,6 +1,6 @@
 """Who is who in a job of another size than the one that was learned.
 
-More ranks are copies of the whole, put in along the data-parallel axis of the numbering, or behind one another where
+More ranks are copies of the whole, put in along the data-parallel axis of the numbering, or in sequence where
 there is none. Groups that grow join their members of all copies, the others stay within a copy. Fewer ranks are the
 first members of the growing groups.
 """

@@ -168,7 +168,7 @@ def _numbered(columns: Sequence[NDArray[np.int64]]) -> dict[int, int]:
 
 
 def _first_step(job: Job) -> int:
-    """The smallest number of a step: how long a run had been going is nobody's business."""
+    """The smallest number of a step: the age of a run is private."""
     known = [int(t.step[t.step != UNKNOWN].min()) for t in job.traces if (t.step != UNKNOWN).any()]
     return max(min(known, default=0), 0)
 

@@ -46,16 +46,15 @@ class DeviceTimes:
     host_factor: float
     """What host times were multiplied by."""
     pieces: int
-    """Pieces of host time at places of the call tree that both hosts went through equally often a step: the factor was
-    told from those."""
+    """Pieces of host time at places of the call tree that both hosts went through equally often a step: the factor
+    comes from those."""
     shared: float
     """Part of the job's host time, calls of the runtime apart, that they are."""
 
 
 def with_device_times(job: Job, other: Job, host_factor: float | None = None) -> DeviceTimes:
-    """The job with the device times of another recording of its program. `host_factor`: given, instead of told from the
-    operators that both ran. Raises MismatchError where the two are
-    not recordings of one program."""
+    """The job with the device times of another recording of its program. `host_factor`: given, instead of derived from
+    the operators that both ran. Raises MismatchError where the two are not recordings of one program."""
     if job.ranks.tolist() != other.ranks.tolist():
         raise MismatchError(f"the recordings are of {len(job.ranks):,} and {len(other.ranks):,} ranks",
                             hint="both must have the same ranks")  # fmt: skip

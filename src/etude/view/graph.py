@@ -196,7 +196,7 @@ def _escaped(text: str, most: int) -> str:
 
 
 def words(part: Subgraph) -> Iterator[tuple[str, str, str]]:
-    """For each node its label, what stands below it, and what a pointer over it tells."""
+    """For each node its label, the text below it, and its tooltip."""
     from etude.units import format_time
 
     for name, caller, row, kind, sid, ns in zip(

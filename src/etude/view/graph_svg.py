@@ -14,7 +14,7 @@ from etude.view.slices import Sort
 __all__ = ["svg"]
 
 MOST = 1500
-"""Nodes of a picture. Beyond it nobody can read one."""
+"""Most nodes of a picture; more cannot be read."""
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y = 182, 40, 18, 40
 

@@ -1,8 +1,8 @@
 """Collective algorithms, one stream (chunk on a rank) at a time.
 
-`begin` starts a phase, `packet_ready` is told when a packet has passed the endpoint (and, if it was reduced,
-the memory), `packet_received` when a message came in. A packet is a ticket: the first `width` come for
-free, every received message brings another, and each ticket that has passed the endpoint lets one message out.
+`begin` starts a phase, `packet_ready` is called when a packet has passed the endpoint (and, if it was reduced, the
+memory), `packet_received` when a message came in. A packet is a ticket: the first `width` come for free, every received
+message brings another, and each ticket that has passed the endpoint lets one message out.
 """
 
 import numpy as np

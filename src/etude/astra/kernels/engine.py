@@ -1,4 +1,4 @@
-"""The event loop: takes events in order and tells the layer they belong to."""
+"""The event loop: takes events in order and passes each to its layer."""
 
 import numpy as np
 
@@ -95,7 +95,7 @@ def _tell(sim, whom, arg):
 
 @kernel(allocates=False)
 def _delivered(machine, number, is_arrival):
-    """A message is there. Its sender is told first; the receiver's turn is noted for the next step."""
+    """A message has arrived. Its sender is notified first; the receiver's turn is noted for the next step."""
     clock, message = machine.queue.clock[0], machine.wires.messages[number]
     receiver, receiver_arg = message.tell_receiver, message.receiver
     sender, sender_arg = message.tell_sender, message.sender

@@ -211,7 +211,7 @@ def _route(wires, message):
 
 @kernel(allocates=False)
 def transfer(queue, wires, src, dst, size, tag, tell, sender):
-    """Send a message now. `tell` and `sender` say who is told when it arrives."""
+    """Send a message now. `tell` and `sender` say who is notified when it arrives."""
     clock, settings = queue.clock[0], wires.settings[0]
     if size == 0 or (size < 0 and settings.has_rendezvous == 0):
         stop(clock, EMPTY_MESSAGE)
@@ -245,7 +245,7 @@ def transfer(queue, wires, src, dst, size, tag, tell, sender):
 
 @kernel(allocates=False)
 def expect(queue, wires, src, dst, size, tag, tell, receiver):
-    """Post a receive now; if its message has already arrived it is told at the end of this instant."""
+    """Post a receive now; if its message has already arrived the receiver is notified at the end of this instant."""
     clock = queue.clock[0]
     key1, key2 = (tag << RANK_BITS) | src, (size << RANK_BITS) | dst
     slot = _find_match(wires.matches, key1, key2)
@@ -267,7 +267,7 @@ def expect(queue, wires, src, dst, size, tag, tell, receiver):
 
 @kernel(allocates=False)
 def mark_arrived(wires, number):
-    """The message is there, but nobody has asked for it yet."""
+    """The message has arrived, but no receive was posted yet."""
     wires.messages[number].hops = NONE
 
 

@@ -61,8 +61,8 @@ def _next_issuable(program, rank):
 
 @kernel(allocates=False)
 def finish(clock, program, row, is_pass_open):
-    """Give back the node's resource and count down its children. Ready ones join their heap, or wait for the next
-    pass if one is under way."""
+    """Give back the node's resource and count down its children. Ready ones join their heap, or wait for the next pass
+    if one is in progress."""
     nodes = program.nodes
     node = nodes[row]
     node.end_ns = clock.now

@@ -1,4 +1,4 @@
-"""Dissemination: a barrier in rounds; in the k-th each tells whoever is 2**k farther."""
+"""Dissemination: a barrier in rounds; in the k-th each member signals the one 2**k further."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Get: all-to-all through windows; a source tells each target its counts, and the target reads its block."""
+"""Get: all-to-all through windows; a source sends each target its counts, and the target reads its block."""
 
 from __future__ import annotations
 

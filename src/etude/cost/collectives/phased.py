@@ -39,7 +39,7 @@ def closed_form(system: System, kind: Collective, shape: GroupShape) -> Algorith
 
 
 def _shifts(system: System, shape: GroupShape, span: GroupSpan, often: int, *, waits: bool) -> Leg:
-    """Every shift along a level but none, so often. `waits`: its steps are not those of a level above."""
+    """Every shift along a level except 0, `often` times. `waits`: its steps are not those of a level above."""
     level, away = system.levels[span.level], np.arange(1, span.units)
     lined = level.kind in LINED
     back = span.units - away

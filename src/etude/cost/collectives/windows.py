@@ -1,6 +1,6 @@
 """One-sided exchanges through windows: what `put` and `get` have in common.
 
-Every member opens a window in which each source has its place. A source tells each target how much it has for it, in a
+Every member opens a window in which each source has its place. A source sends each target how much it has for it, in a
 control message of 8 bytes for each expert of the target; the device issues messages, so that they cost no host time one
 by one.
 """

@@ -232,7 +232,7 @@ def _refuse(wrong: NDArray[np.bool_], table: pa.Table, where: str, text: str, *,
 
 
 IDENTITY: Final = [name for name in COLUMNS if name != "time_us"]
-"""What tells measurements apart: everything but the time."""
+"""What identifies a measurement: everything but the time."""
 
 
 def _refuse_twice(table: pa.Table, where: str) -> None:

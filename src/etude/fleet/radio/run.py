@@ -1,4 +1,4 @@
-"""Radio functions and AI services over minutes: shares every epoch, places every so often, requests one by one.
+"""Radio functions and AI services over minutes: shares every epoch, places at longer intervals, requests one by one.
 
 Slots are counted per stretch in closed form, since shares are constant in one. Requests of a service are served one
 after another; one whose deadline passes is given up, whether it waits or runs.

@@ -1,14 +1,11 @@
 """A file of radio functions and AI services that share nodes.
 
-nodes: [{name: a, gpu: 1, cpu: 1}, {name: b, gpu: 0.5, cpu: 1}]   # devices, relative to the one that times are of
-radio: [{name: cell0, node: a, slot: 0.5ms, gpu: 100us, cpu: 50us, swing: 0.3, period: 2min, phase: 0.25}]
-ai: [{name: chat, node: a, rate: 20, gpu: 20ms, cpu: 2ms, deadline: 200ms, swing: 0.5, period: 4min}]
-load: 1.0          # of all rates of AI requests
-duration: 10min
-epoch: 1s          # fast: shares are set so often
-every: 30s         # slow: places are looked at so often
-migrate: 2s        # a function or service that moves does nothing for so long
-policy: haf        # static, greedy, strict, haf
+nodes: [{name: a, gpu: 1, cpu: 1}, {name: b, gpu: 0.5, cpu: 1}] # devices, relative to the one that times are of radio:
+[{name: cell0, node: a, slot: 0.5ms, gpu: 100us, cpu: 50us, swing: 0.3, period: 2min, phase: 0.25}] ai: [{name: chat,
+node: a, rate: 20, gpu: 20ms, cpu: 2ms, deadline: 200ms, swing: 0.5, period: 4min}] load: 1.0 # of all rates of AI
+requests duration: 10min epoch: 1s # fast: interval at which shares are set every: 30s # slow: interval at which places
+are revised migrate: 2s # a function or service that moves is down for this long policy: haf # static, greedy, strict,
+haf
 """
 
 from __future__ import annotations

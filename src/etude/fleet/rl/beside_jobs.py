@@ -2,7 +2,7 @@
 
 `rl` and streams have the nodes that they name until they are done; jobs have all others, and these from then on. Nodes
 that may be taken away and that `rl` or a stream uses are never given to jobs. Device time adds up: what each of the
-three held, and what nobody had, is all that was there.
+three held, and what was unused, is all that was there.
 """
 
 from __future__ import annotations

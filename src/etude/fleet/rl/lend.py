@@ -3,7 +3,7 @@
     borrow: {from: chat, how: guarded, share: 0.5, every: 250ms, calm: 2s, margin: 0.9}
 
 Both loops run side by side, tick by tick. A replica that serves and lends a part of itself takes longer for its passes;
-an idle one lends all of itself. `guarded` lends while nobody waits there and while a pass with as many requests as it
+an idle one lends all of itself. `guarded` lends while nothing waits there and while a pass with as many requests as it
 has would still keep the limit for each token (with a margin), and takes back at the next tick otherwise; turns that
 were in progress are lost and made again elsewhere. `fixed` lends its share whatever happens.
 """

@@ -30,7 +30,7 @@ class Ran:
     """How often nodes were taken away."""
     notes: tuple[str, ...] = ()
     beside: dict[str, Any] = field(default_factory=dict)
-    """What else is told: of a stream, whose devices were lent."""
+    """Further results: of a stream whose devices were lent."""
 
 
 def makings(spec: Spec) -> list[Making]:

@@ -1,5 +1,5 @@
 """with_map(job, plan): a job of mapped attention with what each context-parallel rank really has: tokens, pairs, and
-messages as large as they are. Messages of nothing, and attention to nobody else's keys, are taken out."""
+messages as large as they are. Messages of nothing, and attention to no keys, are removed."""
 
 from __future__ import annotations
 

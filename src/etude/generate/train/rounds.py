@@ -56,7 +56,7 @@ def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
 
 
 def layout_of_rounds(rounds: Rounds, blocks: Sequence[Block]) -> Layout:
-    """Its stages are the cuts. Nobody has a copy of a tied embedding: the host adds up its gradients."""
+    """Its stages are the cuts. No rank has a copy of a tied embedding: the host adds up its gradients."""
     stages = tuple(tuple(blocks[c.first : c.last]) for c in rounds.cuts)
     return Layout(rounds.schedule(), {}, stages, 0, frozenset())
 

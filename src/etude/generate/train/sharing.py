@@ -116,7 +116,7 @@ def tied_copies(
     stages: Sequence[tuple[Block, ...]], held: Sequence[Sequence[int]]
 ) -> tuple[tuple[tuple[Block, ...], ...], int, frozenset[int]]:
     """The stages with copies of the embedding where blocks use it on a pipeline rank that does not have it, one a rank;
-    the weights of a copy; and the pipeline ranks that then have one (none: nobody needs a copy)."""
+    the weights of a copy; and the pipeline ranks that then have one (none: no copy is needed)."""
     using = [s for s, blocks in enumerate(stages) if any(op.tied_params for b in blocks for op in b.ops)]
     found, users = list(stages), set[int]()
     for rank, mine in enumerate(held):

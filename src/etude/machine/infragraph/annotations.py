@@ -47,7 +47,7 @@ class Cluster:
 
 
 def cluster_of(graph: InfraGraph, annotation: Mapping[str, Any] | None = None) -> Cluster:
-    """The directed topology of an InfraGraph. Refuses links whose rate or latency nobody gave."""
+    """The directed topology of an InfraGraph. Refuses links without a rate or latency."""
     notes = annotation or {}
     rate, latency = _links(graph, notes)
     kind, forwards, rank, figures = _nodes(graph, notes)
@@ -165,7 +165,7 @@ def _yes(value: str, where: str) -> bool:
 
 
 def _forwards(graph: InfraGraph, kind: NDArray[np.uint8], given: Mapping[int, bool]) -> NDArray[np.bool_]:
-    """Devices forward only where devices are joined to one another directly: then nobody else can."""
+    """Devices forward only where devices are joined to one another directly: then nothing else can."""
     device = kind == VertexKind.DEVICE
     forwards = ~device
     direct = device[graph.a] & device[graph.b]

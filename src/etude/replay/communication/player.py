@@ -155,7 +155,7 @@ class Player:
 
 
 def _stamp(works: list[Any], end: list[int], row: int) -> None:
-    """Notes when a call is complete, where the backend tells: gloo does, of all but messages."""
+    """Notes when a call is complete, if the backend reports it: gloo does, except for messages."""
     try:
         futures = [work.get_future() for work in works]
     except (RuntimeError, AttributeError):

@@ -166,7 +166,7 @@ def _watch(folder: Path, started: list[subprocess.Popen[bytes]], tick: Callable[
 
 
 def _ask_to_stop(started: list[subprocess.Popen[bytes]]) -> None:
-    """A terminal tells them itself; whoever ends this process alone does not."""
+    """A terminal signals them itself; ending only this process does not."""
     for child in started:
         if child.poll() is None:
             with suppress(ProcessLookupError):
@@ -174,7 +174,7 @@ def _ask_to_stop(started: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _failure(folder: Path, started: list[subprocess.Popen[bytes]], bad: list[int]) -> EtudeError:
-    """What a process told of its failure; a typed error comes before the time-outs that follow from it."""
+    """What a process reported about its failure; a typed error comes before the time-outs that follow from it."""
     time.sleep(10 * _POLL_S)  # others may be about to write theirs
     written = sorted(folder.glob("*.error"), key=lambda file: file.stat().st_mtime_ns)  # the first is the cause
     told = [(int(file.stem), json.loads(file.read_text())) for file in written]

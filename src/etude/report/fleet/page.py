@@ -20,7 +20,7 @@ Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
 
 
 def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Page:
-    """The first run is told in full; of several, the hours of all stand side by side."""
+    """The first run is shown in full; of several, the hours of all are side by side."""
     _, record, tables = runs[0]
     if "rounds" in tables:
         return _rounds_page(runs, title=title, made_by=made_by)

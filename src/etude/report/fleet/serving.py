@@ -24,7 +24,7 @@ WHAT: Final = {
 
 
 def serving_page(runs: Sequence[Run], *, title: str, facts: tuple[tuple[str, str], ...], made_by: str) -> Page:
-    """The first run is told in full; of several, the hours of all stand side by side."""
+    """The first run is shown in full; of several, the hours of all are side by side."""
     _, record, tables = runs[0]
     group = record["kind"] == "experts"
     sections = [hours_section([(name, one) for name, one, _ in runs], trained=False)]

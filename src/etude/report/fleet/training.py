@@ -36,7 +36,7 @@ def duration(seconds: float) -> str:
 
 
 def unit_of(seconds: float) -> tuple[str, float]:
-    """In which an axis of so much time is told."""
+    """Time unit for an axis of this length."""
     units = (("days", 86_400.0), ("h", 3600.0), ("min", 60.0))
     return next(((name, length) for name, length in units if seconds >= 2 * length), ("s", 1.0))
 

@@ -68,7 +68,7 @@ NARROW: Final[dict[str, list[Any] | None]] = {
 
 
 def default_axes(s: Setting) -> list[str]:
-    """What is searched where nobody says: all that changes speed or memory much."""
+    """What is searched by default: all that changes speed or memory much."""
     names = ["tp", "pp"]
     names += ["cp"] if s.seq >= LONG and s.splits else []
     names += ["ep"] if s.model.experts else []

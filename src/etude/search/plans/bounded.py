@@ -159,7 +159,7 @@ def _key(point: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def told_of(space: PlanSpace, c: Candidate, scored: Mapping[str, Any]) -> Row:
-    """What is told of a candidate: where it lies on the axes, and what it scores."""
+    """Description of a candidate: its position on the axes, and its score."""
     row: Row = {"system": c.system, "gpus": c.plan.gpus}
     row |= {name: _said(c, name) for name in dict.fromkeys([*space.axes, *ALWAYS]) if name != "system"}
     row |= {"dp": c.plan.dp, "global_batch": c.plan.batch, **scored}

@@ -20,7 +20,7 @@ NOT_A_PLAN: Final = "not a plan"
 SAME: Final = "same as another"
 MOST: Final = 2_000_000
 USUAL: Final = {key_of(f): f.default for f in fields(Plan)}
-"""Field of a plan -> what it is where nobody says."""
+"""Field of a plan -> its default."""
 
 
 class Candidate(NamedTuple):

@@ -19,7 +19,7 @@ COUNTS: Final = ("simulated", "placements")
 
 
 def with_places(tree: Tree, found: Found, some: Sequence[Candidate]) -> tuple[list[Row], list[dict[str, Any]]]:
-    """All rows, of which the first are those of placed plans, and what is told of their placements. `some`: the
+    """All rows, of which the first are those of placed plans, and the description of their placements. `some`: the
     candidates of the first rows."""
     rows, told = [], []
     for c, answer in zip(some, tree.ask(Wanted(PLACE, some))[0], strict=True):

@@ -33,11 +33,11 @@ ANALYTIC, FLOW = "analytic", "flow"
 NETWORKS: Final = (ANALYTIC, "links", FLOW)
 
 TOKENS: Final = 1 << 24
-"""Of a step at most, where nobody says: about what the largest models are trained with."""
+"""Default limit per step: about what the largest models are trained with."""
 
 
 def usual_batch(gpus: int, seq: int) -> int:
-    """Samples of a step where nobody says: one for each GPU, as long as they are not too many tokens."""
+    """Default samples per step: one for each GPU, as long as they are not too many tokens."""
     return min(gpus, max(1 << (max(TOKENS // max(seq, 1), 1).bit_length() - 1), 1))
 
 

@@ -1,7 +1,7 @@
 """Kernels of the model `flow`: all live flows share the links of their ways max-min fairly.
 
-Every flow has a bottleneck, a full link on which nobody is faster. Rates change when a flow begins or ends; a flow ends
-at a whole ns, and all that happens in one is worked out once. What one operation sends over one connection goes in
+Every flow has a bottleneck, a full link on which no flow is faster. Rates change when a flow begins or ends; a flow
+ends at a whole ns, and all that happens in one is worked out once. What one operation sends over one connection goes in
 order, one transfer after the other, as bytes of a connection do: it takes one share of a link, however many are ready.
 
 Only flows that can feel a change are worked out again:

@@ -21,7 +21,7 @@ NOT_KNOWN: Final = 0
 
 
 class Kinds(NamedTuple):
-    """Of rows of programs and of operations; -1: it meets nobody. Without rows, nobody meets."""
+    """Kinds of rows of programs and of operations; -1: no overlap cost. Without rows there is none at all."""
 
     of_row: I32
     of_operation: I32  # [kind of device, operation]

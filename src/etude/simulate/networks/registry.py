@@ -267,7 +267,7 @@ class Registry:
         return self.lags[id(lags)]
 
     def _seats(self, op: Operation) -> int:
-        """Where the ranks of the members stand; -1 where nobody looks at what they do."""
+        """Seats of the members' ranks; -1 if their compute does not matter."""
         if not self.is_seated:
             return -1
         members = np.asarray(op.members, np.int64)
@@ -387,7 +387,7 @@ class Registry:
     # --- state
 
     def state(self, slots: int = FIRST_SLOTS) -> tuple[LinkState, FlowState | None]:
-        """What the kernels take, before anything has happened. Its places are nobody's yet."""
+        """What the kernels take, before anything has happened. All places are free."""
         o, links, column = self.options, len(self.topology.src), {n: c.array() for n, c in self.columns.items()}
         plans = _table(PLAN, [(*row, -1) for row in self.plan_rows])
         slots = max(slots, int((plans["transfers"] + plans["members"] + plans["lines"]).max(initial=1)))

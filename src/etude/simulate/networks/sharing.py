@@ -37,7 +37,7 @@ def make_sharing(
     resources: Resources | None = None,
     kinds: Kinds | None = None,
 ) -> Sharing | None:
-    """None where the factors are 1, there are no capacities to share and nobody meets."""
+    """None where the factors are 1, there are no capacities to share and overlaps have no cost."""
     by_rate = resources is not None or kinds is not None
     if compute == communication == 1.0 and not by_rate:
         return None

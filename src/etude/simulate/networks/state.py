@@ -65,7 +65,7 @@ CARRIED: Final = _numbers(
     "wire_ppm",  # what its bytes are to the links
     "lag0",  # -1: its transfers take the latency of their way
     "factor0",  # -1: the bytes of its transfers are to the links as `wire_ppm` says
-    "seat0",  # -1: nobody looks at what its members compute
+    "seat0",  # -1: compute of its members does not matter
     "place0",
 )
 PLACE: Final = _numbers("operation", "node", "came", "done_ns")
@@ -277,7 +277,7 @@ class LinkState(NamedTuple):
     order: I64  # the same, in order
     links: Table
     rates: Rates
-    visits: Table  # empty where nobody asks
+    visits: Table  # empty unless requested
 
 
 class OperationState(NamedTuple):

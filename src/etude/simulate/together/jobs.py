@@ -44,7 +44,7 @@ class Together:
     link_bytes: I64
     """What went over each link; of all jobs together."""
     link_bytes_of: I64
-    """What each job sends over each link where it is alone, a row a job. Over fixed routes it is the same beside the
+    """What each job alone sends over each link, one row per job. With fixed routes it is the same together with the
     others."""
 
     @property
@@ -52,8 +52,8 @@ class Together:
         return np.where(self.end_ns == UNKNOWN, UNKNOWN, self.end_ns - self.start_ns)
 
     def job_table(self) -> pa.Table:
-        """A row a job: name, ranks, start_ns, end_ns, time_ns, alone_ns, slowdown, links (that it uses), shared_links
-        (that another uses too), shared_bytes (part of its bytes over links that went over those)."""
+        """One row per job: name, ranks, start_ns, end_ns, time_ns, alone_ns, slowdown, links (that it uses),
+        shared_links (that another uses too), shared_bytes (part of its bytes over links that went over those)."""
         used = self.link_bytes_of > 0
         shared = used & (used.sum(0) > 1)
         part = (self.link_bytes_of * shared).sum(1) / np.maximum(self.link_bytes_of.sum(1), 1)
@@ -75,8 +75,8 @@ class Together:
         })  # fmt: skip
 
     def link_table(self, *, shared: bool = False) -> pa.Table:
-        """A row a link that carried something, those in use longest first: link, bytes, busy_ns, by_job (bytes of each
-        job). `shared`: only those that several jobs use."""
+        """One row per link that carried something, those in use longest first: link, bytes, busy_ns, by_job (bytes of
+        each job). `shared`: only those that several jobs use."""
         wanted = (self.link_bytes_of > 0).sum(0) > 1 if shared else self.link_bytes > 0
         rows = np.flatnonzero(wanted)
         rows = rows[np.lexsort((rows, -self.link_bytes[rows], -self.link_busy_ns[rows]))][:LINKS_SHOWN]

@@ -353,8 +353,8 @@ def _free(start, rows, order, calls):  # type: ignore[no-untyped-def]
 
 @kernel
 def _holding(start, rows, order, calls, sends):  # type: ignore[no-untyped-def]
-    """Of these calls, how many may be under way when a send is ready that does not wait for them. Sends are numbered in
-    the order of what they send; all up to `before` are ready before a node, all from `after` on wait for it."""
+    """Of these calls, how many may be in progress when a send is ready that does not wait for them. Sends are numbered
+    in the order of what they send; all up to `before` are ready before a node, all from `after` on wait for it."""
     number = np.full(len(order), -1, np.int64)
     is_send = np.zeros(len(order), np.bool_)
     is_send[sends] = True

@@ -102,7 +102,7 @@ class Here:
             found[mine] = collective_time_ns(self.system, Collective(key & 255), size_bytes[mine], np.unique(members))
         sent = np.flatnonzero(trace.kind[rows] != Kind.COLL)
         if len(sent):
-            peers = np.append(self.job.peer_slots(rank), rank)  # the last: nobody is named
+            peers = np.append(self.job.peer_slots(rank), rank)  # the last: no peer
             src = np.where(trace.kind[rows[sent]] == Kind.SEND, rank, peers[trace.src[rows[sent]]])
             dst = np.where(trace.kind[rows[sent]] == Kind.SEND, peers[trace.dst[rows[sent]]], rank)
             found[sent] = p2p_time_ns(self.system, src, dst, size_bytes[sent])

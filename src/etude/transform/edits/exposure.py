@@ -3,7 +3,7 @@
     found = Exposure(job, timing)
     found.of(at)        # ns, a number for each node of the at-th rank present; 0 where it does not communicate
 
-All members of a call are told the same: the mean of theirs. A message is as exposed as its receiver waits.
+All members of a call get the same value: their mean. A message is as exposed as its receiver waits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Exposure:
         self._messages(found)
 
     def codes(self) -> I64:
-        """A number for each rank: equal where all that is told is."""
+        """A number for each rank: equal if all its values are equal."""
         known: dict[tuple[int, tuple[int, ...]], int] = {}
         keys = ((int(self._job.trace_of[at]), tuple(sorted(parts))) for at, parts in enumerate(self._of))
         return np.array([known.setdefault(key, len(known)) for key in keys], np.int64)

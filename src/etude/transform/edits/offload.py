@@ -240,7 +240,7 @@ class _Tensors:
         self._say("inputs", loads[1][turn - 1], tensor[gone], size[gone])
 
     def _stays(self, found: Needed, kept: Held, tensor: I64) -> Bool:
-        """Accesses to what never goes: it is there to the end, but for results, which nobody needs any more."""
+        """Accesses to what never goes: it stays to the end, except results, which are not needed any more."""
         goes, results = np.zeros(int(tensor.max()) + 1, bool), np.zeros(int(tensor.max()) + 1, bool)
         goes[tensor[kept.gone_at >= 0]] = True
         results[tensor[found.makes]] = True

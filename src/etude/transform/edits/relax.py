@@ -100,7 +100,7 @@ def _slot(here: Here, agree: str) -> int:
 
 
 def _agree(here: Here, actions: _Actions, slot: int, control: int) -> None:
-    """Before each pass the first of the group tells the others that it is next."""
+    """Before each pass the first of the group signals the others that it is next."""
     told = here.made.add(
         actions.first, BEFORE, "agree", kind=int(Kind.COLL), collective=int(Collective.BROADCAST), in_bytes=control,
         group=slot, stream=compute_stream(here.trace),
