@@ -134,6 +134,12 @@ def test_processes_that_compile_the_same_kernel_at_once_leave_one_whole_entry(tm
     assert run(tmp_path, CALL) == "10 False"
 
 
+def test_a_kernel_that_outlives_the_modules_is_freed_at_the_end_of_python(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(ONE)
+    for _ in range(2):  # compiled, and found
+        run(tmp_path, f"{CALL}; sys.longer = total", PYTHONMALLOC="malloc", MALLOC_PERTURB_="255")  # exit code 0
+
+
 @pytest.mark.skipif(not kept.usable(), reason="kernels are kept by Numba here")
 def test_a_command_whose_kernels_are_compiled_does_not_load_numba(tmp_path: Path) -> None:
     etude.convert(etude.generate("gpt2", gpus=1, seq=64).job, tmp_path / "job", to="et")

@@ -164,8 +164,6 @@ class _Method(ctypes.Structure):
 
 _WITH_NAMES: Final = 3
 """METH_VARARGS | METH_KEYWORDS."""
-_kept: list[Any] = []
-"""What guarded functions point to: they live as long as kernels do, which is as long as the process."""
 
 
 class Loaded(NamedTuple):
@@ -180,7 +178,12 @@ def guarded(kind: tuple[Any, ...], code: int, function: Any, guard: int) -> Load
     words = [id(REFUSED), code, id(function.__self__), *_words((tuple, *kind))]
     program = struct.pack(f"{len(words)}q", *words)
     method = _Method(function.__name__.encode(), guard, _WITH_NAMES, None)
-    _kept.append((kind, function, program, method))
+    _keep((kind, function, program, method))
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     return Loaded(function, make(ctypes.addressof(method), program, None))
+
+
+def _keep(pointed_to: tuple[Any, ...]) -> None:
+    """For good: when Python ends it frees modules in an order of its own, and a function may outlive them all."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pointed_to))
