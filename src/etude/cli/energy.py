@@ -133,7 +133,7 @@ class Made:
         self.at, self.device, self.system, self.mixed, self.about = at, device, system, mixed, about
 
     def kinds(self, ranks: int) -> "list[tuple[Device, int]]":
-        """The devices that so many ranks run on, and how many of each."""
+        """The devices that this many ranks run on, and how many of each."""
         if not self.mixed or self.system is None:
             return [(self.device, ranks)]
         count = Counter(self.system.kind_of(range(ranks)).tolist())

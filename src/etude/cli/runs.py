@@ -146,8 +146,8 @@ def simulated(job: "Job", name: str, card: "Card | None" = None) -> "Run":
 
 
 def grown(found: "System", name: str, ranks: int) -> "System":
-    """The system of that name, with room for so many ranks if it is one of the catalogue, and no more of it than their
-    slice if it is a torus; a file is taken as it is."""
+    """The system of that name, with room for this many ranks if it is from the catalogue, and only their slice if it is
+    a torus; a file is used unchanged."""
     from etude.machine import system_names
 
     taken = found.for_ranks(ranks) if name in system_names() else found

@@ -58,7 +58,7 @@ class Need(NamedTuple):
 
 
 class Quantised(NamedTuple):
-    """Weights of so many bits with a scale for each group, and products with activations of so many."""
+    """Weights of this many bits with a scale for each group, and products with activations of this many."""
 
     weight: int
     activation: int
@@ -70,7 +70,7 @@ class Quantised(NamedTuple):
     """Unpacked, scaled and multiplied by three kernels."""
 
     def per_group(self, depth: F64 | float) -> F64:
-        """Groups for each weight, of rows of so many."""
+        """Groups for each weight, of rows of this many."""
         sizes = [(np.minimum(size, depth) if size else depth, part) for size, part in self.groups]
         return np.asarray(sum(part / np.maximum(size, 1) for size, part in sizes), np.float64)
 
@@ -97,7 +97,7 @@ class Quantised(NamedTuple):
 
 
 def _narrow(device: Device, bits: int) -> str:
-    """The narrowest type of a device that holds so many bits and has a rate."""
+    """The narrowest type of a device that holds this many bits and has a rate."""
     for wide, name in ((4, "int4"), (4, "fp4"), (8, "int8"), (8, "fp8")):
         if bits <= wide and name in device.peak_flop_per_s:
             return name

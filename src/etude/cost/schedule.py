@@ -58,7 +58,7 @@ class Schedule:
     dep_start: I64
     dep: I32
     owners: int
-    """The blocks of a chunk lie in so many equal runs, each of which holds `size` bytes."""
+    """The blocks of a chunk lie in this many equal runs, each of which holds `size` bytes."""
     blocks: int
     """Of one chunk; those of chunk c are numbered from c * blocks on."""
     chunks: int = 1

@@ -1,8 +1,8 @@
 """Checkpoints: where the state is saved, how often, how long that takes, and which faults a copy survives.
 
     parse_checkpoints("local:5min,remote:1h")
-    parse_checkpoints("local:diff=0.1:10,peer:diff=0.1:10,remote:full:500:async:rate=2GB/s")    # every so many steps
-    parse_checkpoints("remote:auto:total=2TB/s")                          # the best interval is looked for
+    parse_checkpoints("local:diff=0.1:10,peer:diff=0.1:10,remote:full:500:async:rate=2GB/s") # intervals in steps
+    parse_checkpoints("remote:auto:total=2TB/s") # the best interval is looked for
 
 All nodes save their part of the state at once. `sync` stops the steps for it; `async` stops them for the copy into the
 host's memory, and the rest overlaps with the steps, slower by `contend`.

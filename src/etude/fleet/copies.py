@@ -171,7 +171,7 @@ class Copies:
             self._holds(tier, mark, base)
 
     def cycled(self, tier: int, mark: Mark, cycles: int) -> None:
-        """So many usual saves, one after the other, the last of them here."""
+        """This many usual saves in sequence, the last of them here."""
         self.writes[tier] += cycles
         self.written[tier] += cycles * self.tiers[tier].share
         self._holds(tier, mark, self.bases[tier])

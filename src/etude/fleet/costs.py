@@ -258,7 +258,7 @@ class Others:
         return [config for config, _ in self._tried(gpus)]
 
     def on(self, gpus: int) -> Config | None:
-        """The fastest on so many devices."""
+        """The fastest on this many devices."""
         found = self._tried(gpus)
         if not found:
             return None

@@ -116,8 +116,8 @@ def weights_of(model: Model, plan: Plan, per_weight: float) -> Weights:
 
 
 def plans_for(plan: Plan, gpus: int, node: int) -> list[Plan]:
-    """Plans for so many devices with the batch of this one: tensor-parallel groups as they are, half and twice as large
-    (in a node), and pipelines as deep, half and twice as deep, or such that no device is left over."""
+    """Plans for this many devices with the batch of this one: tensor-parallel groups as they are, half and twice as
+    large (in a node), and pipelines as deep, half and twice as deep, or such that no device is left over."""
     found: list[Plan] = []
     for tp in (plan.tp, plan.tp // 2, plan.tp * 2):
         if not tp or (tp > plan.tp and tp > node):

@@ -91,7 +91,7 @@ def _stage(text: str) -> Stage:
 
 
 def chains(stages: tuple[Stage, ...], count: int, *, most_ns: int, seed: int = 0) -> Chains:
-    """So many chains. A wait is `most_ns` at most, and that where no try succeeds."""
+    """This many chains. A wait is `most_ns` at most, and that where no try succeeds."""
     draws = np.random.default_rng((seed, STREAM)).random((count, len(stages)))
     wait, tries = np.zeros(count), np.zeros(count, np.int64)
     ended, open_ = np.full(count, -1, np.int64), np.ones(count, bool)

@@ -23,7 +23,7 @@ LINE: Final = 64
 LENGTH: Final = 128
 """The first 1, 4 or 8 bytes of the argument (the low bits) say how long the rest is."""
 PLACE: Final = 32
-"""The argument, so many bytes, is a place in the reader's memory, or the length of a frame."""
+"""The argument, this many bytes, is a place in the reader's memory, or the length of a frame."""
 REFUSED: Final = -1
 
 _PLAIN: Final = {

@@ -41,7 +41,7 @@ Spread: TypeAlias = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], It
 LARGE: Final = 200_000_000
 """Bytes of JSON from which processes of their own are worth starting."""
 UNPACKS, TAKES = 14, 4
-"""A packed trace is so many times larger, and linking a rank takes so many times its JSON in memory."""
+"""A packed trace expands by this factor, and linking a rank takes this many times its JSON in memory."""
 
 
 def host_job(path: Path, max_bytes: int | None = None, advance: Callable[[int], None] = lambda amount: None) -> Job:

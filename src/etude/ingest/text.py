@@ -49,7 +49,7 @@ _TRANSFORMERS: Final = ("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD")
 
 
 def read_text(path: Path, ranks: int | None, *, passes: int = 1) -> Job:
-    """A workload as a job of so many ranks and passes, which share one trace; None: as many as the text says."""
+    """A workload as a job of this many ranks and passes, which share one trace; None: as many as the text says."""
     if ranks is not None and not 1 <= ranks <= MAX_WORLD:
         raise UsageError(f"{ranks:,} ranks", hint=f"from 1 to {MAX_WORLD:,}")
     if passes < 1:

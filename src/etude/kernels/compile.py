@@ -73,7 +73,7 @@ def _refuse(*_: Any) -> Any:
 
 
 _BY_NUMBA: Final = Loaded(_refuse, _refuse)
-"""Of arguments for which there is no code that runs without Numba."""
+"""For arguments without code that runs without Numba."""
 
 
 class Kernel:
@@ -89,7 +89,7 @@ class Kernel:
         self._count = -1 if code.co_kwonlyargcount or code.co_flags & _STARRED else code.co_argcount
         self._entries: dict[tuple[Any, ...], Loaded] = {}
         self._last: Callable[..., Any] = _refuse
-        """Of the call before: most calls of a kernel are alike."""
+        """Target of the previous call: most calls of a kernel are alike."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if named:

@@ -92,7 +92,7 @@ def _as_passed(kind: Any) -> Any:
 
 
 def _type_of_call(self: Any, context: Any, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
-    """Of a call of a kernel in a kernel."""
+    """Type of a call of a kernel in a kernel."""
     if self.dispatcher.py_func.__module__.partition(".")[0] == PACKAGE:
         try:
             passed = {name: _as_passed(kind) for name, kind in kws.items()}

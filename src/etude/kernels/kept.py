@@ -80,7 +80,7 @@ def usable() -> bool:
 
 
 def _level() -> str:
-    """Of optimization: that of Numba if it is loaded, since a program may have set it."""
+    """Optimization level: Numba's if it is loaded, since a program may have set it."""
     config = sys.modules.get("numba.core.config")
     return str(int(config.OPT)) if config else os.environ.get("NUMBA_OPT", "3")
 

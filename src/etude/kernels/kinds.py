@@ -71,7 +71,7 @@ HOW: Final = _How({np.ndarray: _array, int: _whole} | dict.fromkeys((float, bool
 
 
 def kinds(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Of each argument of a call; NoKindError if one has none."""
+    """Kind of each argument of a call; NoKindError if one has none."""
     return tuple([HOW[value.__class__](value) for value in values])
 
 

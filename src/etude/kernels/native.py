@@ -106,7 +106,7 @@ def _provide(name: str) -> None:
 
 
 def _address(name: str) -> int | None:
-    """Of what Numba would give LLVM under a name; None if it is to be found in the process."""
+    """Address that Numba would give LLVM for a name; None if it is found in the process."""
     if name == UNPICKLE[1][:-1].decode():
         return ctypes.cast(_unpickle, ctypes.c_void_p).value
     if name == "_Py_NoneStruct":

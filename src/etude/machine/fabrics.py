@@ -239,7 +239,7 @@ class _Trees:
         return first + np.arange(groups)
 
     def _add(self, name: str, count: int) -> int:
-        """So many switches more; returns the first."""
+        """This many switches more; returns the first."""
         first = self.vertices
         self.runs.append((name, VertexKind.SWITCH, count))
         self.vertices += count

@@ -16,7 +16,7 @@ def is_product(levels: Sequence[Level]) -> bool:
 
 
 def own_ports(levels: Sequence[Level]) -> list[bool]:
-    """Of each level, whether a device has a port of its own to it; if not, it is reached through the level below.
+    """For each level, whether a device has its own port to it; if not, it is reached through the level below.
 
     What `port` says, else: a device has at most two ports, one to scale up and one to scale out, and the second
     belongs to the level at which the bandwidth of a device changes most (the innermost of these). Where it never
@@ -33,7 +33,7 @@ def own_ports(levels: Sequence[Level]) -> list[bool]:
 
 
 def ports_of(levels: Sequence[Level]) -> list[int]:
-    """Of each level the one whose port of a device leads to it."""
+    """For each level, the one whose port leads to it."""
     own = [True] * len(levels) if is_product(levels) else own_ports(levels)
     port = 0
     found = []

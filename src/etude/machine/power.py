@@ -17,8 +17,8 @@ from etude.config import figure
 from etude.errors import ClusterError
 
 EXPONENT: Final = 2.5
-"""Of the clock in the power of the cores, where no measurement says it: between a linear one (the voltage stays) and a
-cubic one (it follows the clock)."""
+"""Exponent of the clock in the power of the cores, unless measured: between a linear one (constant voltage) and a cubic
+one (voltage follows the clock)."""
 LEAST_CLOCK: Final = 0.3
 """Lowest clock over the nominal one, where nothing says it."""
 

@@ -48,7 +48,7 @@ class Region:
             raise ClusterError(f"pue: {self.pue:g} is below 1")
 
     def kwh(self, energy_j: float) -> float:
-        """Of the site, for so much energy of its machines."""
+        """Energy of the site, for this much energy of its machines."""
         return energy_j / 3.6e6 * self.pue
 
     def carbon_g(self, energy_j: float) -> float | None:
@@ -166,7 +166,7 @@ def _named(name: Any, known: Mapping[str, Region], where: str) -> Region:
 
 
 def hourly_price(kinds: Sequence[tuple[Device, int]]) -> float | None:
-    """Dollars of an hour of so many devices of each kind; None where one does not say its price."""
+    """Dollars of an hour of this many devices of each kind; None where one does not say its price."""
     prices = [device.price for device, _ in kinds]
     return sum(device.price * count for device, count in kinds) if prices and all(prices) else None
 

@@ -78,7 +78,8 @@ class Routes:
         self._width: dict[int, Distances] = {}
 
     def paths(self, src: NDArray[Any], dst: NDArray[Any], flow: NDArray[Any] | int = 0) -> tuple[I64, I32]:
-        """Of vertex src[i] to vertex dst[i]: links[start[i]:start[i + 1]], first hop first. None where src is dst."""
+        """Route from vertex src[i] to vertex dst[i]: links[start[i]:start[i + 1]], first hop first. Empty if src is
+        dst."""
         src = np.ascontiguousarray(src, np.int64)
         dst = np.ascontiguousarray(dst, np.int64)
         flows = as_read(np.broadcast_to(np.asarray(flow, np.int64), src.shape))

@@ -240,7 +240,7 @@ class Level:
         return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription / 1e9
 
     def efficiency_of(self, units: int) -> float:
-        """Part of the bandwidth that a collective of so many units reaches: as given, between two given numbers
+        """Part of the bandwidth that a collective of this many units reaches: as given, between two given numbers
         linear in their logarithm, beyond them as for the nearest."""
         given = sorted((int(k), v) for k, v in self.efficiency_by_units.items())
         if not given:
@@ -370,11 +370,11 @@ class System:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the device that has least, of those that say it; 0 where none does."""
+        """Smallest memory of the devices that state it; 0 if none does."""
         return min((kind.memory_bytes for kind in self.all_kinds if kind.memory_bytes), default=0)
 
     def peak(self, dtype: str, ranks: int) -> float:
-        """FLOP/s of so many ranks, the first ones."""
+        """FLOP/s of this many ranks, the first ones."""
         if not self.devices:
             return self.device.peak(dtype) * ranks
         count = np.bincount(self.kind_of(np.arange(ranks)), minlength=len(self.all_kinds))
@@ -445,7 +445,7 @@ class System:
         return bool(torus) and (len(torus) > 1 or torus[0].wrap > 0) and 0 < devices < math.prod(v.size for v in torus)
 
     def for_ranks(self, ranks: int) -> System:
-        """As much of it as so many ranks take: more units if it is too small, a slice of it if it is a torus."""
+        """As much of it as this many ranks take: more units if it is too small, a slice of it if it is a torus."""
         if self.topology is not None or self.placement:
             return self
         if self._is_slice(ranks):

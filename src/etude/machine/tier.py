@@ -35,7 +35,7 @@ class Tier:
     source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
 
     def part(self, ranks: int) -> float:
-        """Of its rates what each of so many ranks has that use it at once."""
+        """Share of its rates for each of this many ranks that use it at once."""
         return min(1.0, self.links / max(ranks, 1)) if self.links else 1.0
 
     def rate(self, request_bytes: float, *, write: bool = False, requests: int = 0) -> float:

@@ -65,9 +65,9 @@ class Dimension:
     first_link: int
     """Its links follow from here; `etude.machine.routes` knows their order."""
     split_ties: bool = False
-    """Of a ring: half of the pairs that are as far one way round as the other go down; if not, all go up."""
+    """For a ring: half of the pairs that are equally far both ways go down; otherwise all go up."""
     has_core: bool = False
-    """Of a switch: everything between its ports goes over one link more."""
+    """For a switch: everything between its ports crosses one additional link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Topology:
     out_link: I32
     vertex_name: Callable[[int], str]
     dimensions: tuple[Dimension, ...] = ()
-    """Of a product, which routes in order of dimension; empty where ways are searched."""
+    """Dimensions of a product, which routes in dimension order; empty if routes are searched."""
     windows: Windows | None = None
 
     def __post_init__(self) -> None:

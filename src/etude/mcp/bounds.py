@@ -1,4 +1,4 @@
-"""How much of a result is sent: so many rows and letters, and what was cut is said."""
+"""How much of a result is sent: a limited number of rows and characters, with a note of what was cut."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bounded(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cut(value: Any, where: str, rows: int, letters: int, cut: list[str]) -> Any:
-    """`value` in what JSON knows, with at most so many rows of every list and letters of every text."""
+    """`value` in what JSON knows, with at most this many rows of every list and letters of every text."""
     if isinstance(value, str):
         return value if len(value) <= letters else value[: letters - 1] + "…"
     if isinstance(value, float):

@@ -28,7 +28,7 @@ class Sums:
     duration_ns: int | None = None
 
     def add(self, trace: Trace, ranks: int = 1) -> None:
-        """A trace that so many ranks run."""
+        """A trace that this many ranks run."""
         self.nodes += ranks * len(trace)
         for kind, count in enumerate(_counts(trace.kind, len(Kind))):
             self.kinds[kind] += ranks * count

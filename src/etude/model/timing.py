@@ -101,7 +101,7 @@ class Timing:
 
 
 def no_times(sizes: list[int]) -> Timing:
-    """Timing of ranks with so many nodes of which no time is known."""
+    """Timing of ranks with this many nodes of which no time is known."""
     unknown = {size: np.full(size, UNKNOWN, np.int64) for size in set(sizes)}
     blocks = list(unknown.values())
     number = {size: block for block, size in enumerate(unknown)}

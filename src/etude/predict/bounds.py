@@ -29,7 +29,8 @@ from etude.predict.step import efficiency_of, machine_for
 F64 = NDArray[np.float64]
 ANALYTIC: Final = "analytic"
 _PARTS: Final = {Collective.ALL_REDUCE: 1.0, Collective.REDUCE_SCATTER: 1.0, Collective.ALL_TO_ALL: 1.0}
-"""Of its input bytes, how much a member of a large group has to send or receive at least; of an all-gather below."""
+"""Fraction of its input bytes that a member of a large group must at least send or receive; for an all-gather see
+below."""
 
 
 class OpTimes:
@@ -58,7 +59,7 @@ class OpTimes:
         ]
 
     def _times(self, job: Job, ranks: list[int]) -> F64:
-        """Of each node of the only trace of a job; `ranks`: one of each pipeline stage."""
+        """Times of each node of the only trace of a job; `ranks`: one of each pipeline stage."""
         trace = job.traces[0]
         compute = trace.kind == int(Kind.COMP)
         ops = ops_of(trace)

@@ -39,13 +39,13 @@ class Prediction:
 
     @property
     def time_ns(self) -> int:
-        """Of all steps."""
+        """Time of all steps."""
         plan = self.generated.plan
         return self.simulated.makespan_ns + plan.steps * int(plan.step_overhead_ns)
 
     @property
     def step_time_ns(self) -> int:
-        """Of a step, the mean where there are several."""
+        """Time of a step, the mean of several."""
         return round(self.time_ns / self.generated.plan.steps)
 
     @property

@@ -23,7 +23,7 @@ from etude.qualify.node import CPU_SHARE, Figure, Node
 LEAST: Final = 0.05
 """Slow-down that is named by default."""
 SURE: Final = 4.0
-"""A difference counts from so many spreads on."""
+"""A difference counts from this many spreads on."""
 BUSY: Final = 0.9
 """A host is busy where a thread of its own gets a CPU for less than this part of the time. It needs nothing to be held
 against, and no spread: nothing but other work takes a CPU away."""

@@ -194,7 +194,7 @@ _COMM_TYPES = {
 
 
 def _columns(rows: Sequence[Sequence[Any]], types: Sequence[str], lists: int = 0) -> list[Any]:
-    """Columns of numbers, then so many of lists."""
+    """Columns of numbers, then this many of lists."""
     width = len(types)
     table = np.array([row[:width] for row in rows], np.int64).reshape(len(rows), width)
     numbers = [table[:, at].astype(kind) for at, kind in enumerate(types)]

@@ -33,6 +33,6 @@ def keep_heap() -> None:
 
 
 def touch_new_pages(count: int) -> None:
-    """The system makes so many pages, and takes them back."""
+    """Makes the system allocate this many pages and take them back."""
     with mmap.mmap(-1, count * mmap.PAGESIZE) as memory:
         np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 1

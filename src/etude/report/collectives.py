@@ -23,7 +23,7 @@ MUCH_WAITING = 0.4
 """Share of the time in collectives that is waiting from which a report says so."""
 POINTS = 600
 FEW_CALLS, MOSTLY = 5, 0.5
-"""A rank is said to come last if it does to this share of at least so many collectives."""
+"""A rank is said to come last if it does to this share of at least this many collectives."""
 TOLD_AS_EXPOSED = 0.15
 """From this share of exposed communication on, a finding about that says it already."""
 

@@ -15,7 +15,7 @@ KINDS = {"compute": "compute", "communication": "communication", "memory": "memo
 ROWS, OPERATORS = 200, 100
 """Rows of the tables of kernels and of operators."""
 TINY_NS, MANY_TINY = 5_000, 0.5
-"""Kernels shorter than this are dominated by their launches; a report says so where so many are."""
+"""Kernels shorter than this are dominated by their launches; a report says so where this many are."""
 
 
 def told(subject: Subject) -> list[Told]:

@@ -85,7 +85,7 @@ def _over_time(label: str, series: list[tuple[str, I64, I64]]) -> str:
 
 
 def _highest(time: I64, size: I64) -> list[tuple[float, float]]:
-    """The highest point of each of so many equal parts, so that no peak is lost."""
+    """The highest point of each of this many equal parts, so that no peak is lost."""
     if len(time) <= POINTS:
         return [(float(t), float(v)) for t, v in zip(time, size, strict=True)]
     bounds = np.linspace(0, len(time), POINTS + 1).astype(int)

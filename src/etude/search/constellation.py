@@ -24,7 +24,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 EARTH_KM: Final = 6371.0
 MU_KM3: Final = 398600.4418
-"""Of the earth's gravity, km^3/s^2."""
+"""Gravitational parameter of the earth, km^3/s^2."""
 LIGHT_KM: Final = 299792.458
 
 

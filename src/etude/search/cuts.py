@@ -52,9 +52,9 @@ class Chain:
     message_bytes: I64
     """By the layer that follows; the last, after all layers, is 0."""
     idle_w: float
-    """Of all devices."""
+    """Sum over all devices."""
     talking_w: tuple[float, ...]
-    """Of each link: what both of its devices draw beyond idle while a message is in progress."""
+    """Per link: what both of its devices draw above idle during a message."""
     fits: NDArray[np.bool_]
     """(device, first layer, layer after the last): whether these layers fit in its memory."""
 
@@ -86,7 +86,7 @@ class Chain:
         return 0 if done else self.links[link].constant_ns(int(self.message_bytes[layer]), rate)
 
     def walk(self, cut: Cut, start_ns: int) -> Score:
-        """Of an inference that begins at this time, with the rates that the links have while messages are sent."""
+        """Times of an inference that begins at this time, with the rates of the links while messages are sent."""
         now, energy, longest = start_ns, 0.0, 0
         for d, (a, b) in enumerate(self.stages(cut)):
             if d and a < len(self.layers):
@@ -168,8 +168,8 @@ def best_cut(chain: Chain, rates: Sequence[int], score: str, deadline_ns: int = 
 
 
 def _costs(chain: Chain, d: int, rates: Sequence[int], score: str) -> tuple[F64, F64]:
-    """Of the message to a device by the layer that it begins with, and of its stage by first layer and the one after
-    the last."""
+    """Costs of the message to a device by the layer that it begins with, and of its stage by first layer and the one
+    after the last."""
     size = len(chain.layers) + 1
     hop = np.zeros(size)
     if d:

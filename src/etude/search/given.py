@@ -57,7 +57,7 @@ class Asked:
     """Folder from which a search that was cut off goes on."""
     seed: int = 0
     again_s: float = 0.0
-    """Search again every so many seconds of simulated time, as links change; 0: once."""
+    """Search again every this many seconds of simulated time, as links change; 0: once."""
     progress: Progress = lambda what, total: nullcontext(lambda n: None)
     execute: Execute | None = None
     """Runs a command in this process, where one worker is asked for; without it a command has a process of its own."""

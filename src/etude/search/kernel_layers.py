@@ -27,7 +27,7 @@ class KernelLayer:
     name: str
     units: int
     groups: int
-    """Of channels that are read by kernels of their own; 1: every kernel reads all."""
+    """Groups of channels that are read by separate kernels; 1: every kernel reads all."""
     source: int
     """The layer whose outputs it reads."""
     adds: int = NOTHING

@@ -150,11 +150,11 @@ def rate_at(
 
 _RATES: dict[str, dict[str, Any]] = {}
 _WEIGHTS: dict[str, int] = {}
-"""Of this process: what was found of models, systems and plans that are the same."""
+"""Per process: results for equal models, systems and plans."""
 
 
 def kept_rate(wanted: Wanted, kind: Kind, plan: Strategy, seconds: float, part: float, seed: int) -> dict[str, Any]:
-    """`rate` and `why`: the highest rate at which this part of the requests of so many seconds, drawn, is within the
+    """`rate` and `why`: the highest rate at which this part of the requests of this many seconds, drawn, is within the
     limits. A stream has FEWEST requests at least; one of seconds may leave a queue that a longer one would not."""
     from etude.generate.model import open_model
     from etude.machine.open import open_device, system_of

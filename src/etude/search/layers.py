@@ -52,7 +52,7 @@ class Layers:
         return len(self.name)
 
     def time_ns(self, device: Device) -> I64:
-        """Of each layer on the device, op after op."""
+        """Time of each layer on the device, op after op."""
         return np.bincount(self.layer, self._op_ns(device), minlength=len(self)).astype(np.int64)
 
     def work_j(self, device: Device) -> F64:
@@ -161,7 +161,7 @@ def straight(ops: Sequence[Op]) -> bool:
 
 
 def elements(shapes: str) -> int:
-    """Of the first tensor of a list of shapes."""
+    """Elements of the first tensor of a list of shapes."""
     return prod(json.loads(shapes)[0])
 
 

@@ -57,7 +57,7 @@ class Link:
         return self.rate[max(bisect_right(self.start_ns, now_ns) - 1, 0)]
 
     def constant_ns(self, size_bytes: int, rate: int) -> int:
-        """Of a message if the rate stayed so."""
+        """Time of a message if the rate stayed constant."""
         return self.latency_ns + -(-size_bytes * 10**9 // rate) if rate else NEVER
 
     def arrival_ns(self, size_bytes: int, now_ns: int) -> int:
@@ -79,7 +79,7 @@ class Link:
 
 
 def read_links(given: Given, rows: Any, count: int, duration_ns: int, seed: int) -> list[Link]:
-    """The links of a space, so many of them."""
+    """The links of a space, this many of them."""
     where = f"{given.where}: links"
     if not isinstance(rows, list) or len(rows) != count:
         raise UsageError(f"expected a list of {count} links, one between neighbouring devices", where=where,

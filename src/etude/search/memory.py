@@ -76,7 +76,7 @@ class Problem:
     ways: tuple[str, ...]
     overlap: bool
     weights: Mapping[str, float]
-    """Of a pass of each phase in the score."""
+    """Weight of a pass of each phase in the score."""
     known: dict[tuple[str, str], dict[str, Sums]] = field(default_factory=dict)
 
     def costs(self, piece: Piece, phase: str) -> dict[str, Sums]:
@@ -144,7 +144,7 @@ def placed_by(problem: Problem, room_bytes: float, method: str = "ilp") -> Place
 
 
 def pass_ms(problem: Problem, placed: Placed, phase: str) -> float:
-    """Of one pass: the longest of what is computed in turn, the link, and the host's memory."""
+    """Time of one pass: the longest of sequential compute, the link, and the host's memory."""
     turn = link = host = 0.0
     for piece, here, copied in zip(problem.pieces, placed.resident, placed.copied[phase], strict=True):
         costs = problem.costs(piece, phase)

@@ -34,7 +34,7 @@ class Asked:
         return [self.known[p] for p in points]
 
     def best(self) -> Point:
-        """Of equal ones the first in the order of the axes."""
+        """Ties: the first in the order of the axes."""
         return min(self.known, key=lambda p: (self.known[p], p))
 
 

@@ -67,7 +67,7 @@ class Hour:
 @dataclass(frozen=True, slots=True)
 class Choice:
     counts: tuple[int, ...]
-    """Of each offer."""
+    """Number of each offer."""
     cost: float
     """Dollars an hour."""
     goodput: float
@@ -110,7 +110,7 @@ def solve(given: Given, asked: Asked) -> Found:
 
 
 def _notes(told: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of all hours together."""
+    """Notes for all hours together."""
     found = [f"{told['hours']} hours: {told['cost']:,.2f} dollars, {told['goodput']:,.1f} requests per second served"]
     if told["single_cost"] is not None:
         found.append(f"best single kind: {told['single_cost']:,.2f} dollars, {told['single_goodput']:,.1f}")
@@ -218,7 +218,7 @@ def _program(offers: Sequence[Offer], hour: Hour, least: float | None = None) ->
 
 
 def chosen(offers: Sequence[Offer], hour: Hour, counts: Sequence[int]) -> Choice:
-    """What so many of each offer cost and serve."""
+    """What this many of each offer cost and serve."""
     rates = dict.fromkeys(hour.models, 0.0)
     cost = 0.0
     for one, count in zip(offers, counts, strict=True):

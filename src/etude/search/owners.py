@@ -60,7 +60,8 @@ def ranges(units: I64) -> I64:
 
 
 def apportioned(total: int, shares: F64, most: I64 | None = None) -> I64:
-    """So many kernels by shares, and no device more than its `most`; what fits nowhere is dealt by shares after all."""
+    """This many kernels by shares, and no device more than its `most`; what fits nowhere is assigned by shares after
+    all."""
     counts = _dealt(total, shares)
     if most is None or (counts <= most).all():
         return counts
@@ -126,7 +127,7 @@ def split(
 
 
 def _weights(layer: KernelLayer, own: I64) -> I64:
-    """Of each device; they add up to those of the layer."""
+    """Weights of each device; they add up to those of the layer."""
     ends = own * layer.weight_bytes // layer.units
     return ends[:, 1] - ends[:, 0]
 
@@ -145,7 +146,7 @@ def _at_first(devices: int, channels: int) -> I64:
 
 
 def _source_bytes(layers: Sequence[KernelLayer], own: dict[int, I64], j: int) -> I64:
-    """Of each device's part of what a layer gave."""
+    """Bytes of each device's part of a layer's output."""
     if j == INPUT:
         return np.array([layers[0].in_bytes] + [0] * (len(own[0]) - 1), np.int64)
     return _length(own[j]) * layers[j].out_bytes // layers[j].units

@@ -20,7 +20,7 @@ UP: Final = 2 / 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Of one piece in one phase."""
+    """Work of one piece in one phase."""
 
     read_bytes: float
     flops: float
@@ -35,7 +35,7 @@ class Piece:
     name: str
     count: int
     size_bytes: float
-    """Of one."""
+    """Of one piece."""
     prompt: Work
     token: Work
 
@@ -74,7 +74,7 @@ def client_of(device: Device, host: Device) -> Client:
 
 
 def pieces_of(model: Model, prompt: int, bits: float, *, whole: bool = False) -> list[Piece]:
-    """Of a sequence with a prompt of so many tokens. `whole`: layers are not cut."""
+    """Pieces of a sequence with a prompt of this many tokens. `whole`: layers are not cut."""
     layers = sum(model.mixer_of(i) == Mixer.ATTENTION for i in range(model.layers))
     if not layers or layers != model.layers or model.kv_rank:
         raise UsageError(f"`{model.name}` is not a decoder whose layers all attend with keys and values", where="model")
@@ -118,7 +118,7 @@ def _products(prompt: int, bits: float) -> Callable[[str, float], Piece]:
 
 
 def _experts(size_bytes: float, use: float, prompt: int, bits: float, layers: int) -> list[Piece]:
-    """Of the experts of a layer a token reads those it is sent to, which is known only then; a prompt nearly all."""
+    """A token reads the experts of a layer it is sent to, known only then; a prompt reads nearly all."""
     found = []
     for name, part in (("experts up", UP), ("experts down", 1 - UP)):
         size, active = size_bytes * part, 2.0 * size_bytes * part * use * 8 / bits

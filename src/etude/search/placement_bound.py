@@ -35,7 +35,7 @@ class Needs(NamedTuple):
     member: F64
     """1 where a group (row) has a rank (column)."""
     size: F64
-    """Of each group (row) and collective of COUNTED (column): input bytes of a member."""
+    """For each group (row) and collective of COUNTED (column): input bytes of a member."""
 
 
 def needs_of(job: Job) -> Needs:

@@ -97,7 +97,7 @@ def every(tried: Tried, ranks: int, devices: int) -> None:
 
 
 def _round(tried: Tried, left: Iterator[Placement]) -> list[Placement]:
-    """The next so many whose bytes alone do not take longer than what is known."""
+    """The next candidates whose bytes alone do not take longer than the best so far."""
     some: list[Placement] = []
     limit_ns = tried.best[0]
     for placement in left:

@@ -27,7 +27,7 @@ INFEASIBLE = 2
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
     values: NDArray[np.float64]
-    """Of each variable; whole ones are whole."""
+    """Value of each variable; integer ones are whole."""
     took_s: float
     """On the clock; never part of a result."""
 

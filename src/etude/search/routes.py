@@ -2,7 +2,7 @@
 
 search: routes
 topology: {planes: 6, satellites: 11, altitude_km: 780, rate: 100Mb/s}      # or a table, leo_66.csv
-computing: 6                       # so many, evenly spread; or their names
+computing: 6                       # this many, evenly spread; or their names
 small: {model: mobilenet-v2, device: raspberry-pi5}
 large: {model: vit-l16, device: jetson-orin, dtype: fp16}
 requests: {rate: 120, size: 150kB, duration: 60s, sources: 12}              # or a table: time_s,satellite,size

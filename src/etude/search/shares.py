@@ -60,7 +60,7 @@ class Shares:
     tokens: Whole
     heads: Whole | None
     limits: tuple[float, ...]
-    """Of each class: the largest part of activations, over an equal one, that its memory holds."""
+    """For each class: the largest share of activations, relative to an equal one, that its memory holds."""
     network: str
     tries: int
     ask: Ask | None = None
@@ -220,7 +220,7 @@ def in_proportion(space: Shares) -> Parts:
     rates = [device.peak(space.plan.dtype) for device in space.classes.devices]
 
     def longest(parts: Parts) -> list[list[float]]:
-        """Of tokens, then of heads: the classes' times, the longest first."""
+        """For tokens, then for heads: the classes' times, the longest first."""
         columns = zip(*space.of_equal(parts), strict=True)
         return [sorted((x / r for x, r in zip(own, rates, strict=True)), reverse=True) for own in columns]
 

@@ -26,7 +26,7 @@ def system_file(given: Given) -> str:
 
 
 def shortened(model: Model, layers: int) -> Model:
-    """So many of its layers, which are alike; 0: all."""
+    """This many of its layers, which are alike; 0: all."""
     if not layers:
         return model
     if not model.blocks:

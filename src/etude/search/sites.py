@@ -80,9 +80,9 @@ class Places:
     """All round trips per request."""
     lawful: NDArray[np.bool_]
     cost: dict[str, F64]
-    """Of a request, by score: dollars, or grams."""
+    """Per request, by score: dollars, or grams."""
     once: dict[str, F64]
-    """Of a class, for each region it is moved to."""
+    """Per class, for each region it is moved to."""
 
     @property
     def capacity_w(self) -> F64:

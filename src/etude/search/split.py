@@ -4,7 +4,7 @@ search: split
 model: mobilenet-v2
 dtype: int8
 devices: mcu                       # or a list: [mcu, mcu, {name: large, ...}]
-count: 1..8                        # the first so many of them
+count: 1..8                        # the first this many of them
 ram: 1MB                           # of each; else the memory of the device
 link: {rate: 100Mb/s, latency: 100us}
 split: [layer, kernel, neuron]     # whole layers; kernels of convolutions; and neurons of linear layers
@@ -156,7 +156,7 @@ def _row(done: Split, ram: I64, kind: str, share: str) -> Row:
 
 
 def _layers(layers: Sequence[KernelLayer], done: Split) -> list[Row]:
-    """Of the best: what each device has of each layer."""
+    """For the best one: the part of each layer on each device."""
     return [
         {"name": layer.name, "units": done.units[i].tolist(), "inputs": done.inputs[i].tolist(),
          "outputs": done.outputs[i].tolist(), "weights": done.weights[i].tolist(), "kept": done.kept[i].tolist(),

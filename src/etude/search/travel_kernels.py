@@ -33,7 +33,7 @@ class Requests(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Of each request, ns unless said otherwise; a delay is the sum of latency, sending, queue, wait and service."""
+    """Per request, ns unless stated otherwise; a delay is the sum of latency, sending, queue, wait and service."""
 
     server: I64
     """Satellite whose large model was taken; HOME: the small one at home."""

@@ -14,7 +14,7 @@ from etude.simulate.programs import agrees
 
 
 class Agreements(NamedTuple):
-    """Of each instance: the one whose choices it takes, and a list of those that take its own; -1 is none."""
+    """For each instance: the one whose choices it takes, and a list of those that take its own; -1 is none."""
 
     leader: I64
     follower: I64

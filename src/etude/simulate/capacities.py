@@ -13,7 +13,7 @@ from etude.simulate.networks.state import I32, I64
 from etude.simulate.shares import Draw, level_of
 
 USE = {"compute": Use.COMPUTE, "memory": Use.MEMORY, "host": Use.HOST}
-"""Of the classes that can have chunks."""
+"""Uses of the classes that can have chunks."""
 
 
 def resources_of(lowered: Lowered) -> Resources | None:

@@ -113,7 +113,7 @@ class Engine:
 
 @kernel(allocates=False)
 def _run(state: State, network: NetworkState, until_ns: int, max_nodes: int, max_turns: int) -> int:
-    """Runs the rounds of all instants up to a time, but ends after about so many nodes or rounds."""
+    """Runs the rounds of all instants up to a time, but ends after about this many nodes or rounds."""
     clock = state.clock[0]
     stop = clock.done_nodes + max_nodes
     if not _share(state.sharing, state, network.operations):

@@ -31,7 +31,7 @@ class UsedGroups:
     shape: I32
     """Row of `shapes`: groups of one shape have the same costs."""
     factor: F64
-    """Of the slowest link between two members."""
+    """Factor of the slowest link between two members."""
     lacks: Bool
     """A member that is present issues nothing on it."""
     partial: Bool

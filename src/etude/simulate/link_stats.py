@@ -22,7 +22,7 @@ from etude.simulate.operations import Operations
 F64 = NDArray[np.float64]
 
 PARTS: Final = 64
-"""Of the time of a run, each a row of `links`."""
+"""Parts of the time of a run, each a row of `links`."""
 MOST_VISITS: Final = 30_000_000
 
 

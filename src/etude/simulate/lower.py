@@ -60,7 +60,7 @@ class Lowered:
 
     @property
     def is_simulated(self) -> NDArray[np.bool_]:
-        """Of the ranks present, those that stand for their class."""
+        """Which of the present ranks are simulated for their class."""
         mask = np.zeros(len(self.job.ranks), bool)
         mask[self.classes.first] = True
         return mask

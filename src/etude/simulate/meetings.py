@@ -34,7 +34,7 @@ I64 = NDArray[np.int64]
 KERNEL, STREAM, TO_DEVICE, TO_HOST, TRANSFER = range(5)
 """What a row of `Launches` is: the first column."""
 COLUMNS: Final = ("what", "device", "alone_ns", "size_bytes", "flops", "op_class", "dtype", "m", "n", "k", "batch")
-"""Of a transfer, `m` are bytes over the link to the host."""
+"""For a transfer, `m` are bytes over the link to the host."""
 MOST: Final = 1024
 """Kinds that are distinguished; where there are more, those whose times are near are one."""
 NEAR: Final = 1.05

@@ -44,7 +44,7 @@ TIMES: Final[dict[Network, Callable[[Operations], I64]]] = {
 
 
 class CarriedBytes(NamedTuple):
-    """Of each link of a topology, in its order."""
+    """For each link of a topology, in its order."""
 
     names: tuple[str, ...]
     bytes: I64
@@ -141,7 +141,7 @@ class RunningNetwork:
         )
 
     def grow(self, room: int) -> None:
-        """Room for so many more ends of operations, and for more transfers where there was too little."""
+        """Room for this many more ends of operations, and for more transfers where there was too little."""
         operations = self.state.operations
         self.state = self.state._replace(operations=operations._replace(ends=with_room(operations.ends, room)))
         if self.state.links is not None and self.state.links.clock[0]["crowded"]:

@@ -41,7 +41,7 @@ class _Part:
     place: I64
     """Row of `lowered.groups` of a collective, of `lowered.matching.links` of a message."""
     lag_ns: I64
-    """Of node[j]: how long after the operation it is done, where that was recorded."""
+    """For node[j]: how long after the operation it is done, if recorded."""
 
     def __len__(self) -> int:
         return len(self.missing)

@@ -112,9 +112,9 @@ class Overlap:
     """Compute and communication on one rank at a time take longer by these factors, as they share SMs and memory."""
 
     compute: float = 1.0
-    """Of a compute node, while the rank communicates."""
+    """Factor on a compute node while the rank communicates."""
     communication: float = 1.0
-    """Of a collective or message, while any of its members computes."""
+    """Factor on a collective or message while any of its members computes."""
 
     def __post_init__(self) -> None:
         for name in ("compute", "communication"):
@@ -191,7 +191,7 @@ class Options:
     """Kernels, collectives and copies of a rank meet on its device: cores, memory, the link to the host. In the place
     of `overlap`; see docs/contention.md."""
     grain: Grain | None = None
-    """Transfers are loads or stores of lines, with so many in flight."""
+    """Transfers are loads or stores of lines, with this many in flight."""
     remote_memory: RemoteMemory | None = None
     jitter: Mapping[str, float] = field(default_factory=dict)
     """Spread of the times by class of node: {"compute": 0.05} is 5 %. The mean stays. `step` is one factor for all
@@ -311,7 +311,7 @@ class Options:
         return self.network is not None and self.network.has_links
 
     def own(self, what: Collective, members: int) -> Schedule | None:
-        """The user's algorithm for so many members."""
+        """The user's algorithm for this many members."""
         given = self.collective.get(what.name.lower(), AUTO)
         if isinstance(given, str):
             return None

@@ -97,7 +97,7 @@ _LOOKED_AT: Final = (
 
 
 def _fingerprint(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
-    """Of all that a simulation looks at; ids, names and shapes are not among it."""
+    """Hash of everything that a simulation uses; without ids, names and shapes."""
     found = Fingerprint(len(trace), len(trace.group_slots), trace.peer_slots)
     found.add(cost, lanes_held(trace, options), _uses(trace, options))
     found.add(*(getattr(trace, name) for name in _LOOKED_AT), _less_tag(trace, tag_base).tag)
@@ -123,7 +123,7 @@ class BuiltPrograms:
     """What the kernels take; there is one entry more in `lane_first` for the end of each program's last lane."""
     waits: I32
     cost_ns: I64
-    """Of sends, receives and collectives what was recorded, or UNKNOWN."""
+    """For sends, receives and collectives the recorded time, or UNKNOWN."""
     from_output: Bool
     """Only output bytes were recorded."""
     missing: int

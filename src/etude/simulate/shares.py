@@ -26,7 +26,7 @@ class Draw:
     priority: int = 0
     """The least comes first."""
     chunk_bytes: int = 0
-    """It yields to those of higher priority at the borders of equal pieces of at most so many bytes; 0: at once."""
+    """It yields to those of higher priority at the borders of equal pieces of at most this many bytes; 0: at once."""
     chunk_ns: int = 0
     """The same in pieces that take so long at full rate."""
 

@@ -105,7 +105,7 @@ class State(NamedTuple):
 
 
 def with_room(heap: Heap, room: int) -> Heap:
-    """The same entries with room for at least so many more."""
+    """The same entries with room for at least this many more."""
     size = int(heap.size[0])
     if len(heap.entry) - size >= room:
         return heap

@@ -27,7 +27,7 @@ class Space:
     when: str = ""
     """Points for which this expression is false are left out."""
     sample: int = 0
-    """So many of the points, drawn without repetition; 0: all."""
+    """This many of the points, drawn without repetition; 0: all."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -101,7 +101,7 @@ def here(execute: Execute, said: Said | None = None) -> Run:
 
 
 def processes(count: int) -> Run:
-    """So many workers, each with a task at a time."""
+    """This many workers, each with a task at a time."""
 
     def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Answer]]:
         free: SimpleQueue[Worker] = SimpleQueue()

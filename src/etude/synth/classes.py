@@ -1,7 +1,7 @@
 """Classes of nodes: what a node does, where it runs, what it is called, how large it is; and how large they are.
 
 A class must have a few nodes, or its nodes fall into a wider one: first without what they are called, then by coarser
-sizes. `at_least` is for those who want every number of the model to stand for so many nodes.
+sizes. `at_least` is for those who want every number of the model to stand for this many nodes.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Draws:
     def __init__(self, learned: Learned, of: I64, step: I64, seed: int) -> None:
         self.learned, self.of = learned, of
         self.own = 1.0 - np.sqrt(1.0 - np.array([c.own for c in learned.classes]))[of]
-        """Chance of a draw of its own: so many give that part of the variance."""
+        """Probability of a separate draw: gives that part of the variance."""
         self.place = np.empty(len(of))
         turn = _turns(of, step)
         for number in np.unique(of).tolist():

@@ -35,8 +35,8 @@ def folded(sequence: NDArray[np.int64], least: int = 0) -> Folded:
 
 
 def unfolded(folds: Folded, depth: float = 1.0, whole: Collection[int] = ()) -> list[int]:
-    """The sequence; with `depth`, outermost repeats come so many times as often (once at least). Of repeats that hold a
-    number of `whole` it is those inside."""
+    """The sequence; with `depth`, outermost repeats occur `depth` times as often (at least once). Of repeats that hold
+    a number of `whole` it is those inside."""
     out: list[int] = []
     for item in folds:
         if not isinstance(item, list):

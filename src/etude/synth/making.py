@@ -35,9 +35,9 @@ class MakeOptions:
     ranks: int = 0
     """0: as many as were learned from."""
     steps: int = 0
-    """0: as many as were learned from. A program without steps inside comes so many times as a whole."""
+    """0: as many as were learned from. A program without steps is repeated as a whole."""
     depth: float = 1.0
-    """Outermost repeats of a step come so many times as often: more micro-batches, or a deeper model."""
+    """Factor on outermost repeats of a step: more micro-batches, or a deeper model."""
     compute: float = 1.0
     """Factor of FLOPs, bytes and times of compute."""
     traffic: float = 1.0

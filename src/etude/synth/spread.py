@@ -194,7 +194,7 @@ def _variances(programs: Sequence[LearnedProgram], classes: Sequence[I64], count
 
 
 def factors(knots: Knots, count: int, random: np.random.Generator, spread: float = 1.0) -> F64:
-    """So many factors with this distribution and a mean of 1, in an order of chance."""
+    """This many factors with this distribution and a mean of 1, in random order."""
     if not knots or count < 2 or not spread:
         return np.ones(count)
     found = np.exp(spread * _scores(tuple((z, float(np.log(f))) for z, f in knots), count))
@@ -203,7 +203,7 @@ def factors(knots: Knots, count: int, random: np.random.Generator, spread: float
 
 
 def late(knots: Knots, count: int, random: np.random.Generator, spread: float = 1.0) -> F64:
-    """How much later each of so many ranks begins than the first of the job."""
+    """How much later each of this many ranks begins than the first of the job."""
     if not knots or not spread:
         return np.zeros(count)
     shuffled: F64 = random.permutation(np.rint(np.maximum(_scores(knots, count), 0) * spread))

@@ -27,8 +27,8 @@ class Unrolled:
 
 
 def unrolled(learned: Learned, role: LearnedRole, steps: int, depth: float) -> Unrolled:
-    """A role with so many steps (0: as many as were learned). Steps wait for one another as they did; where they begin
-    from the first again, the first waits until all is over."""
+    """A role with this many steps (0: as many as were learned). Steps wait for one another as they did; where they
+    begin from the first again, the first waits until all is over."""
     # A message more or less on one side would leave the other waiting.
     sends = {number for number, one in enumerate(learned.classes) if one.kind in (Kind.SEND, Kind.RECV)}
     messages = {number for number, symbol in enumerate(learned.symbols) if symbol.node_class in sends}

@@ -44,7 +44,7 @@ class AnonymiseOptions:
     keep_times: bool = True
     """Recorded start times stay, counted from the first one."""
     per_octave: int = 0
-    """Times, bytes and FLOPs are rounded to so many values per octave, none of them a power of two; recorded start
+    """Times, bytes and FLOPs are rounded to this many values per octave, none of them a power of two; recorded start
     times go, since they would tell. 0: they stay exact."""
     work: bool = False
     """FLOPs and bytes that follow from names and shapes are filled in before these go."""

@@ -32,7 +32,8 @@ FEWEST: Final = 50
 LEAST_SHARED: Final = 0.5
 """... and the part of the host's time that they must be."""
 LONGEST: Final = 10
-"""A piece of host time of more than so many times the median of its place was stopped or waited: it counts so much."""
+"""A piece of host time longer than this many times the median of its place was interrupted or waited: it is clipped to
+that."""
 _NUMBERED: Final = re.compile(r"#\d+$")
 _CALL: Final = re.compile(r"(cu|cuda|hip)[A-Z]")
 """Calls of the runtime: a launch lasts longer where the device is behind, whatever the host."""
@@ -110,8 +111,8 @@ class _Pair:
         return self.trace.replace(duration_ns=duration)
 
     def _other_times(self, own: F64) -> F64:
-        """Of each node the device time of its operator in the other recording: of the one that was as often there
-        before, else the mean of its place; NaN where the place has none."""
+        """Device time of each node's operator in the other recording: the occurrence with the same number, else the
+        mean of its place; NaN where the place has none."""
         nodes = _on_device(self.other)
         took = np.bincount(self.other.parent[nodes], self.other.duration_ns[nodes], len(self.other))
         rows = np.flatnonzero(np.bincount(self.other.parent[nodes], minlength=len(self.other)))

@@ -15,7 +15,7 @@ WORLD = -1
 UNKNOWN_GROUP = -2
 NOT_SAID = -1
 NO_RANK = 1 << 30
-"""No job has so many ranks; numbers beyond it would not fit a column of peers."""
+"""No job has this many ranks; numbers beyond it would not fit a column of peers."""
 
 
 class GroupTables(NamedTuple):

@@ -1,7 +1,7 @@
 """Phased: all-to-all in n - 1 phases, in each of which every member sends to one other and receives from one.
 
-Partners differ by so many places along each level, the innermost varying fastest, so that the phases inside a unit come
-first and every port has one message at a time. A phase begins when both sides are done with the one before.
+Partners differ by a fixed number of places along each level, the innermost varying fastest, so that the phases inside a
+unit come first and every port has one message at a time. A phase begins when both sides are done with the one before.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ COUNT_BYTES: Final = 8
 
 
 def plan(system: System, shape: GroupShape, *, steps: int) -> AlgorithmPlan:
-    """Every block straight to its target, and a count with each; so many steps one after another."""
+    """Every block straight to its target, and a count with each; this many steps one after another."""
     phase = to_all(system, shape, block=1 / shape.size)
     told = COUNT_BYTES * system.collectives.window_counts * shape.size  # for as many blocks as the leg has
     legs = tuple(replace(leg, hops=steps * leg.hops, fixed_bytes=told * leg.volume) for leg in phase.legs)

@@ -24,7 +24,7 @@ from etude.model.schema import UNKNOWN
 BLOCK_BYTES: Final = 6144
 """Bytes of one block of an elementwise kernel: 128 threads of 8 elements, two operands and a result of two bytes."""
 PARTS: Final = 4
-"""Blocks of a core that streams: as many threads as fit are taken for so many, which changes no wave's length."""
+"""Blocks of a core that streams: as many threads as fit are taken for this many, which changes no wave's length."""
 MOST_WAVES: Final = 48
 """Of a kernel that streams: beyond, blocks are taken together."""
 COPY_ENGINE: Final = ("h2d", "d2h")
@@ -164,7 +164,7 @@ def cores_of(device_cores: int, clusters: int) -> np.ndarray:
 
 
 def room_on(device: Device, held: int = 0, drawn_bytes_per_ns: float = 0.0) -> Cores:
-    """The device, with so many cores held one by one across its clusters by a kernel that draws bytes."""
+    """The device, with this many cores held one by one across its clusters by a kernel that draws bytes."""
     if not 0 <= held < device.cores:
         raise UsageError(f"{held} of {device.cores} cores occupied", hint="use 0 to all but one")
     cluster = cores_of(device.cores, max(device.sharing.clusters, 1))

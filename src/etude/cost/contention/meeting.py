@@ -78,7 +78,7 @@ def beside(device: Device, op: Launch, background: Launch) -> float:
 
 
 def held(device: Device, op: Launch, cores: int, drawn_bytes_per_s: float = 0.0) -> float:
-    """Time of the operator in ns while a kernel holds so many cores and draws bytes from memory."""
+    """Time of the operator in ns while a kernel holds this many cores and draws bytes from memory."""
     if op.copies:
         return op.alone_ns
     if drawn_bytes_per_s < 0:

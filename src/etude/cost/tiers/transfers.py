@@ -57,7 +57,7 @@ def file_ns(
     system: System, tier: str, size_bytes: float, *, write: bool, request_bytes: float = 0.0, threads: int = 1,
     flush: bool = False,
 ) -> float:  # fmt: skip
-    """Reading or writing so many bytes by requests of one size, `threads` at a time: each waits for its latency in
+    """Reading or writing this many bytes by requests of one size, `threads` at a time: each waits for its latency in
     turn, all share the rate. `flush`: until the tier below has them too; a read of a copy reads the tier below."""
     place = tier_of(system, tier)
     request = request_bytes or size_bytes

@@ -32,8 +32,8 @@ class Price(NamedTuple):
 
 @dataclass(slots=True)
 class Prices:
-    """Of one model with so many sequences of so many tokens on a rank. Passes are generated and simulated node by node:
-    all ranks hold as many experts, and the fullest rank decides what experts take and what they are sent."""
+    """Prices of one model with a given number of sequences and tokens per rank. Passes are generated and simulated node
+    by node: all ranks hold as many experts, and the fullest rank decides what experts take and what they are sent."""
 
     model: Model
     system: System

@@ -143,8 +143,8 @@ def _block(module: str, layers: int) -> int:
 
 @lru_cache(maxsize=64)
 def held_by_cut(asked: Asked, length: int) -> Held:
-    """From the memory of models with so many layers. The head is of the server but where all is of the client; working
-    memory inside a layer is not counted."""
+    """From the memory of models with this many layers. The server has the head, unless the client has everything;
+    working memory inside a layer is not counted."""
     from etude.generate.train import plan_memory
 
     model, plan = asked.model, asked.plan(length, asked.rank)

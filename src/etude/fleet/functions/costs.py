@@ -46,7 +46,7 @@ class Pieces:
         return self.beside_ns.shape[1] - 1
 
     def service_ns(self, number: I64, tokens: I64) -> I64:
-        """Of calls with so many experts that have work, and so many tokens for them all together."""
+        """Time of calls with this many active experts, and this many tokens for all of them."""
         each = tokens / np.maximum(number, 1)
         at = np.clip(np.searchsorted(self.rows, each, "right") - 1, 0, max(len(self.rows) - 2, 0))
         low, high = self.rows[at], self.rows[np.minimum(at + 1, len(self.rows) - 1)]
@@ -93,7 +93,7 @@ def expert_pieces(spec: Functions) -> Pieces:
 
 
 def _experts(model: Model, on: _On, number: int, rows: int) -> float:
-    """A layer of so many experts, all of which every one of `rows` tokens chooses."""
+    """A layer of this many experts, all of which every one of `rows` tokens chooses."""
     alone = model.replace(layers=1, experts=number, top_k=number, dense_layers=0, moe_every=1, shared_ffn=0)
     return float(_passes(alone, on, rows, 1)[2][0, 0])
 

@@ -55,7 +55,7 @@ class Jobs:
     most: I64
     """Devices that it can run on; both are `gpus` for a job of one size."""
     speed: tuple[str, ...]
-    """`8:1;16:1.8`: how fast it is on so many devices, and the only sizes it has; empty: in proportion."""
+    """`8:1;16:1.8`: how fast it is on this many devices, and the only sizes it has; empty: in proportion."""
     rates: tuple[str, ...]
     """`h100:1;a100:0.5`: how fast it is on a kind, and the only ones it can run on; empty: 1 on all."""
     harvest: NDArray[np.bool_]

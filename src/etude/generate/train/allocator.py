@@ -19,7 +19,7 @@ BLOCK: Final = 512
 
 
 def segments_bytes(sizes: I64) -> int:
-    """Of the segments that hold tensors of these bytes."""
+    """Bytes of the segments that hold tensors of these sizes."""
     blocks = -(-sizes // BLOCK) * BLOCK
     small, large = blocks <= MIB, blocks >= 10 * MIB
     shared = _up(int(blocks[small].sum()), 2 * MIB) + _up(int(blocks[~small & ~large].sum()), 20 * MIB)

@@ -57,11 +57,11 @@ class Generated:
     job: Job
     layout: Layout
     params: int
-    """Of the model."""
+    """Parameters of the model."""
     model_flops: int
     """Products of the forward and backward passes, nothing twice: what utilisation is measured with."""
     memory: tuple[Memory, ...]
-    """Of each pipeline rank."""
+    """Memory of each pipeline rank."""
     dealt: Dealt | None = None
     """Where samples have lengths of their own: what each data-parallel rank has."""
     rounds: Rounds | None = None
@@ -80,7 +80,7 @@ class Generated:
 
     @property
     def tokens(self) -> int:
-        """Of all steps, without padding."""
+        """Tokens of all steps, without padding."""
         return int(self.dealt.own_tokens.sum()) if self.dealt else self.plan.steps * self.plan.batch * self.plan.seq
 
     @property
@@ -88,9 +88,9 @@ class Generated:
         return max(m.peak_bytes for m in self.memory)
 
     def pipeline(self) -> dict[str, Any]:
-        """Of a pipeline's schedule by itself, with actions of equal time: the part of the time in which ranks stand
-        idle, micro-batches in progress at most, those that a rank holds activations of (in chunks), and updates between
-        the forward and the backward of one at most."""
+        """Figures of the pipeline schedule alone, with actions of equal time: the idle fraction, the most micro-batches
+        in flight, the most whose activations a rank holds (in chunks), and the most updates between the forward and the
+        backward of one."""
         schedule = self.layout.schedule
         if self.rounds:
             return round_figures(self.layout, self.rounds)

@@ -92,9 +92,9 @@ class Dealt:
     tokens: I64
     """Worked on: with padding, where samples are padded."""
     pairs: I64
-    """Of query and key, causal: each token with itself and those before it; with padding."""
+    """Pairs of query and key, causal: each token with itself and those before it; with padding."""
     own_tokens: I64
-    """Of the samples themselves."""
+    """Tokens of the samples themselves."""
     own_pairs: I64
     per_step: int
     """Micro-batches of a step."""
@@ -136,7 +136,7 @@ class Bounds:
     power: float = 1.0
 
     def take(self, count: int, tokens: int, pairs: int, longest: int) -> bool:
-        """Whether so many samples are one micro-batch. A little more than the work is rounding."""
+        """Whether this many samples are one micro-batch. A little more than the work is rounding."""
         return (
             count <= self.count
             and tokens <= self.tokens

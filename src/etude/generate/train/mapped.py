@@ -25,11 +25,11 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mapped:
-    """Of every data-parallel rank (first axis) and micro-batch (second): what its context-parallel ranks have."""
+    """For every data-parallel rank (first axis) and micro-batch (second): the shares of its context-parallel ranks."""
 
     tokens: I64
     pairs: I64
-    """Of queries of a rank (third axis) and keys of a rank (fourth)."""
+    """Pairs of queries of a rank (third axis) and keys of a rank (fourth)."""
     moved: I64
     """Tokens of keys and values from rank (third axis) to rank (fourth)."""
     pair_cost: float
@@ -179,7 +179,7 @@ def with_domain(job: Job, plan: Plan) -> Job:
 
 
 def _offsets(trace: Trace) -> tuple[I64, I64]:
-    """Of each row, how far up and to the right its neighbour is; 0 where it is no message of a halo."""
+    """For each row, how far up and to the right its neighbour is; 0 if it is not a halo message."""
     codes, words = trace.coded("module")
     marks = [w.rpartition(".halo.")[2] if ".halo." in w else "+0+0" for w in words] + ["+0+0"]
     return np.array([int(m[:2]) for m in marks])[codes], np.array([int(m[2:]) for m in marks])[codes]

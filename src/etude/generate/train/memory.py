@@ -166,7 +166,7 @@ def memory_of(plan: Plan, layout: Layout, rank: int, alike: dict[Any, Moments] |
 
 
 def static_of(plan: Plan, layout: Layout, rank: int) -> Memory:
-    """Of no action: what is there all the time."""
+    """Memory without any action: what is always present."""
     none = np.zeros(0, np.int64)
     return Memory(*_static(plan, layout, rank)[0], none, none, none)
 
@@ -196,7 +196,7 @@ def _static(plan: Plan, layout: Layout, rank: int) -> tuple[tuple[int, int, int]
 
 
 def _rounding(plan: Plan, blocks: Sequence[Block]) -> tuple[float, float]:
-    """Of the weights of each op as one tensor, and of what each keeps."""
+    """Rounding of the weights of each op as one tensor, and of what each keeps."""
     if not blocks:
         return 1.0, 1.0
     alike = _distinct(blocks)

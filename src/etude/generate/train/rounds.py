@@ -105,7 +105,7 @@ class RoundWalk:
     ended: list[int] = field(default_factory=list)
     """Last row of each visit."""
     results: dict[int, list[int]] = field(default_factory=dict)
-    """Of the visit before, where it was here (one rank): a row for each micro-batch."""
+    """Results of the previous visit, if it was here (one rank): one row per micro-batch."""
 
     def run(self) -> None:
         for step, number in self.rounds.visits(self.rank):
@@ -291,5 +291,5 @@ def memory_of_rounds(plan: Plan, layout: Layout, rounds: Rounds, rank: int) -> M
 
 
 def _two(sizes: list[int]) -> list[int]:
-    """Of each visit and the one before it."""
+    """Sums of each visit and the one before it."""
     return [a + b for a, b in zip(sizes[1:], sizes[:-1], strict=True)]

@@ -160,7 +160,7 @@ def tensor_sums(plan: Plan, blocks: Sequence[Block]) -> dict[str, int]:
 
 
 def kept_bytes(plan: Plan, params: int) -> int:
-    """Of the gradients of so many dense weights, what a rank has once they were reduced: its shard from ZeRO 2 on."""
+    """Bytes of gradients of this many dense weights on a rank after the reduction: its shard from ZeRO 2 on."""
     return bytes_of(-(-params // plan.shards) if plan.zero >= 2 else params, plan.grad_dtype)
 
 

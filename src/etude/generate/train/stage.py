@@ -43,7 +43,7 @@ class Layout:
     """How full expert-parallel ranks are; None: equally."""
 
     def load(self, rank: int) -> float:
-        """Of the fullest expert-parallel rank among those of a pipeline rank."""
+        """Load of the fullest expert-parallel rank among those of a pipeline rank."""
         mine = (b for stage in self.schedule.held[rank] for b in self.stages[stage])
         return self.routing.fullest(mine) if self.routing else 1.0
 
@@ -412,7 +412,7 @@ class Walk:
         )
 
     def _written_bytes(self) -> int:
-        """Of a checkpoint: weights and optimizer, of which each copy writes its part."""
+        """Bytes of a checkpoint: weights and optimizer, of which each copy writes its part."""
         stages, total = [self.layout.stages[s] for s in self.held], 0
         each = state_bytes(self.plan, stages) / max(sum(owned(self.plan, blocks) for blocks in stages), 1)
         for expert in (False, True):

@@ -68,7 +68,7 @@ class Work:
     reductions: dict[int, list[Reduction]] = field(default_factory=dict)
     """Stage -> what a backward pass reduces, in the order in which it is issued."""
     updates: list[list[int]] = field(default_factory=list)
-    """Of each pipeline rank: the norm, where gradients are clipped, and the update."""
+    """For each pipeline rank: the norm, if gradients are clipped, and the update."""
 
     def __post_init__(self) -> None:
         schedule = self.layout.schedule
@@ -153,7 +153,7 @@ class Clock:
     gathered: list[float] = field(default_factory=list)
     reduced: list[float] = field(default_factory=list)
     units: list[list[float]] = field(default_factory=list)
-    """Of each pipeline rank: tips after the blocks done so far."""
+    """For each pipeline rank: tips after the blocks done so far."""
     done: dict[tuple[bool, int, int], float] = field(default_factory=dict)
     """(forward?, stage, micro-batch) -> when its value is there."""
 
@@ -283,7 +283,7 @@ def _holds(ops: Sequence[tuple[int, Op]]) -> bool:
 
 
 def _ops(block: Block, action: Action, twice: frozenset[str]) -> Iterable[Op]:
-    """Of a block in an action, in the order in which they are issued."""
+    """Ops of a block in an action, in the order in which they are issued."""
     if action == Action.FORWARD:
         yield from block.ops
         return

@@ -79,7 +79,7 @@ class CasePower:
 
 
 def case_power(row: Mapping[str, str], on: System) -> CasePower:
-    """Of a row, at its `clock_mhz` or under its `cap_w` where it has one; the energy of an idle row is 0."""
+    """Power of a row, at its `clock_mhz` or under its `cap_w` if it has one; the energy of an idle row is 0."""
     if "zeros" in row.get("name", "") + row.get("detail", ""):
         raise UsageError("power by the values of data is not modelled", where=row.get("name", ""))
     clock, cap = row.get("clock_mhz") or "", float(row.get("cap_w") or 0.0)

@@ -59,7 +59,7 @@ def calibrate(
 
 
 def base_of(case: Case) -> Efficiency:
-    """Of the stack that a case was made with."""
+    """Base of the stack of a case."""
     return case.stack.on(generation_of(case.system.device.name), experts=bool(case.model.experts))
 
 

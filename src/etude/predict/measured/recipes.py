@@ -182,8 +182,8 @@ def _fits(run: Said, plan: Mapping[str, Any]) -> bool:
 
 
 def peak_bytes(m: Model, plan: Plan) -> int:
-    """Of the fullest rank. With 8-bit products these stacks hold weights in 8 bits alone, in both layouts, which takes
-    what one in 16 bits does."""
+    """Peak of the fullest rank. With 8-bit products these stacks hold weights only in 8 bits, in both layouts, which
+    takes as much as 16 bits."""
     own = plan_memory(m, plan)
     if str(plan.precision) != "fp8":
         return max(a.peak_bytes for a in own)

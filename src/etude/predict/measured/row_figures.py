@@ -76,7 +76,7 @@ def step_flops(m: Model, plan: Plan, *, hardware: bool) -> float:
 
 
 def _layer_weights(m: Model, layer: int) -> int:
-    """Of the products that a token goes through in a layer."""
+    """Weights of the products that a token goes through in a layer."""
     matrices = 3 if m.gated else 2
     if m.kv_rank:
         head = m.rope_size + m.nope_size

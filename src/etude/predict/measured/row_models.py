@@ -70,7 +70,7 @@ def _shaped(row: Mapping[str, str], said: list[str]) -> Model:
 
 
 def _from_parameters(row: Mapping[str, str], shape: Mapping[str, int], said: list[str]) -> dict[str, int]:
-    """Width and layers of a GPT of so many parameters: 12 layers x width², width = 128 layers."""
+    """Width and layers of a GPT of this many parameters: 12 layers x width², width = 128 layers."""
     count = float(row.get("params") or 0)
     if not count:
         raise UsageError(f"neither the catalogue nor the row has the shape of `{row.get('model', '')}`",
@@ -82,8 +82,8 @@ def _from_parameters(row: Mapping[str, str], shape: Mapping[str, int], said: lis
 
 
 def _nearest(name: str, shape: Mapping[str, int], style: Mapping[str, Any], count: float) -> Model:
-    """Of the ways to make such a model (a gate or none, all heads of keys or 8) the one whose parameters are nearest to
-    what the row says; as the name says where it says nothing."""
+    """The variant of such a model (with a gate or not, all heads of keys or 8) whose parameters are nearest to those of
+    the row; by its name if the row states none."""
     made = list(_ways(name, shape, style))
     if not made:
         raise UsageError(f"no model has {', '.join(f'{k} {v}' for k, v in shape.items())}")
@@ -93,7 +93,7 @@ def _nearest(name: str, shape: Mapping[str, int], style: Mapping[str, Any], coun
 
 
 def weights(m: Model) -> int:
-    """Of a dense decoder's matrices: layers, embedding and head."""
+    """Weights of a dense decoder's matrices: layers, embedding and head."""
     attention = m.hidden * m.head * (2 * m.heads + 2 * m.kv)
     feed_forward = m.hidden * m.ffn * (3 if m.gated else 2)
     return m.layers * (attention + feed_forward) + m.vocab * m.hidden * (1 if m.tied else 2)

@@ -32,7 +32,7 @@ Row = Mapping[str, str]
 NEEDED: Final = ("model", "gpu_type", "value", "unit")
 COUNTS: Final = ("gpus", "tp", "pp", "cp", "ep", "micro_batch", "global_batch", "seq")
 YEARS: Final = {"volta": 2020, "ampere": 2022, "hopper": 2024}
-"""Of a row that does not say its year: by its GPU; 2025 for any other."""
+"""Default year of a row, by its GPU; 2025 for any other."""
 SPARE: Final = 1.05
 """Memory that a row may be estimated to need, over what there is: an estimate, and whoever published it ran it."""
 BATCH: Final = 8
@@ -55,7 +55,7 @@ class Case:
     """The published figure as the time of a step."""
     assumed: tuple[str, ...]
     year: int = 0
-    """Of the run; the stack is as it was then. 0: as it is."""
+    """Year of the run; the stack is as it was then. 0: the current one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

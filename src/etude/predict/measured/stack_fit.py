@@ -26,7 +26,7 @@ F64 = NDArray[np.float64]
 NOISE: Final = 0.08
 """Scatter of a row that no effect explains: rows of one source err together, so it is not small."""
 CUT: Final = 1.5
-"""Errors beyond so many times the scatter pull with less than their size."""
+"""Errors beyond this many times the scatter pull with less than their size."""
 SPREAD: Final[dict[str, tuple[float, ...]]] = {
     # products  fp8  attention  rest  network  overlap  host
     "all": (0.2, 0.2, 0.3, 0.3, 0.3, 0.1, 0.3),

@@ -33,11 +33,11 @@ Key = tuple[str, str, tuple[int, ...]]
 
 REPEATS: Final = 3
 POINT_S: Final = 0.04
-"""Of a point beside its timing: tensors are made, calls are captured. As on an H200: 505 points in 129 s."""
+"""Overhead of a point: tensors are made, calls are captured. As on an H200: 505 points in 129 s."""
 TIMED_S: Final = 0.05
-"""Of one repeat at least, and once for warming up; that of the worker."""
+"""Minimum time of one repeat, and once for warming up; that of the worker."""
 CALLS: Final = 2
-"""Of one repeat at least."""
+"""Minimum calls of one repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,11 @@ class Workload:
 
     train: bool = figure("flag", "training steps instead of serving", False)
     tokens: tuple[int, ...] = (128, 512, 2048, 8192)
-    """Of a prompt, or of a sample."""
+    """Tokens of a prompt, or of a sample."""
     batch: tuple[int, ...] = (1, 4, 16, 64, 256)
     """Sequences that decode, or samples of a micro-batch."""
     keys: tuple[int, ...] = (512, 2048, 8192)
-    """Of each sequence that decodes."""
+    """Keys of each decoding sequence."""
     stack: str = "eager"
     """Whose recipe a training plan follows."""
 
@@ -70,7 +70,7 @@ class Needs:
 
     uses: list[Use]
     points: Shapes
-    """Of all of them together, each once."""
+    """Points of all of them together, each once."""
     count: I64
     device: Device
     repeats: int

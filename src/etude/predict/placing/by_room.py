@@ -19,7 +19,7 @@ from etude.machine.system import Device
 
 
 def parts_of(model: Model, context: int, bits: float = 16.0) -> list[Part]:
-    """Weights, experts, and keys and values (in 16 bits) of one sequence of so many tokens; `bits` of a weight."""
+    """Weights, experts, and keys and values (in 16 bits) of one sequence of this many tokens; `bits` of a weight."""
     if context < 1 or not 1 <= bits <= 32:
         raise UsageError(f"a context of {context} tokens, {bits:g} bits per weight", hint="--context 4096 --bits 4.5")
     weights = float(generate(model, Plan(gpus=1, global_batch=1, seq=1)).params)

@@ -34,7 +34,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 def check_backend(backend: str, processes: int) -> None:
-    """A typed error where this machine cannot run so many processes with this backend."""
+    """A typed error where this machine cannot run this many processes with this backend."""
     if not dist.is_available():
         raise UsageError("this PyTorch was built without torch.distributed", hint="install another build of it")
     if backend not in ("gloo", "nccl"):

@@ -28,7 +28,7 @@ _NAMES: Final = {
 
 
 def ask_for_room(entries: int) -> None:
-    """Before the first process group: so many entries are kept."""
+    """Before the first process group: this many entries are kept."""
     for name in (BUFFER, "TORCH_NCCL_TRACE_BUFFER_SIZE"):  # the second in versions that record NCCL alone
         os.environ[name] = str(entries)
 

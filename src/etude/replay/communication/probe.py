@@ -12,8 +12,8 @@ from etude.replay.program import CommKind, Program
 
 
 def probe_links(processes: int, sizes_bytes: Sequence[int], options: PlayOptions) -> list[list[float]]:
-    """Of an all-reduce of each size among so many processes, its seconds in each iteration: from when the last member
-    came until the last one has the sum."""
+    """Seconds of an all-reduce of each size among this many processes, per iteration: from the arrival of the last
+    member until the last one has the sum."""
     results = play(probe_programs(processes, sizes_bytes), options)
     start = np.max([r.start_ns for r in results], axis=0)
     end = np.max([r.end_ns for r in results], axis=0)

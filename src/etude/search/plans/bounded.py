@@ -232,7 +232,8 @@ def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
 
 
 def first_few(tree: Tree, some: Sequence[Candidate], count: int) -> None:
-    """Simulates the so many that fit and have the least bounds; of a family the one that recomputes least."""
+    """Simulates the `count` candidates that fit and have the lowest bounds; of a family the one that recomputes
+    least."""
     looks = tree.ask(Wanted(LOOK, some, ONCE))[0]
     order = sorted((ns, c.number, c) for ns, c in tree.looked(some, looks))
     chosen: list[Candidate] = []

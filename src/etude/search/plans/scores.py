@@ -78,7 +78,7 @@ class AtBest:
     gpus: int
     tokens: int
     flops: float
-    """Of the model in a step; 0 where utilisation is not asked for."""
+    """FLOPs of the model per step; 0 if utilisation is not requested."""
     peak_flop_per_s: float
     dollars_per_h: float | None
 

@@ -61,7 +61,7 @@ class PlanSpace:
     prices: Mapping[str, float] = field(default_factory=dict)
     """Dollars of a device and hour, by system."""
     tries: int = 0
-    """So many plans with the least bounds are simulated, whatever comes of them; 0: as many as bounds leave."""
+    """This many plans with the least bounds are simulated, whatever comes of them; 0: as many as bounds leave."""
     placed: bool = False
     """Ranks of the best plans are placed, too."""
 
@@ -71,7 +71,7 @@ class PlanSpace:
         return repr((self.opened, sorted(self.systems.items(), key=lambda item: item[0])))
 
     def memory_limit(self, system: str) -> float:
-        """Of a GPU: the limit given, else what the device has; 0: none."""
+        """Limit of a GPU: as given, otherwise the device's; 0: none."""
         return self.limits.get("memory", float(self.systems[system].memory_bytes))
 
 

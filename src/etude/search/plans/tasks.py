@@ -95,7 +95,7 @@ def task(
 
 
 def _static_bytes(model: str, system: str, stack: str, plan: str, *, recipe: bool) -> int:
-    """Of the fullest GPU, with one sample in a micro-batch; 0 where that is no plan."""
+    """Static bytes of the fullest GPU, with one sample per micro-batch; 0 if the plan is invalid."""
     given = json.loads(plan)
     text = json.dumps({k: STATIC.get(k, v) for k, v in given.items()}, sort_keys=True)
     return _kept_static(model, system, stack, text, recipe)

@@ -119,7 +119,7 @@ def asked_images(
     model: str, system: str, gpus: int, batch: int, shape: tuple[int, int, int], *, sort: str = "", steps: float = 1.0,
     billions: float = 0.0,
 ) -> Images:  # fmt: skip
-    """A batch of `shape` (frames, height, width) on so many GPUs of a system."""
+    """A batch of `shape` (frames, height, width) on this many GPUs of a system."""
     frames, height, width = shape
     name = model.rpartition("/")[2].lower()
     passes, each = next((found for family, found in GUIDANCE.items() if name.startswith(family)), APART)

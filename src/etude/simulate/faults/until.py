@@ -33,9 +33,9 @@ class Interrupted:
     at_ns: int
     """When it was looked at, or when the last node ended."""
     nodes: I64
-    """Of each rank present."""
+    """Nodes of each rank present."""
     done: I64
-    """Of them those that have ended."""
+    """How many of them have ended."""
     finish_ns: I64
     """When the last of these ended; UNKNOWN where none did."""
 

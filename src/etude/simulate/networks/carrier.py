@@ -43,7 +43,7 @@ _SHORTER: Final = ("tree", "hierarchical")
 _FROM_ONE: Final = (*ROOTED, Collective.GATHER, Collective.SCATTER)
 _MOST_CHUNKS: Final = 64
 _CHUNKS_A_HOP: Final = 8
-"""Of a long chain there are more, or its filling would count."""
+"""Long chains have more, or their fill time would count."""
 _MOST_WAYS: Final = 16
 
 
@@ -132,7 +132,7 @@ class Carrier:
         return others[int(np.argmin(times))] if others else best
 
     def _in_chunks(self, one: Schedule, chunks: int, ways: int) -> Schedule:
-        """In so many, or in as many as a schedule has room for."""
+        """In `chunks` chunks, or as many as a schedule has room for."""
         if one.collective == Collective.BARRIER:
             return one
         most = max(MOST_TRANSFERS // max(len(one), 1), ways, 1)
@@ -318,7 +318,7 @@ class Carrier:
         return Messages(src, dst, size, flow, self._starts_ns(src, dst, size), wire, parts)
 
     def _starts_ns(self, src: I64, dst: I64, size: I64) -> I64:
-        """Of each message what `p2p_start_ns` says."""
+        """`p2p_start_ns` of each message."""
         settings = self.system.collectives
         start = np.full(len(src), float(settings.p2p_launch_ns))
         if settings.p2p_least_ns:

@@ -68,7 +68,7 @@ def equal_ways(routes: Routes, src: I64, dst: I64, most: int) -> I64:
 
 
 def _different(start: I64, links: I32, each: int) -> I64:
-    """Of so many ways each, how many are over other links than those before."""
+    """How many of each pair's routes use other links than those before."""
     length = np.diff(start)
     of = np.arange(len(length)) // each
     number = of

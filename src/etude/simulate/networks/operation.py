@@ -32,9 +32,9 @@ class Operation:
     wire_ppm: int = 1_000_000
     """What its bytes are to the links, in millionths: more than they are where a protocol adds flags."""
     lags: I64 | None = None
-    """Of each transfer: ns more (or less) than the latency of its way."""
+    """For each transfer: ns more (or less) than the latency of its route."""
     factors: I64 | None = None
-    """Of each transfer, on top of `wire_ppm` and in the same way."""
+    """For each transfer, on top of `wire_ppm` and in the same way."""
 
     @classmethod
     def message(cls, src: int, dst: int, size_bytes: int, flow: int = 0, **costs: Any) -> Operation:
@@ -45,18 +45,18 @@ class Operation:
 class NetworkOptions:
     model: Model = "flow"
     cut_through: bool = True
-    """Of `links`; False: store-and-forward."""
+    """For `links`; False: store-and-forward."""
     endpoint_ns: int = 0
     """Before the first transfers of a member, and after every arrival."""
     reduce_bytes_per_s: float = 0.0
     """Memory rate of a reduction, which moves three times its bytes; 0: takes no time."""
     tolerance: float = 0.0
-    """Of `flow`: a rate stays as it is while it is off its fair share by less than this part. 0 is exact; 0.01 spares
+    """For `flow`: a rate is kept while it is off its fair share by less than this fraction. 0 is exact; 0.01 saves
     large runs most of the work. Links are never overbooked."""
 
     routing: Routing = "static"
-    """Of several equal ways `static` takes the one that (from, to, flow) hashes to, `adaptive` the least loaded one
-    when a transfer sets off, and `spray` cuts a transfer evenly over all."""
+    """Of several equal routes `static` takes the one that (from, to, flow) hashes to, `adaptive` the least loaded one
+    when a transfer starts, and `spray` cuts a transfer evenly over all."""
 
     busy_factor: float = 1.0
     """On the time of a transfer's bytes, where its sender or receiver computes when it starts; in thousandths."""

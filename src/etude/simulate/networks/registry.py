@@ -226,7 +226,7 @@ class Registry:
             message().transfer_bytes(int(m.size_bytes[i]))
 
     def _message(self, parts: int) -> Schedule:
-        """A message, or one in so many parts that set off together."""
+        """A message, or one in this many parts that set off together."""
         if parts not in self.in_parts:
             one = message()
             several = replace(chunked(one, parts, parts), algorithm="message over several paths") if parts > 1 else one
@@ -431,7 +431,7 @@ class Registry:
         return carried, places
 
     def _schedules(self, plans: Table) -> Schedules:
-        """Of transfers and members there is one more, which ends the last list."""
+        """There is one extra transfer and member, which ends the last list."""
         of = self.columns
         transfers, members = np.zeros(of["src"].size + 1, TRANSFER), np.zeros(of["left"].size + 1, MEMBER)
         for name in ("src", "dst", "delay_ns", "has_deps", "put", "waits"):
@@ -452,7 +452,7 @@ def _is_message(op: Operation) -> bool:
 
 
 def _first_alike(pair: I64, start: I64, links: Any) -> I64:
-    """Of each way the first of those between the same two ends over the same links. Equal pairs lie together."""
+    """For each route the first of those between the same two ends over the same links. Equal pairs are adjacent."""
     again = np.flatnonzero(np.append(False, np.diff(pair) == 0))
     alike = np.arange(len(pair))
     if len(again):

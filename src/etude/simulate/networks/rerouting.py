@@ -23,7 +23,7 @@ LATE_NS: Final = 10**17
 
 
 def rates_over_time(topology: Topology, changes: Sequence[tuple[int, I64, float]]) -> Rates:
-    """Of (time, links, factor) in the order of time: for each link its rates, each from a time on."""
+    """From (time, links, factor) in order of time: for each link its rates, each from a time on."""
     n = len(topology.src)
     link = np.concatenate((np.arange(n), *(rows for _, rows, _ in changes)))
     since = np.concatenate((np.zeros(n), *(np.full(len(rows), time) for time, rows, _ in changes)))
@@ -74,7 +74,7 @@ class Rerouting:
 
 
 def _turn(pair: I64) -> I64:
-    """Of each way how many before it join the same two ends: each takes another of the ways that are left."""
+    """For each route how many before it join the same two ends: each takes another of the remaining routes."""
     order = np.argsort(pair, kind="stable")
     first = np.append(True, np.diff(pair[order]) != 0)[: len(pair)]
     place = np.arange(len(pair))
@@ -114,7 +114,7 @@ def moved(state: LinkState, flows: FlowState, paths: Paths) -> tuple[LinkState, 
 
 
 class _OnLinks:
-    """Of some flows, one after the other: who, its hop, and the link."""
+    """Some flows in order: flow, hop, and link."""
 
     def __init__(self, who: I64, hop: I64, link: I64) -> None:
         self.who, self.hop, self.link = who, hop, link
@@ -151,7 +151,7 @@ def _transfer(state: LinkState, live: I64) -> tuple[Table, I64]:
 
 
 def _rest_bytes(state: LinkState, flows: FlowState, live: I64, now_ns: int) -> I64:
-    """Of the bytes of each flow those that have not gone."""
+    """Bytes of each flow that are not sent yet."""
     carried, transfer = _transfer(state, live)
     it = flows.slots[live]
     rest = np.maximum(it["rest_bytes"] - it["speed"] * (now_ns - it["since_ns"]), 0.0)

@@ -69,11 +69,11 @@ CARRIED: Final = _numbers(
     "place0",
 )
 PLACE: Final = _numbers("operation", "node", "came", "done_ns")
-"""Of each member of each carried operation: its node or -1, 1 once that has come, when the network was done with it or
--1."""
+"""For each member of each carried operation: its node or -1, 1 once it has arrived, when the network was done with it
+or -1."""
 PLAN: Final = _numbers("transfer0", "transfers", "member0", "members", "lines", "free")
-"""Of each schedule: where its transfers and members begin, and how many there are, helpers among them; the connections
-that it has at most; `free` is a list of the slots of operations that ended."""
+"""For each schedule: where its transfers and members begin, and how many there are, including helpers; its most
+connections; `free` is a list of the slots of operations that ended."""
 TRANSFER: Final = _numbers(
     "src",
     "dst",
@@ -83,7 +83,7 @@ TRANSFER: Final = _numbers(
     "waits",  # transfers and members that it waits for
     "succ_start",
 )
-"""Of the schedules, one after the other. Transfer t is waited for by succ[succ_start of t:succ_start of t + 1]."""
+"""Transfers of the schedules, in sequence. Transfer t is waited for by succ[succ_start of t:succ_start of t + 1]."""
 MEMBER: Final = _numbers("transfers", "touch_start")
 """Likewise: how many transfers it takes part in, and where in `touch` they begin."""
 SLOT: Final = np.dtype(
@@ -177,7 +177,7 @@ SHARED_INSTANCE: Final = np.dtype(
     ],
     align=True,
 )
-"""Of each simulated rank, where compute and communication slow each other down."""
+"""For each simulated rank, where compute and communication slow each other down."""
 SHARED_NODE: Final = np.dtype(
     [
         ("after", np.int32),  # the next of its list
@@ -192,13 +192,13 @@ SHARED_NODE: Final = np.dtype(
     ],
     align=True,
 )
-"""Of each node, where it shares its device."""
+"""For each node, if it shares its device."""
 ENTRY: Final = _numbers("after", "before")
 """A slot on a link: its neighbours there."""
 
 
 class FlowState(NamedTuple):
-    """Of the model `flow`."""
+    """State of the model `flow`."""
 
     clock: NDArray[Any]
     hop_bits: int  # an entry is its slot << hop_bits | the hop
@@ -240,8 +240,8 @@ class Paths(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Of the model `links`: link i moves bytes_per_ns[k] from since_ns[k] on, for k from start[i] to start[i + 1].
-    Empty where no link changes."""
+    """Rates of the model `links`: link i moves bytes_per_ns[k] from since_ns[k] on, for k from start[i] to start[i +
+    1]. Empty where no link changes."""
 
     start: I64
     since_ns: I64
@@ -249,7 +249,8 @@ class Rates(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """Of the transfers of operations, from `size0`, `lag0` and `factor0` on; of their members, from `seat0` on."""
+    """Amounts of the transfers of operations, from `size0`, `lag0` and `factor0` on; of their members, from `seat0`
+    on."""
 
     size_bytes: I64
     lag_ns: I64  # here are the factors too

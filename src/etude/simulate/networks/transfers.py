@@ -84,7 +84,7 @@ def _load(state: LinkState, flows: FlowState | None, link: int, size_bytes: int)
 
 @kernel(allocates=False)
 def _least_loaded(state: LinkState, flows: FlowState | None, first: int, size_bytes: int) -> int:
-    """Of equal ways, which begin with `first`, the one whose links have the least to do; of these the first."""
+    """The least loaded of equal routes, which begin with `first`; ties: the first."""
     best, least = first, np.inf
     for path in range(first, first + state.paths.choices):
         load = 0.0
@@ -239,7 +239,7 @@ def advance(state: LinkState, flows: FlowState | None, until_ns: int) -> None:
 def run_alone(state: LinkState, flows: FlowState | None, joins_ns: I64, at: int, max_instants: int) -> int:
     """Drives the network without a workload: members join in the order of `posted`, each at its time. Returns how many
     have joined. It is over if that is all and `clock.next_ns` is NEVER; if not, either there is no room
-    (`clock.crowded`) or so many instants have passed."""
+    (`clock.crowded`) or this many instants have passed."""
     clock = state.clock[0]
     for _ in range(max_instants):
         clock.next_ns = next_time(state, flows)

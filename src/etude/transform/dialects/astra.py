@@ -118,8 +118,8 @@ def _with_even_sizes(job: Job) -> Job:
 
 
 def _uneven(found: Matching) -> Iterator[tuple[NDArray[Any], list[int], I64 | None]]:
-    """Of each group whose members bring different sizes: its uses, their distinct sides, and what the fullest of them
-    moves in each call; None where they do not even issue the same calls."""
+    """For each group whose members bring different sizes: its uses, their distinct sides, and what the fullest of them
+    moves in each call; None if they do not even issue the same calls."""
     uses, known = found.uses, dict[tuple[int, ...], I64 | bool]()
     cuts = np.flatnonzero(np.diff(uses.group)) + 1
     for mine in np.split(np.arange(len(uses.group)), cuts):
@@ -256,8 +256,8 @@ def order_problem(job: Job, found: Matching | None = None) -> str:
 
 
 def _uneven_calls(job: Job, found: Matching) -> Iterator[tuple[Trace, I32, I32]]:
-    """Of each program the rows of its collectives with ranks that do not do the same; and those of them whose members
-    exchange messages, if only through others."""
+    """For each program the rows of its collectives with ranks that do different work; and those of them whose members
+    exchange messages, possibly through others."""
     alike, uses, sides, near = _alike(job), found.uses, found.sides, _connected(job)
     wanted: dict[int, tuple[set[int], set[int]]] = {}
     for mine in np.split(np.arange(len(uses.group)), np.flatnonzero(np.diff(uses.group)) + 1):
@@ -319,7 +319,7 @@ def _digest(trace: Trace, own: Values) -> str:
 
 @kernel
 def _free(start, rows, order, calls):  # type: ignore[no-untyped-def]
-    """Of these rows, how many the next may come before: it does not wait for all that this one waits for."""
+    """How many of these rows the next may overtake: it does not wait for all that this one waits for."""
     place = np.empty(len(order), np.int64)
     for at in range(len(order)):
         place[order[at]] = at
@@ -353,7 +353,7 @@ def _free(start, rows, order, calls):  # type: ignore[no-untyped-def]
 
 @kernel
 def _holding(start, rows, order, calls, sends):  # type: ignore[no-untyped-def]
-    """Of these calls, how many may be in progress when a send is ready that does not wait for them. Sends are numbered
+    """How many of these calls may be in progress when a send is ready that does not wait for them. Sends are numbered
     in the order of what they send; all up to `before` are ready before a node, all from `after` on wait for it."""
     number = np.full(len(order), -1, np.int64)
     is_send = np.zeros(len(order), np.bool_)

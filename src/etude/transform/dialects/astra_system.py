@@ -26,7 +26,7 @@ _GIBI: Final = 2.0**30
 
 
 def astra_files(system: System, ranks: int, *, name: str, groups: bool, roofline: bool) -> dict[str, str]:
-    """File name -> text, for a job of so many ranks whose files are `name.{rank}.et`. `roofline`: compute nodes say
+    """File name -> text, for a job of this many ranks whose files are `name.{rank}.et`. `roofline`: compute nodes say
     operations and bytes; else they say how long they take."""
     part = _part(system, ranks)
     levels = [level for level in part.levels if level.size > 1]

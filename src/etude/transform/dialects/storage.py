@@ -112,7 +112,7 @@ class _Field(NamedTuple):
 
 
 def _fields(data: bytes) -> list[_Field]:
-    """Of a message that was read well once."""
+    """Fields of a message that was already read once."""
     found, p = [], 0
     while p < len(data):
         start, value, payload = p, 0, b""

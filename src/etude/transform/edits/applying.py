@@ -220,7 +220,7 @@ class _Applied:
 
 
 def _names(job: Job, rank: int, trace: Trace) -> tuple[tuple[str, ...], ...]:
-    """Of each group slot: its label, its group's name, and `world` where that is all ranks."""
+    """For each group slot: its label, its group's name, and `world` if that is all ranks."""
     found = []
     for label, group in zip(trace.group_slots, job.group_slots(rank).tolist(), strict=True):
         members = job.groups.ranks(group)

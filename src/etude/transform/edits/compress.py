@@ -91,7 +91,7 @@ class Calls(NamedTuple):
     raw: I64
     wire: I64
     encode_ns: F64
-    """Of all its raw bytes. Of a message the sender encodes and the receiver decodes; both know what both take."""
+    """For all its raw bytes. The sender of a message encodes and the receiver decodes; both know both times."""
     decode_ns: F64
     chunks: I64
 

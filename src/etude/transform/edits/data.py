@@ -65,7 +65,7 @@ class Making(NamedTuple):
     work_ns: float
     copy_ns: float
     make_ns: float
-    """Of the batches of all ranks, by one producer."""
+    """For the batches of all ranks, by one producer."""
     commit_ns: float
     grows_ns: float
     """By which each commit is longer than the one before."""

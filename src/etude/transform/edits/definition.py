@@ -65,7 +65,7 @@ class Here:
     role: int | None = None
     """Which of two parties these ranks are, where there are two."""
     exposed_ns: I64 | None = None
-    """Of each node what of it nothing hid in a run of the job, where there was one."""
+    """For each node the part that nothing hid in a run of the job, if there was one."""
     freed: list[Freed] = field(default_factory=list)
     below: list[Below] = field(default_factory=list)
     """What this edit and those before it put into tiers."""

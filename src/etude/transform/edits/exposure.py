@@ -92,7 +92,7 @@ class Exposure:
 
 
 def exposed_ns(trace: Trace, start_ns: I64, end_ns: I64) -> I64:
-    """Of each node that communicates the time in which no compute of the device runs; 0 of others."""
+    """For each communicating node the time in which no compute of the device runs; 0 for others."""
     known = (start_ns != UNKNOWN) & (end_ns != UNKNOWN)
     work = known & (trace.kind == Kind.COMP) & (trace.cpu != 1)
     low, high = merged(start_ns[work], end_ns[work])

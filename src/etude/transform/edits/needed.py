@@ -41,7 +41,7 @@ CLASSES: Final = {
 CACHED: Final = "flash_attn::varlen_fwd"
 """Attention over a cache: queries of new tokens, keys and values of all."""
 STATE_BYTES: Final = 12
-"""Of a parameter under AdamW: two moments and a copy of the weights, in fp32."""
+"""Per parameter under AdamW: two moments and a copy of the weights, in fp32."""
 _MADE_OF_INPUTS: Final = "backward-weight"
 """The phase whose products have no weights: gradients of them, from activations."""
 
@@ -192,7 +192,7 @@ def _known(what: str, sizes: I64) -> I64:
 
 
 def _numbered(trace: Trace, rows: I64, sizes: NDArray[np.generic]) -> I64:
-    """Of one module and size: one item; nodes without a module have one each."""
+    """One item per module and size; nodes without a module have one each."""
     modules, _ = trace.coded("module")
     alone = np.where(modules[rows] < 0, rows, -1)
     table = np.stack([modules[rows].astype(np.int64), np.asarray(sizes, np.int64), alone], 1)
@@ -230,7 +230,7 @@ def _has_weights(trace: Trace, rows: I64, what: str) -> Bool:
 
 
 def _weight_bytes(trace: Trace, rows: I64) -> I64:
-    """Of the last input of each product."""
+    """Bytes of the last input of each product."""
     return _of_shapes(trace, rows, _last_bytes)
 
 

@@ -21,7 +21,7 @@ from etude.transform.rewrite.selector import WORLD
 
 I64 = NDArray[np.int64]
 _NAMES: Final = ("request", "response")
-"""Of even and of odd turns."""
+"""Names of even and odd turns."""
 MOST: Final = 1024
 """Rounds of one node."""
 
@@ -53,7 +53,7 @@ Turn = Callable[[int], I64]
 
 
 def _in_turn(here: Here, rows: I64, turns: int, turn: Turn) -> I64:
-    """The last of so many turns behind each row."""
+    """The last of this many turns behind each row."""
     last = rows
     for turn_number in range(turns):
         one = turn(turn_number)

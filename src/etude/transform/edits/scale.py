@@ -160,7 +160,7 @@ def _values(job: Job, slots: list[Bool], times: int) -> dict[int, dict[str, NDAr
 
 
 def _copies(job: Job, grows: Bool, times: int) -> Job:
-    """The ranks so many times. Groups that grow have the members of all copies, others are there for each copy."""
+    """The ranks `times` times. Groups that grow have the members of all copies, others are there for each copy."""
     world, groups = job.world_size, job.groups
     entries: list[tuple[str, list[int]]] = []
     number = np.zeros((times, len(groups)), np.int32)

@@ -181,7 +181,7 @@ class Rewriting:
         )
 
     def signature(self) -> bytes:
-        """Of everything but values: equal where the same program comes of the same trace."""
+        """Hash of everything but values: equal if the same trace gives the same program."""
         found = Fingerprint(self._words, len(self._new), sorted(self._marks.items()), int(self.more_peers))
         for name in sorted(set(self._columns) - set(VALUE_COLUMNS)):
             found.add(name, self._columns[name])
