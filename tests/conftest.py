@@ -59,8 +59,8 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     return captured
 
 
-EARLY = ("simulate", "astra", "store", "serve", "search", "", "docs", "collect", "ingest", "generate")
-"""Folders that start first: three that compile kernels of their own, so that no two processes compile the same ones,
+EARLY = ("simulate", "serve", "store", "astra", "search", "", "docs", "collect", "ingest", "generate")
+"""Folders that start first: three that mostly compile kernels of their own, so that no two processes compile the same,
 then the longest."""
 LONG = ("coral", "kvserve", "local-moe", "edgeserving", "faasmoe", "helm", "resihp", "fate")
 """Entries of the gallery that start before the others."""

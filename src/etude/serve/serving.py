@@ -211,7 +211,7 @@ def start_of(
     prefix = prefix_of(requests, caching, total, rules.block) if rules.prefix else no_prefix()
     store = no_store()
     if caching.stores:
-        wire = rules.wire._replace(token_bytes=options.token_bytes)
+        wire = rules.wire._replace(token_bytes=float(options.token_bytes))
         store = store_of(requests, caching, total, rules.block, options.token_bytes, wire)
     reuse = reuse_of(requests, kinds) if caching.policy == "expected" else no_reuse()
     adapters = adapters_of(total, int(requests.adapter.max()) + 1 if engine.max_loras else 1)
