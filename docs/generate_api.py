@@ -30,7 +30,7 @@ EXTEND = {
     "Simulation": "Options LinkChange StopRanks SlowRank simulate_jobs simulate_until start_engine with_device_times "
     "astra",
     "Clients, sweeps and studies": "federate Space evaluate spread Study",
-    "What verbs take and return": "Model Engine Generated Simulated Prediction Served Fleet Federated Found Outcome "
+    "What verbs take and return": "Model Engine Generated Simulated Prediction Served Fleet SharedFleet Federated Found Outcome "
     "Energy",
 }
 """Names of `etude.extend`, in the order of the page."""

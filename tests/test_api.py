@@ -82,6 +82,40 @@ def test_serve_answers_as_its_command(words: str, options: dict[str, Any], capsy
     assert len(found.table()) == 12
 
 
+@pytest.mark.parametrize(
+    ("file", "words", "options"),
+    [
+        ("edge.yaml", "--policy stability", {"policy": "stability"}),
+        ("backbone.yaml", "", {}),
+        ("airan.yaml", "--load 0.8", {"load": 0.8}),
+        (
+            "cluster.yaml",
+            "--policy fair --first 20",
+            {"policy": "fair", "first": 20, "jobs": CLIENTS.parent / "jobs.csv"},
+        ),
+    ],
+)
+def test_a_file_of_what_shares_devices_runs_as_its_command(
+    file: str, words: str, options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = str(CLIENTS.parent / file)
+    jobs = ["--jobs", str(options["jobs"])] if "jobs" in options else []
+    told = asked(capsys, "fleet", path, *jobs, *words.split(), "-o", str(tmp_path / "command"))
+    found = etude.fleet(path, **options)
+    assert repr(found).startswith("SharedFleet(")
+    record = json.loads(json.dumps(found.record()))
+    assert record == {name: told[name] for name in record} | ({"jobs": record["jobs"]} if "jobs" in record else {})
+    found.write(tmp_path / "python")
+    assert files_in(tmp_path / "python") == files_in(tmp_path / "command")
+
+
+def test_a_file_of_what_shares_devices_refuses_what_is_for_a_model():
+    with pytest.raises(UsageError, match="days"):
+        etude.fleet(CLIENTS.parent / "edge.yaml", days=3)
+    with pytest.raises(UsageError, match="no system is given"):
+        etude.fleet("gpt2", gpus=8)
+
+
 def test_fleet_runs_as_its_command(capsys: pytest.CaptureFixture[str]):
     """The plan as given does not fit 80 GB: both take it with ZeRO 1."""
     words = (

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from etude.analyse.traffic import traffic as traffic
     from etude.analyse.trend import trend as trend
     from etude.analyse.what_if import what_if as what_if
+    from etude.api.clusters import SharedFleet as SharedFleet
     from etude.api.making import federate as federate
     from etude.api.making import micro as micro
     from etude.api.writing import synthesise as synthesise
@@ -103,6 +104,7 @@ __all__ = [
     "Select",
     "Served",
     "Serving",
+    "SharedFleet",
     "Simulated",
     "SlowRank",
     "Space",

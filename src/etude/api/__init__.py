@@ -1,5 +1,6 @@
 """Verbs that put several rooms together: what `etude.NAME` calls where one room alone does not do it.
 
+clusters    fleet: what shares the devices of a file
 fleets      fleet: days of a job on a cluster
 linking     link: the causal graph of a recording
 making      generate, predict, plan, federate: from a model's name and a plan
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.api import clusters as clusters
     from etude.api import converting as converting
     from etude.api import fleets as fleets
     from etude.api import linking as linking

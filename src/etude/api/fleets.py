@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude.api.clusters import kind_of, shared_fleet
 from etude.api.given import keywords, refuse_unknown
 from etude.api.making import model_named, plan_from, plan_keys, system_named
 from etude.config import key_of, read
@@ -64,17 +65,24 @@ def days_of(
 
 
 def fleet(
-    model: str | PathLike[str] | Model, system: str | PathLike[str] | System, plan: Plan | None = None, *,
+    model: str | PathLike[str] | Model, system: str | PathLike[str] | System = "", plan: Plan | None = None, *,
     check: bool = True, **options: Any,
 ) -> Any:  # fmt: skip
     """Days of a training job on a cluster with faults, checkpoints and recovery; `.record()` has its figures. Options
     are those of `etude fleet`: axes of the plan, `days`, `faults`, `checkpoint`, `recover` and its figures, `exclude`.
+    In the place of a model a file may say what shares a cluster (`etude.fleet("pool.yaml", policy="fair")`): options
+    are then `jobs`, `policy`, `switch`, `migrate`, `load`, `first` and `seed`.
 
     etude.fleet("llama3-8b", "dgx-h100", gpus=64, zero=1, days=7, faults="llama3", checkpoint="remote:1h")
     """
+    if not system and isinstance(model, str | PathLike) and (options.get("jobs") is not None or kind_of(fspath(model))):
+        refuse_unknown("fleet", options, keywords(shared_fleet))
+        return shared_fleet(model, **options)
     rules, axes = keywords(Recovery), keywords(Plan)
     own = [name for name in keywords(days_of) if name not in ("recovery", "check", "where")]
     refuse_unknown("fleet", options, [*own, *axes, *rules])
+    if not system:
+        raise UsageError("no system is given", hint="dgx-h100; `etude systems` lists them")
     said = {name: options[name] for name in rules if name in options}
     given: Any = {name: value for name, value in options.items() if name in axes and name not in own}
     given = plan_from(plan, given) if plan is not None else plan_keys(model, given)

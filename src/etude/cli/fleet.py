@@ -145,14 +145,10 @@ def fleet(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
     json: AsJson = False,
 ) -> int:
+    from etude.api.clusters import kind_of
     from etude.api.fleets import days_of, recovery_of
-    from etude.cli.fleet_functions import called_as_functions
-    from etude.cli.fleet_radio import shared_with_radio
-    from etude.cli.fleet_services import served_in_turns, served_on_a_backbone
-    from etude.cli.fleet_sharing import pooled, shared
-    from etude.config import keys_in
+    from etude.cli.fleet_folder import shared
     from etude.fleet import write_fleet
-    from etude.fleet.sharing import is_pool
 
     if serve:
         from etude.cli.fleet_experts import served_group
@@ -170,23 +166,11 @@ def fleet(
     if group:
         named = "--" + next(iter(group)).removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", "-")
         raise UsageError(f"{named} applies only with --serve", hint="--serve")
-    if jobs is not None:
-        return shared(model, jobs, policy, switch, first, out, seed=seed, force=force, json=json)
-    keys = keys_in(model)
-    if "radio" in keys:
-        if switch:
-            raise UsageError("--switch applies only to jobs that share a cluster", where=model, hint="--migrate 2s")
-        return shared_with_radio(model, policy, migrate, load, out, seed=seed, force=force, json=json)
+    if jobs is not None or kind_of(model):
+        more = {"jobs": jobs, "policy": policy, "switch": switch, "migrate": migrate, "first": first, "seed": seed}
+        return shared(model, load, out, force=force, json=json, **more)
     if migrate or load:
         raise UsageError("--migrate and --load need a file with `radio` functions", hint="examples/airan.yaml")
-    if "services" in keys:
-        return served_in_turns(model, policy, switch, out, seed=seed, force=force, json=json)
-    if "backbone" in keys:
-        return served_on_a_backbone(model, policy, switch, out, seed=seed, force=force, json=json)
-    if "experts_per_function" in keys:
-        return called_as_functions(model, policy, switch, out, seed=seed, force=force, json=json)
-    if is_pool(model):
-        return pooled(model, policy, switch, out, seed=seed, force=force, json=json)
     if policy or switch:
         raise UsageError(
             "--policy and --switch apply only to jobs that share a cluster", hint="cluster.yaml --jobs jobs.csv"

@@ -1,25 +1,18 @@
 """`etude fleet MOE.yaml` where the file has `experts_per_function`: experts that are called as functions."""
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from etude.cli.fleet_folder import folder
 from etude.cli.output import emit, say
-from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.api.clusters import SharedFleet
 
 
-def called_as_functions(
-    path: str, policy: str, switch: str, out: Path | None, *, seed: int, force: bool, json: bool
-) -> int:  # fmt: skip
-    from etude.fleet.functions import call_functions, functions_record, functions_tables, read_functions
-
-    if policy or switch:
-        raise UsageError("--policy and --switch apply only to jobs that share a cluster", where=path)
-    found = call_functions(read_functions(path), seed=seed)
-    record = functions_record(found)
-    folder(out, functions_tables(found, record), record, {"file": path, "seed": seed}, force=force)
+def show_functions(found: "SharedFleet", *, json: bool) -> None:
+    record = found.figures
     if json:
         emit(record, json=True)
-        return 0
+        return
     held, took = record["resident_byte_s"], record["latency_s"]
     rows = {
         "requests": f"{record['requests']:,} of {record['tenants']:,} tenants in {record['duration_s']:,.0f} s",
@@ -36,4 +29,3 @@ def called_as_functions(
     else:
         say("note: no request arrived; use a longer duration")
     emit(rows)
-    return 0

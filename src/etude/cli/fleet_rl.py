@@ -1,44 +1,21 @@
 """`etude fleet POOL.yaml` where the file has `rl` or `streams`: post-training and requests on one set of devices."""
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etude.cli.fleet_folder import folder, notes_of
-from etude.cli.output import emit, say
-from etude.errors import UsageError
+from etude.cli.output import emit
 
-
-def post_trained(pool: Any, out: Path | None, *, seed: int, force: bool, json: bool) -> int:
-    from etude.fleet.rl import beside, read_borrow, read_rl, rl_record, rl_tables
-
-    if pool.rl is None:
-        raise UsageError(
-            "request streams alone are simulated by `etude serve`", where=pool.path, hint="rl: {...}, jobs: [...]"
-        )
-    spec, where = read_rl(pool.rl, pool.path), pool.path
-    borrow = read_borrow(pool.borrow, pool.streams, where)
-    found, more = beside(pool.cluster, spec, pool.streams, borrow, where, seed=seed, horizon_ns=pool.times.horizon_ns)
-    record = rl_record(found)
-    for note in found.notes:
-        say(f"note: {note}")
-    asked = {"cluster": where, "borrow": borrow.how.value, "seed": seed}
-    folder(out, rl_tables(found, record) | more, record, asked, force=force)
-    emit(record if json else _shown(record), json=json)
-    return 0
+if TYPE_CHECKING:
+    from etude.api.clusters import SharedFleet
 
 
-def with_jobs(pool: Any, policy: str, times: Any, out: Path | None, *, seed: int, force: bool, json: bool) -> int:
-    """Jobs beside `rl` and streams: these have their nodes until they are done, jobs the others, and then all."""
-    from etude.fleet.rl import mixed
+def show_post_trained(found: "SharedFleet", *, json: bool) -> None:
+    emit(found.figures if json else _shown(found.figures), json=json)
 
-    found = mixed(pool, policy, times, seed=seed)
-    for note in (*found.notes, *notes_of(found.shared)):
-        say(f"note: {note}")
-    asked = {"cluster": pool.path, "policy": policy, "seed": seed}
-    folder(out, found.tables, found.record, asked, force=force)
-    rows = _shown(found.record) if pool.rl is not None else {}
-    emit(found.record if json else rows | _shown_jobs(found.record), json=json)
-    return 0
+
+def show_mixed(found: "SharedFleet", *, json: bool) -> None:
+    """Jobs beside `rl` and streams."""
+    rows = _shown(found.figures) if found.kind == "jobs and rl" else {}
+    emit(found.figures if json else rows | _shown_jobs(found.figures), json=json)
 
 
 def _shown_jobs(record: dict[str, Any]) -> dict[str, Any]:

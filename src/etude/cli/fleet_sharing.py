@@ -1,78 +1,16 @@
-"""`etude fleet CLUSTER --jobs FILE`: many jobs on one cluster."""
+"""`etude fleet CLUSTER --jobs FILE`, `etude fleet POOL.yaml`: what is shown of jobs on one cluster."""
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etude.cli.fleet_folder import folder, notes_of
-from etude.cli.output import emit, say
-from etude.errors import UsageError
+from etude.cli.output import emit
 
-
-def shared(
-    cluster: str, jobs: Path, policy: str, switch: str, first: int, out: Path | None, *, seed: int, force: bool,
-    json: bool,
-) -> int:  # fmt: skip
-    from etude.fleet.sharing import Times, read_cluster, read_jobs, share
-
-    if not cluster.endswith((".yaml", ".yml", ".csv")):
-        raise UsageError("--jobs needs a cluster: a YAML file, or a CSV file of nodes", hint="cluster.yaml")
-    policy, given = policy or "fifo", read_jobs(jobs, first=first)
-    found = share(read_cluster(cluster), given, policy, times=Times(switch_ns=switch_of(switch or "0s")), seed=seed)
-    asked = {"cluster": cluster, "jobs": str(jobs), "policy": policy, "switch": switch, "first": first}
-    return _told(found, policy, asked, out, force=force, json=json)
+if TYPE_CHECKING:
+    from etude.api.clusters import SharedFleet
 
 
-def pooled(
-    path: str, policy: str, switch: str, out: Path | None, *, seed: int, force: bool, json: bool
-) -> int:  # fmt: skip
-    """`etude fleet POOL.yaml`: what a file says runs there."""
-    from etude.fleet.sharing import read_pool, share
-
-    pool = read_pool(path)
-    beside = pool.rl is not None or bool(pool.streams)
-    if pool.jobs is None and beside:
-        from etude.cli.fleet_rl import post_trained
-
-        if policy or switch:
-            raise UsageError(
-                "--policy and --switch apply only to jobs, and the file has none", where=path, hint="jobs: jobs.csv"
-            )
-        return post_trained(pool, out, seed=seed, force=force, json=json)
-    if pool.jobs is None:
-        raise UsageError("the file has no jobs", where=path, hint="jobs: jobs.csv")
-    times = replace(pool.times, switch_ns=switch_of(switch)) if switch else pool.times
-    policy = policy or pool.policy
-    if beside:
-        from etude.cli.fleet_rl import with_jobs
-
-        return with_jobs(pool, policy, times, out, seed=seed, force=force, json=json)
-    found = share(pool.cluster, pool.jobs, policy, times=times, seed=seed)
-    asked = {"cluster": path, "policy": policy, "switch": switch, "seed": seed}
-    return _told(found, policy, asked, out, force=force, json=json)
-
-
-def switch_of(text: str) -> int:
-    from etude.units import parse_time
-
-    switch_ns = parse_time(text)
-    if switch_ns < 0:
-        raise UsageError(f"--switch: {text} is negative", hint="--switch 30s")
-    return switch_ns
-
-
-def _told(
-    found: Any, policy: str, asked: dict[str, Any], out: Path | None, *, force: bool, json: bool
-) -> int:  # fmt: skip
-    from etude.fleet.sharing import shared_record, shared_tables
-
-    record = shared_record(found, policy=policy)
-    for note in notes_of(found):
-        say(f"note: {note}")
-    tables = shared_tables(found)
-    folder(out, tables, record, asked, force=force)
-    emit(record | {"jobs": tables["jobs"]} if json else _shown(record), json=json)
-    return 0
+def show_jobs(found: "SharedFleet", *, json: bool) -> None:
+    record = found.figures
+    emit(record | {"jobs": found.tables["jobs"]} if json else _shown(record), json=json)
 
 
 def _shown(record: dict[str, Any]) -> dict[str, Any]:
