@@ -27,7 +27,8 @@ NOT_SAID = re.compile(
 """Nor in what a user is shown: messages, help texts, findings."""
 
 NOT_EXPLAINED = re.compile(
-    r"(?<!`)\b(told|tells|nobody|so often|so many(?! (?:that|are))|under way|an? row an? [a-z]+|g[ai]ves? way|behind one another)\b"
+    r"(?<!`)\b(told|tells|nobody|so often|so many(?! (?:that|are))|under way|an? row an? [a-z]+"
+    r"|g[ai]ves? way|behind one another)\b"
 )
 """Nor in docstrings and comments. NOBODY is a constant."""
 
