@@ -84,6 +84,7 @@ def main() -> int:
         folder = a.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         small = 16 if a.quick else 1
+        many, some = f"folded, {16_384 // small:,} ranks", f"unfolded, {1_024 // small:,} ranks"
         folded, unfolded, et = folder / "folded", folder / "unfolded", folder / "et"
         if not folded.exists():
             folded.mkdir()
@@ -96,19 +97,19 @@ def main() -> int:
             chakra.write_job(job, et)
         print(f"{'':<44}{'CPU s':>10}{'peak MB':>12}")
         measure("nothing but imports", "import etude.opening, etude.store.columns, etude.model.check.whole")
-        info = measure("folded, 16,384 ranks: info", command("info", str(folded), "--json"))
-        check = measure("folded, 16,384 ranks: check", command("check", str(folded), "--json"))
+        info = measure(f"{many}: info", command("info", str(folded), "--json"))
+        check = measure(f"{many}: check", command("check", str(folded), "--json"))
         print(f"{'  together':<44}{info[0] + check[0]:>10.2f}{max(info[1], check[1]) / 1e6:>12.0f}")
         for label, place in (("Parquet", unfolded), (".et", et)):
             code = f"import etude; job = etude.open({str(place)!r}); assert job.nodes >= {4_000_000 // small}"
-            measure(f"unfolded, 1,024 ranks, {label}: open", code)
+            measure(f"{some}, {label}: open", code)
         for label, place in (("Parquet", unfolded), (".et", et)):
-            measure(f"unfolded, 1,024 ranks, {label}: info", command("info", str(place), "--json"))
-            measure(f"unfolded, 1,024 ranks, {label}: check", command("check", str(place), "--json"))
+            measure(f"{some}, {label}: info", command("info", str(place), "--json"))
+            measure(f"{some}, {label}: check", command("check", str(place), "--json"))
         pair = [folder / name for name in ("a.et", "b.et")]
         for path in pair:
             path.write_bytes(_attributes(1_000_000 // small))
-        measure("a million attributes on one node: diff", command("diff", *map(str, pair)))
+        measure(f"{1_000_000 // small:,} attributes on one node: diff", command("diff", *map(str, pair)))
     return 0
 
 

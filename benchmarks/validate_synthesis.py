@@ -101,7 +101,7 @@ def compared(real: Job, other: Job, system: System) -> dict[str, float]:
 def figures(rows: dict[str, float]) -> list[str]:
     distance = max((v for k, v in rows.items() if k.endswith(", each")), default=0.0)
     sent = rows.get("collective bytes, a rank", rows.get("message bytes, a rank", 0.0))
-    points = rows["simulated exposed_comm_ns, part of the step"]
+    points = rows["simulated exposed_comm_ns, fraction of the step"]
     return [f"{distance:.3f}", f"{sent:+.1%}", f"{rows['simulated step, ns']:+.1%}", f"{100 * points:+.1f}"]
 
 
@@ -119,7 +119,7 @@ def recorded(shared: Path, captures: Path | None, system: System, only: str) -> 
         step = np.array([run["simulated step, ns"] for run in tries])
         steps.append(abs(step.mean()))
         spread = np.mean([run.get("spread of ranks: deviation of compute time", 0.0) for run in tries])
-        exposed = np.mean([run["simulated exposed_comm_ns, part of the step"] for run in tries])
+        exposed = np.mean([run["simulated exposed_comm_ns, fraction of the step"] for run in tries])
         larger = compared(job, made(learned, ranks=4 * len(job)), system)
         sent = tries[0].get("collective bytes, a rank", tries[0].get("message bytes, a rank", 0.0))
         distance = max(v for k, v in tries[0].items() if k.endswith(", each"))

@@ -100,11 +100,9 @@ def test_a_command_is_run_once_for_the_same_sources(
 def test_a_command_is_stopped_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "sources", lambda claim: "same")
     slow = claim(command='python -c "import time; time.sleep(60)"', limit_s=1)
-    monkeypatch.setattr(release, "WAIT", 1)
-    assert release.carry_out(slow, tmp_path).rc == release.STOPPED
+    assert release.carry_out(slow, tmp_path, wait=1).rc == release.STOPPED
     busy = claim(command='python -c "while True: pass"', limit_s=1)
-    monkeypatch.setattr(release, "WAIT", 100)
-    assert release.carry_out(busy, tmp_path).rc == -signal.SIGXCPU
+    assert release.carry_out(busy, tmp_path, wait=100).rc == -signal.SIGXCPU
 
 
 def test_the_page_has_the_block_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
