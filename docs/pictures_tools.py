@@ -230,11 +230,12 @@ def anonymise() -> str:
 def feeder() -> str:
     """How many nodes of a rank are ready as they are issued one after another."""
     import etude
+    from etude.extend import feeder as feeder_of
 
     lines = {}
     for name, job in (("the recording", etude.open_run("run" if need("job") else "").job),
                       ("Llama 3 8B, rank 0", etude.open(need("llama")))):  # fmt: skip
-        feed = etude.feeder(job)
+        feed = feeder_of(job)
         line, done = [], 0
         total = len(job.trace(0))
         while (node := feed.next(0)) is not None:
