@@ -1,4 +1,4 @@
-"""What programs and extensions of your own take beside the verbs of `etude`: `from etude.extend import Kind`.
+"""What your programs and extensions use besides the verbs of `etude`: `from etude.extend import Kind`.
 
 Each name is loaded when it is first asked for. With those of `etude` these names are what is promised; docs/api.md
 lists both, and everything below other paths is private.

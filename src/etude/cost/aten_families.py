@@ -30,7 +30,7 @@ def _channels(i: Inputs) -> Work:
 
 
 def _backward(forward: Family) -> Family:
-    """Of what reads once and writes once: reads the gradient too, and does about twice as much."""
+    """Backward of an op that reads once and writes once: reads the gradient too, and does about twice as much."""
 
     def work(i: Inputs) -> Work:
         done = forward(i)
@@ -118,7 +118,7 @@ def _fill(i: Inputs) -> Work:
 
 
 def _reduction(i: Inputs) -> Work:
-    """Reads all; what it writes is small beside it."""
+    """Reads all; its output is small in comparison."""
     made = prod(i.shape(0))
     return Work(op_class=OpClass.REDUCTION, flops=made, size_bytes=made * i.width(0), dtype=i.dtype)
 
@@ -232,4 +232,4 @@ MADE_OF_OTHERS: Final = frozenset(
      "aten::scaled_dot_product_attention", "aten::layer_norm", "aten::rms_norm", "aten::softmax", "aten::log_softmax",
      "aten::clone", "aten::contiguous", "aten::embedding", "aten::stack"}
 )  # fmt: skip
-"""Of these the operators that they call do the work, as a rule; they count where none of those is known."""
+"""For these the operators that they call usually do the work; they count if none of those is known."""

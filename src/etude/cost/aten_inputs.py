@@ -84,7 +84,7 @@ class Inputs:
     types: list[list[str]]
     values: list[Any]
     dtype: str
-    """Of the first tensor, as in `cost.ops`; `fp32` where not known."""
+    """Type of the first tensor, as in `cost.ops`; `fp32` if unknown."""
     causal: bool | None = None
     """Whether attention is, as its kernel says; None where that does not."""
 

@@ -88,7 +88,7 @@ class Choice:
     ops: OpTable
     """The ops as they are carried out: operations, bytes and data type of the kernel."""
     vector_flops: F64
-    """Of the vector units, beside those of the ops."""
+    """FLOPs of the vector units, in addition to those of the ops."""
     flops_of: dict[str, float] = field(default_factory=dict)
     """Operations by unit."""
     repacked: int = 0
@@ -251,8 +251,8 @@ def _units_taken(device: Device, ops: OpTable, offers: Sequence[_Offer], known: 
 
 @kernel
 def cheapest_layouts(time_ns: F64, change_ns: F64) -> NDArray[np.uint8]:
-    """Of two layouts the one of each op, in their order from the first layout on, that makes the sum of times and of
-    changes before ops least."""
+    """The layout of each op, of two, in order and starting from the first, with the least sum of times and of changes
+    before ops."""
     rows = len(change_ns)
     came = np.zeros((2, rows), np.uint8)
     first, second = 0.0, np.inf

@@ -25,8 +25,8 @@ I64 = NDArray[np.int64]
 IDLE: Final = 0.15
 """Idle power over the limit, of devices that do not say it: 0.13 to 0.19 of an H100, H200, B200."""
 ACTIVE, COMPUTING, MOVING, TALKING = 0.2, 0.9, 0.7, 0.15
-"""Of the power beyond idle, where a device has no constants of its own: running kernels; matrix units at 80% of their
-peak; memory at its bandwidth; a collective."""
+"""Fractions of the power above idle, if a device has no constants: running kernels; matrix units at 80% of their peak;
+memory at its bandwidth; a collective."""
 REACHED: Final = 0.8
 
 

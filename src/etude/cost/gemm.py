@@ -28,7 +28,7 @@ SPLITS: Final = (1, 2, 4, 8)
 STEP: Final = 64
 """Elements of the reduced dimension that a core takes at once."""
 SUM_BYTES: Final = 4
-"""Of an element of a partial sum."""
+"""Bytes of an element of a partial sum."""
 NEARLY: Final = 1.03
 """Times of tiles that differ by no more than this factor are alike."""
 SLOTS: Final = 4096
@@ -42,13 +42,13 @@ class Core(NamedTuple):
 
     cores: int
     ns_per_flop: F64
-    """Of one core at the full rate, for each product."""
+    """For one core at the full rate, for each product."""
     falloff: float
     depth_ns: float
     wave_ns: float
     split_ns: float
     ns_per_byte: float
-    """Of partial sums, which lie in the cache."""
+    """For partial sums, which are in the cache."""
 
 
 def _core(device: Device, cost: OpCost, ns_per_flop: F64, ns_per_byte: float) -> Core:
@@ -89,7 +89,7 @@ def _read_bytes(ops: OpTable) -> F64:
 
 @kernel
 def fastest_tile_ns(m: I64, n: I64, k: I64, batch: I64, core: Core, ragged: bool) -> F64:
-    """Of each product. Traces repeat theirs: one that was seen not long ago is not searched again."""
+    """Time of each product. Traces repeat theirs: recent results are cached."""
     found = np.full(len(m), np.inf)
     seen = np.full(SLOTS, -1, np.int64)
     for i in range(len(m)):

@@ -25,7 +25,7 @@ SCALE_BITS: Final = 16
 ADDITIONS: Final = 18 / 7
 """Additions of blocks for each product of an algorithm with fewer products: Strassen's has 18 for 7."""
 UNPACKED_BYTES: Final = 1
-"""Of a weight between unpacking and scaling."""
+"""Bytes of a weight between unpacking and scaling."""
 _WIDTHS: Final = np.array([2.0, *DTYPE_BYTES.values()])
 """Bytes of an element by number of its data type; of an unknown one as of bf16."""
 
@@ -38,9 +38,9 @@ class Need(NamedTuple):
     dtype: str = ""
     """Data type of the product; that of the op where empty."""
     vector_flops: F64 | float = 0.0
-    """Of the vector units, beside the product."""
+    """FLOPs of the vector units, in addition to the product."""
     series_bytes: F64 | float = 0.0
-    """Read and written before or after, with nothing beside."""
+    """Read and written before or after, without overlap."""
     turns: F64 | None = None
     """How often all of this is done, one after another; None: once, in tiles and waves as any op."""
     kernels: int = 1
@@ -48,12 +48,12 @@ class Need(NamedTuple):
 
     @property
     def all_flops(self) -> F64:
-        """Of all turns."""
+        """FLOPs of all turns."""
         return self.flops if self.turns is None else self.flops * self.turns
 
     @property
     def all_bytes(self) -> F64:
-        """Of all turns, with what is done in series."""
+        """Bytes of all turns, with what is done in series."""
         return (self.size_bytes if self.turns is None else self.size_bytes * self.turns) + self.series_bytes
 
 

@@ -60,17 +60,17 @@ class Schedule:
     owners: int
     """The blocks of a chunk lie in this many equal runs, each of which holds `size` bytes."""
     blocks: int
-    """Of one chunk; those of chunk c are numbered from c * blocks on."""
+    """Blocks of one chunk; those of chunk c are numbered from c * blocks on."""
     chunks: int = 1
     block_owner: I32
-    """Of one chunk: the member that a block belongs to, where it belongs to one (-1 elsewhere)."""
+    """For one chunk: the owner of each block (-1: none)."""
     root: int = 0
     protocol: str = ""
     """The protocol that it was written for, where it says so: `ll`, `ll128`, `simple`."""
     control_bytes: I64 | None = None
-    """Of a schedule with control messages: bytes of each transfer beside its blocks."""
+    """For a schedule with control messages: bytes of each transfer in addition to its blocks."""
     fixed_bytes: I64 | None = None
-    """Of a schedule that comes with sizes (a trace): bytes of each transfer, whatever the size."""
+    """For a schedule with fixed sizes (a trace): bytes of each transfer, whatever the size."""
 
     def __post_init__(self) -> None:
         if len(self.src) and not min(self.src.min(), self.dst.min()) >= 0:

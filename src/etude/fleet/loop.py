@@ -41,7 +41,7 @@ class Ran:
     interruptions: int
     transitions: dict[str, int]
     node_up_ns: int
-    """Of all nodes together; with spares that never run out, none is ever missing."""
+    """Sum over all nodes; with unlimited spares, none is ever missing."""
     nodes: int
     horizon_ns: int
 
@@ -66,13 +66,14 @@ class Job:
     now: int = 0
     mode: str = RUNNING
     into: int = 0
-    """Of the step in progress, since `now`'s last step border."""
+    """Time in the current step, since the last step border."""
     todo: int = 0
-    """Of the step in progress; 0: none is."""
+    """Remaining time of the current step; 0: none."""
     kept: int = 0
     """Micro-batches of the step in progress that the replicas had done before it was cut."""
     going: tuple[int, int] | None = None
-    """Of a step that a fault cut: how far it was, and when. Remaining replicas continue until they are notified."""
+    """For a step that a fault interrupted: its progress, and when. Remaining replicas continue until they are
+    notified."""
     factor: float = 1.0
     phases: list[Phase] = field(default_factory=list)
     after: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ class Middle(NamedTuple):
     done_ns: int
     """Time of nodes, over all ranks, that had ended when the ranks stopped."""
     lost_ns: int
-    """Of them what does not count."""
+    """The part of them that does not count."""
     ended: bool
     """The replicas that are left ended the step by themselves."""
 

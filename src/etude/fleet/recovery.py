@@ -96,7 +96,7 @@ def asked(policy: Policy, view: View) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Times of transitions, and what nodes there are beside the job's. The times are assumptions: say yours."""
+    """Times of transitions, and the nodes besides the job's. The times are assumptions: set your own."""
 
     detect_ns: float = figure("time", "time until a fault is detected, unless given by its kind", 60e9, zero=True)
     restart_ns: float = figure("time", "time to restart all processes, before the state is loaded", 300e9, zero=True)

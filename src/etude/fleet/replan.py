@@ -21,8 +21,8 @@ DEEP = 8
 
 
 class Part(NamedTuple):
-    """Of the state: layers from `first` up to `end`, with embedding and head where they lie, and of each the part from
-    `low` up to `high`."""
+    """A part of the state: layers from `first` up to `end`, with embedding and head where they are, and of each the
+    part from `low` up to `high`."""
 
     first: int
     end: int
@@ -49,7 +49,7 @@ def coordinates(plan: Plan, rank: int) -> dict[str, int]:
 
 
 def layers_of(plan: Plan, layers: int) -> tuple[int, ...]:
-    """Of each stage; where they do not divide evenly, as the generator divides them."""
+    """Layers of each stage; if they do not divide evenly, as in the generator."""
     if plan.stages:
         return plan.stages
     from etude.generate.train import split
@@ -78,8 +78,8 @@ def missing_bytes(needs: Part, has: Part | None, weights: Weights) -> float:
 
 
 def moved_bytes(before: Plan, after: Plan, layers: int, weights: Weights, node: int, lost: int = 0) -> list[float]:
-    """Of each rank of the new plan. `lost` of the old plan's nodes, its last ones, are gone; ranks of a node keep their
-    order."""
+    """Bytes for each rank of the new plan. `lost` of the old plan's nodes, its last ones, are gone; ranks of a node
+    keep their order."""
     old = [
         [part_of(before, rank, layers) for rank in range(first, min(first + node, before.gpus))]
         for first in range(0, before.gpus, node)

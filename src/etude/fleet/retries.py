@@ -22,7 +22,7 @@ from etude.fleet.faults import Effect
 
 HINT: Final = "auto:p=0.055,every=11min,tries=6;manual:p=0.125,every=1h"
 STREAM: Final = 1 << 31
-"""Of draws, beside those of the kinds of faults."""
+"""Random stream, separate from those of the kinds of faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,8 @@ class Chains(NamedTuple):
     names: tuple[str, ...]
 
     def record(self, felt: NDArray[np.bool_]) -> dict[str, Any]:
-        """Of faults that the job felt. Chains count whole, also where the end or another fault cuts one short."""
+        """Record of faults that affected the job. Chains count whole, even if the end or another fault cuts one
+        short."""
         ended = self.ended[felt]
         done = ended >= 0
         return {

@@ -125,7 +125,8 @@ class Nodes:
 
 
 class FurtherSum(NamedTuple):
-    """Gradients that are summed beside those of copies: over tensor-parallel ranks, twins, the ends of a pipeline."""
+    """Gradients that are summed in addition to those of copies: over tensor-parallel ranks, twins, the ends of a
+    pipeline."""
 
     row: int
     params: tuple[tuple[int, bool], ...]

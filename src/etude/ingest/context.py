@@ -128,7 +128,7 @@ def _stacks(device: DeviceTrace, tree: Tree) -> tuple[I64, tuple[str, ...]]:
 
 
 def _forward_operators(device: DeviceTrace, tree: Tree) -> I64:
-    """Of each operator of the backward pass the operator that it goes back over; -1 elsewhere.
+    """For each operator of the backward pass the forward operator that it belongs to; -1 elsewhere.
 
     Both carry one sequence number; those that are outermost with it were the ones that autograd saw.
     """

@@ -98,7 +98,7 @@ class EnginePasses:
     """Annotations around passes, by start; of one inside another, the outer."""
 
     row: I64
-    """Of the device trace."""
+    """Row of the device trace."""
     what: tuple[Pass, ...]
 
     def __len__(self) -> int:

@@ -44,7 +44,7 @@ class HostNodes:
     """Nodes in order of their ids, which are given when an operator begins."""
 
     row: I64
-    """Of the host trace; a call that is several communications has one node for each."""
+    """Row of the host trace; a call that is several communications has one node for each."""
     parent: I64
     is_frame: Bools
     thread: I64

@@ -34,7 +34,7 @@ class Linked:
     unprofiled_step_ns: int = 0
     """A step without the profiler, where it was measured."""
     threads: int = 0
-    """Of an operator on the CPU, where that is known."""
+    """Threads of an operator on the CPU, if known."""
     source: str = "pytorch profiler"
     """What wrote it."""
 

@@ -23,7 +23,7 @@ __all__ = ["dumps_in", "files_of", "is_profile", "read_dumps", "read_job"]
 HEAD: Final = 1 << 16
 JAX: Final = "jax profiler"
 ENDINGS: Final = (".xplane.pb", ".trace.json")
-"""Of JAX's files, the better first."""
+"""Endings of JAX's files, the preferred one first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _folder(path: Path) -> list[tuple[Path, Reader]]:
 
 
 def _hosts(path: Path) -> list[tuple[Path, Reader]]:
-    """One file a host: the `.xplane.pb`, which has more in it than the JSON beside it."""
+    """One file per host: the `.xplane.pb`, which contains more than its JSON."""
     hosts: dict[str, Path] = {}
     for ending in ENDINGS:
         for file in sorted(path.glob(f"*{ending}*")):

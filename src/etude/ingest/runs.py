@@ -45,7 +45,7 @@ UNPACKS, TAKES = 14, 4
 
 
 def host_job(path: Path, max_bytes: int | None = None, advance: Callable[[int], None] = lambda amount: None) -> Job:
-    """The job of host traces that have no device traces beside them."""
+    """The job of host traces without device traces."""
     found = hosts_in(path)
     if len(found) > 1:
         hint = f"choose one: {path}/{next(iter(found))}"

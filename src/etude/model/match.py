@@ -55,12 +55,12 @@ class Sides:
     start: I64
     rows: I32
     collective: U8
-    """Beside each row: what the collective does; NONE on sends and receives."""
+    """Per row: what the collective does; NONE on sends and receives."""
     size_bytes: I64
-    """Beside each row: input bytes, or output bytes where only those were recorded, or UNKNOWN; of an all-to-all, in
-    which they may differ, the larger."""
+    """Per row: input bytes, or output bytes where only those were recorded, or UNKNOWN; of an all-to-all, in which they
+    may differ, the larger."""
     tag: I64
-    """Beside each row: the trace's tag, to which a rank adds its base where it is not negative."""
+    """Per row: the trace's tag, to which a rank adds its base where it is not negative."""
 
     def __len__(self) -> int:
         return len(self.klass)
@@ -210,7 +210,7 @@ def _bound(job: Job, classes: Classes, kind: Kind, found: list[Sides]) -> tuple[
 
 
 def _sides(job: Job, classes: Classes, klass: I32, start: I64, rows: I32) -> Sides:
-    """The sides with what is beside each row, gathered class by class."""
+    """The sides with the columns per row, gathered class by class."""
     collective, tag = np.empty(len(rows), np.uint8), np.empty(len(rows), np.int64)
     size = np.empty(len(rows), np.int64)
     span = start[np.searchsorted(klass, np.arange(len(classes.trace) + 1))]

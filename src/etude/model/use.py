@@ -74,8 +74,8 @@ def uses(trace: Trace) -> U8:
 
 
 def has_device(trace: Trace) -> bool:
-    """Does anything run beside the host, or is there no host? Messages that do not say where they run are no sign of a
-    device: gloo's are the host's."""
+    """Whether anything runs besides the host, or there is no host. Messages that do not say where they run are no sign
+    of a device: gloo's are the host's."""
     if not (trace.cpu == 1).any():
         return True
     use = _BY_KIND[trace.kind]

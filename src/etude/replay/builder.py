@@ -53,7 +53,7 @@ class ProgramBuilder:
         self.layouts = Words()
         self.steps: list[tuple[int, int, int, int, int, int]] = []
         self.host_ns: Sequence[int] = ()
-        """Of each step, where it is known."""
+        """For each step, if known."""
         self.slots: list[tuple[int, int]] = []
         self.storages: list[list[int]] = []
         self.calls: list[tuple[int, int, list[int], list[int]]] = []

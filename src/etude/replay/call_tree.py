@@ -9,7 +9,7 @@ I64 = NDArray[np.int64]
 
 
 def owners(parent: NDArray[Any], position: I64) -> I64:
-    """Of each node its own position, or that of the nearest node above it that has one."""
+    """For each node its own position, or that of the nearest node above it that has one."""
     owner = position.copy()
     up = np.where(parent >= 0, parent, -1).astype(np.int64)
     while True:

@@ -19,11 +19,11 @@ from etude.seals import made_here
 ENDING: Final = ".compiled.json.gz"
 RESOURCES: Final = "_resources"
 Graphs = dict[str, dict[str, str]]
-"""Of each compiled graph, or file of a kernel, its `code`, and the `seal` of who recorded it."""
+"""For each compiled graph, or kernel file, its `code`, and the `seal` of the user who recorded it."""
 
 
 def compiled_sources(path: Path) -> Graphs:
-    """The code of each compiled graph and kernel that lies beside a recording; empty where there is none."""
+    """The code of each compiled graph and kernel stored with a recording; empty if there is none."""
     folder, stem = (path, "") if path.is_dir() else (path.parent, path.name)
     found: Graphs = {}
     for file in sorted(folder.glob(f"*{ENDING}")) if folder.is_dir() else ():

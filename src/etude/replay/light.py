@@ -33,7 +33,7 @@ _COMMS: Final = (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LightEvents:
-    """Of one rank, in order of time."""
+    """Events of one rank, in order of time."""
 
     names: list[str]
     name: I64
@@ -52,7 +52,7 @@ class LightEvents:
 
 
 def light_events(path: Path) -> dict[int, LightEvents]:
-    """Rank -> what lies beside a recording; empty where nothing does."""
+    """Rank -> light steps stored with a recording; empty if there are none."""
     folder, stem = (path, "") if path.is_dir() else (path.parent, path.name)
     found = {}
     for file in sorted(folder.glob(f"{glob.escape(stem)}*.light.json.gz")) if folder.is_dir() else ():

@@ -53,7 +53,7 @@ class Played:
     """What an iteration gave."""
 
     step_ns: list[list[int]] = field(default_factory=list)
-    """Of each iteration the time of each of its steps."""
+    """For each iteration the time of each of its steps."""
     moments: list[list[Any]] = field(default_factory=list)
 
 
@@ -98,12 +98,12 @@ class Player:
         self._together = comms is None or comms.all_light
         """So have all processes."""
         self.new_pages = 0
-        """That a step touches beside those that its operators do."""
+        """Pages that a step touches in addition to those of its operators."""
         self._due: list[int] = []
         self.parts: list[tuple[Any, int]] = []
         """Where the host is as recorded and the calls can be graphs: graphs, and when each is due."""
         self._ends: list[int] = []
-        """Of each chunk its last step."""
+        """Last step of each chunk."""
         self._chunks: list[Callable[[], None]] = []
         self._marks: list[Any] = []
         self._work = StandInWork(self.device, program)

@@ -36,7 +36,7 @@ class Recording:
         op_at = np.full(len(self.trace), -1, np.int64)
         op_at[[op.node for op in self.ops]] = np.arange(len(self.ops))
         self.owner = owners(self.trace.parent, op_at)
-        """Of each node the operator that it belongs to, as its number in `ops`, or -1."""
+        """For each node its operator, as its number in `ops`, or -1."""
         self.on_device = bool((self.inside & (self.trace.cpu == 0)).any())
         self.begin = int(self.start[self.inside].min()) if self.inside.any() else 0
 

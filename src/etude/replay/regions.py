@@ -25,7 +25,7 @@ COMPILED: Final = "## Call CompiledFxGraph"
 
 
 def attribute(trace: Trace, name: str) -> tuple[I64, list[str]]:
-    """Of each node the number of its text of an attribute (-1: none, or empty), and the texts."""
+    """For each node the number of its text of an attribute (-1: none, or empty), and the texts."""
     codes = np.full(len(trace), -1, np.int64)
     cells = trace.attr_cells(heap_only=True).get((name, ValueKind.STRING))
     if cells is None:
@@ -50,7 +50,7 @@ class Regions:
         self.whole = [node for node in found if self.key(node) in sources]
         self.all = self.whole if (trace.cpu == 0).any() else found
         self.inside_whole = self.around(self.whole)
-        """Of each node the region around it that is played whole, as a position in `whole`; -1: none."""
+        """For each node the region around it that is played whole, as a position in `whole`; -1: none."""
         self._file, self._files = np.full(len(trace), -1, np.int64), list[str]()
         if sources:
             self._file, self._files = attribute(trace, "kernel_file")

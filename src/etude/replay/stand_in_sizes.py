@@ -9,7 +9,7 @@ from etude.replay.program import Program, StandInKind
 from etude.replay.sizes import ELEMENT
 
 LARGEST_BYTES: Final = 1 << 28
-"""Of the memory that a stream goes through at once."""
+"""Memory that a stream goes through at once."""
 SIDE: Final = 4096
 _PRODUCTS: Final = (StandInKind.GEMM, StandInKind.ATTENTION)
 INTENSE: Final = 4
@@ -25,7 +25,7 @@ class Extent(NamedTuple):
 
 
 class Dims(NamedTuple):
-    """Of a product."""
+    """Dimensions of a product."""
 
     m: int
     n: int

@@ -22,15 +22,15 @@ class StreamOrder:
     """Pieces of work are nodes: operators that launch kernels, or kernels that no operator launched."""
 
     stream: dict[int, int] = field(default_factory=dict)
-    """Of work on another stream than the main one: the stream, as recorded."""
+    """For work on another stream than the main one: the stream, as recorded."""
     records: dict[int, int] = field(default_factory=dict)
     """Work after which an event is recorded: the number of the event."""
     awaits: dict[int, list[int]] = field(default_factory=dict)
     """Work before which its stream waits: for which work."""
     issues: dict[int, int] = field(default_factory=dict)
-    """Of a communication: the stream that it waits for, where that is not the main one."""
+    """For a communication: the stream that it waits for, if that is not the main one."""
     waits: dict[int, int] = field(default_factory=dict)
-    """Of a communication: the first stream that waits for it, where that is not the main one."""
+    """For a communication: the first stream that waits for it, if that is not the main one."""
 
     def of(self, node: int) -> int:
         return self.stream.get(node, NOTHING)

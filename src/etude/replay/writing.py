@@ -38,7 +38,7 @@ class Writer:
     """What comes before a step of this kind: a wait or a pause, as lines; what they name goes into the names."""
     mark: Callable[[], None]
     ends: list[int] = field(default_factory=list)
-    """Of each function its last step."""
+    """Last step of each function."""
 
     def functions(self) -> Iterator[Callable[[], None]]:
         """The steps as functions of at most CHUNK lines each."""

@@ -215,7 +215,7 @@ def _strip(path: pa.Table, whole: int) -> str:
 
 
 def on_path(subject: Subject, slices: Slices) -> NDArray[np.bool_]:
-    """Beside each slice: is it on the path?"""
+    """Per slice: whether it is on the path."""
     of = np.full(int(subject.run.job.ranks.max()) + 1 if len(subject.run.job) else 1, -1, np.int64)
     of[subject.run.job.ranks] = np.arange(len(subject.run.job))
     keys = of[subject.path["rank"].to_numpy()] << 32 | subject.path["node"].to_numpy()

@@ -181,7 +181,7 @@ class Subject:
 
     @cached_property
     def has_device(self) -> bool:
-        """Does anything run beside the host, on any rank?"""
+        """Whether anything runs besides the host, on any rank."""
         return any(has_device(trace) for trace in self.run.job.traces)
 
     @cached_property

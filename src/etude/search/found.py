@@ -28,7 +28,7 @@ class Found:
     """What was tried, the best first; what the table shows."""
     notes: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
-    """What is said beside the result and differs from run to run, such as the time of a solver; not in the record."""
+    """Remarks on the result that differ from run to run, such as the time of a solver; not in the record."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further results of this kind of search, next to the rest in the record."""
 

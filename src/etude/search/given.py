@@ -38,7 +38,7 @@ class Given:
         return read(cls, self.keys, self.where)
 
     def path(self, name: str) -> Path:
-        """A file that the space names, beside it."""
+        """A file that the space names, in its folder."""
         found = self.folder / name
         if not found.exists():
             raise UsageError(f"file `{name}` does not exist", where=self.where)

@@ -10,7 +10,7 @@ from etude.search.given import Given
 
 
 def model_file(given: Given) -> str:
-    """A file beside the space, or a name of the catalogue."""
+    """A file in the folder of the space, or a name of the catalogue."""
     name = str(given.keys.get("model", ""))
     if not name:
         raise UsageError("`model` is needed", where=given.where, hint="model: llama3-8b")
@@ -18,7 +18,7 @@ def model_file(given: Given) -> str:
 
 
 def system_file(given: Given) -> str:
-    """A file beside the space, or a name of the catalogue."""
+    """A file in the folder of the space, or a name of the catalogue."""
     name = given.keys.get("system")
     if not isinstance(name, str) or not name:
         raise UsageError("`system` is needed", where=given.where, hint="system: dgx-h100, or a file")

@@ -137,7 +137,7 @@ def _whole_layers(layers: Sequence[KernelLayer], shares: F64) -> I64:
 
 
 def _most(layer: KernelLayer, ram: I64) -> I64:
-    """Kernels that fit beside their inputs. What is kept of earlier layers is not counted."""
+    """Kernels that fit together with their inputs. What is kept of earlier layers is not counted."""
     each = -(-(layer.made_bytes + layer.weight_bytes) // layer.units)
     if layer.groups > 1:
         return ram // (each + layer.in_bytes // layer.units)

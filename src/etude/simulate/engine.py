@@ -56,7 +56,7 @@ class Engine:
     def __init__(
         self, lowered: Lowered, state: State, network: RunningNetwork, price: Callable[[int, int], float] | None = None
     ) -> None:
-        """`price(a, b)`: how much longer, as a part, a kernel of kind a takes beside one of kind b."""
+        """`price(a, b)`: how much longer, as a fraction, a kernel of kind a takes next to one of kind b."""
         self.lowered, self.state, self.network, self.price = lowered, state, network, price
         self._grow()
 

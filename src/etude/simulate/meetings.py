@@ -59,7 +59,7 @@ class Meetings:
     launches: dict[int, Launch] = field(default_factory=dict)
 
     def price(self, a: int, b: int) -> float:
-        """How much longer one of kind a takes beside one of kind b, as a part."""
+        """How much longer one of kind a takes next to one of kind b, as a fraction."""
         return max(excess(self.devices[int(self.rows[a, 1])], self._launch(a), self._launch(b)), 0.0)
 
     def _launch(self, kind: int) -> Launch:

@@ -1,4 +1,4 @@
-"""What slices carry beside their times: bytes, stream, shapes, group; as columns for the writers of timelines."""
+"""What slices carry besides their times: bytes, stream, shapes, group; as columns for the writers of timelines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORLD = "world"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class About:
-    """Beside each slice. Numbers below 0 are not known; texts are rows of `texts`, -1 where there is none."""
+    """Per slice. Numbers below 0 are unknown; texts are rows of `texts`, -1 where there is none."""
 
     source_id: U64
     size_bytes: I64

@@ -66,7 +66,7 @@ class Heading:
     number: bool = True
     code: bool = False
     meter: float = 0.0
-    """Where > 0, a small bar beside the value, of which this much is full."""
+    """If > 0, a small bar next to the value, filled to this fraction."""
 
 
 def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Heading], *, first: int = 10) -> str:

@@ -43,7 +43,7 @@ class Shown:
     label: str = ""
     """Before the rank, where a page shows two runs."""
     critical: Bool | None = None
-    """Beside each slice: is it on the critical path?"""
+    """Per slice: whether it is on the critical path."""
     first: Sequence[int] | None = None
     """Ranks that are drawn until the reader chooses others; by default all."""
 

@@ -20,7 +20,7 @@ class Figure:
     value: str
     note: str = ""
     sort: str = ""
-    """The colour beside the label: `compute`, `communication`, `memory`, `idle`."""
+    """The colour of the label: `compute`, `communication`, `memory`, `idle`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Layout:
 
 ClosedForm = Callable[[System, Collective, GroupShape], AlgorithmPlan]
 MakeSchedule = Callable[[Collective, int, Layout], Schedule]
-"""Of a collective on this many members."""
+"""Makes the schedule of a collective on this many members."""
 MakeLayout = Callable[[System, Collective, GroupShape, tuple[int, ...]], Layout]
 """On a group; the last: members under each unit, level by level, () where they are no product of levels."""
 

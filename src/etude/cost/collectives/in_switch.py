@@ -37,7 +37,7 @@ def _need_switch(level: Level) -> None:
 
 
 def reduces_in_switch(level: Level, span: GroupSpan) -> bool:
-    """Of `hierarchical`: the level does its part in its switch."""
+    """Whether a level of `hierarchical` does its part in its switch."""
     return level.in_switch_efficiency > 0 and span.units > 2
 
 

@@ -47,7 +47,7 @@ def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:
 
 
 def p2p_start_ns(system: System, src: int, dst: int, size_bytes: int) -> int:
-    """What a message costs beside latency and bytes: its launch, and what a short one takes longer."""
+    """What a message costs besides latency and bytes: its launch, and the extra time of a short one."""
     launch, least = system.collectives.p2p_launch_ns, system.collectives.p2p_least_ns
     if not least:
         return round(launch)

@@ -61,7 +61,7 @@ def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
 
 
 def _partners(dims: tuple[int, ...]) -> Iterator[I64]:
-    """Of each phase, to whom every member sends."""
+    """For each phase, the target of every member."""
     n, member = prod(dims), np.arange(prod(dims))
     for phase in range(1, n):
         to, unit = np.zeros(n, np.int64), 1

@@ -72,7 +72,7 @@ def plan_around(system: System, kind: Collective, shape: GroupShape, *, both: bo
 
 
 STREAMED: Final = (*ONE_PASS, *PASSES)
-"""Of which every member has blocks to send from the beginning on."""
+"""Collectives in which every member has blocks to send from the start."""
 
 
 def _over_levels(system: System, shape: GroupShape, passes: int, *, both: bool) -> AlgorithmPlan:

@@ -24,7 +24,7 @@ A2A, BARRIER = Collective.ALL_TO_ALL, Collective.BARRIER
 BROADCAST, REDUCE, GATHER, SCATTER = Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER
 
 MOST_TRANSFERS: Final = 1 << 20
-"""Of one schedule, where there is a choice."""
+"""Largest schedule, if there is a choice."""
 
 
 def in_order(n: int) -> list[int]:

@@ -1,6 +1,6 @@
 """The algorithms that there are. Closed forms and networks both read this table, and there is no other.
 
-One more is a file beside this one, with an `ALGORITHM`, and a line here.
+One more is a file in this folder, with an `ALGORITHM`, and a line here.
 """
 
 from __future__ import annotations

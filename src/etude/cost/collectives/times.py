@@ -145,7 +145,7 @@ def plan_time_ns(
 def start_ns(
     system: System, kind: Collective, size_bytes: int, shape: GroupShape, algorithm: str
 ) -> tuple[str, int, int]:
-    """(protocol, launch and ramp in ns, chunks) of one collective: what its closed form has beside steps and bytes."""
+    """(protocol, launch and ramp in ns, chunks) of one collective: what its closed form has besides steps and bytes."""
     protocols = system.collectives.of_plan(in_switch=False)
     soonest = min(protocols, key=lambda name: protocols[name].launch_ns)
     if shape.size == 1:
@@ -215,7 +215,7 @@ class _PhaseCost(NamedTuple):
     way: Line
     """From the first step to the last."""
     ports: list[Line]
-    """Of a streamed phase: what each of its ports carries."""
+    """For a streamed phase: what each of its ports carries."""
 
 
 def _phase(

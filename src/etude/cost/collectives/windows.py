@@ -22,7 +22,7 @@ from etude.machine.system import System
 from etude.model.schema import Collective
 
 COUNT_BYTES: Final = 8
-"""Of the count, or offset, that a source has for a target."""
+"""Bytes of the count, or offset, that a source has for a target."""
 
 
 def plan(system: System, shape: GroupShape, *, steps: int) -> AlgorithmPlan:

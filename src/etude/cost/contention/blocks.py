@@ -22,7 +22,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 TICKS: Final = 1 << 40
-"""Of a kernel's own clock, while a mean block runs."""
+"""Ticks of a kernel's own clock while an average block runs."""
 ROOM: Final = 1e-9
 """Rounding of the room on a core."""
 

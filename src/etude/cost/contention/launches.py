@@ -26,11 +26,11 @@ BLOCK_BYTES: Final = 6144
 PARTS: Final = 4
 """Blocks of a core that streams: as many threads as fit are taken for this many, which changes no wave's length."""
 MOST_WAVES: Final = 48
-"""Of a kernel that streams: beyond, blocks are taken together."""
+"""Most waves of a kernel that streams: beyond, blocks are merged."""
 COPY_ENGINE: Final = ("h2d", "d2h")
 """Directions of copies that use no core."""
 WAVE_NS: Final = 50_000
-"""Of a kernel of which only the time is known, about: that of a product of some thousand rows and columns."""
+"""Approximate wave of a kernel of which only the time is known: that of a product of some thousand rows and columns."""
 REPEAT: Final = 3
 """Times that a block's work is corrected so that all of them take the time alone."""
 
@@ -54,7 +54,7 @@ ROOMS: Final = {
 STREAMING: Final = Room(1 / PARTS, 0.0, 1)
 COPY: Final = Room(1.0, 0.0, 1)
 HOLDER: Final = Room(0.25, 0.88, 1)
-"""Of a kernel that holds cores: 512 threads and 200 KB of shared memory."""
+"""A kernel that holds cores: 512 threads and 200 KB of shared memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ def _memory_part(device: Device, launch: Launch) -> float:
 
 
 def _shared(own: float, other: float) -> float:
-    """How much longer one takes that draws the part `own` of a capacity beside one that draws `other`, max-min fair."""
+    """How much longer a user of the fraction `own` of a capacity takes next to a user of `other`, max-min fair."""
     return own / max(1 - other, 0.5) - 1 if own > max(1 - other, 0.5) else 0.0
 
 

@@ -25,7 +25,7 @@ DIMS: Final = (*FIXED, *FREE)
 ATTENTION, ATTENTION_BACKWARD, SERVE = "attention", "attention_backward", "attention_serve"
 NAMES: Final = ("device", "backend", "op", "dtype")
 COLUMNS: Final = (*NAMES, *DIMS, "time_us", "repeat", "source")
-"""Of a database and of a file of points, in this order. Times are in microseconds."""
+"""Columns of a database and of a file of points, in this order. Times are in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)

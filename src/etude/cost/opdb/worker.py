@@ -30,7 +30,7 @@ MOVED = 200_000_000
 """Bytes of all sets of tensors together at least, where an op is small: several times a cache."""
 SETS = 8
 MEMORY_PART = 0.6
-"""Of the device's memory that a point may take."""
+"""Fraction of the device's memory that a point may take."""
 LONG_S = 0.05
 """Each point runs for at least so long, so that clocks and power settle."""
 

@@ -30,7 +30,7 @@ DTYPE: Final = "bf16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTime:
-    """Of the pass, and of each that takes part in it, without its waits."""
+    """Time of the pass, and of each of its participants, without waits."""
 
     time_ns: float
     tier_ns: float

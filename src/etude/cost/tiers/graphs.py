@@ -45,7 +45,7 @@ class Graph:
     reach: int = 0
     """Parts that others are near; 0: all are."""
     exponent: float = 0.0
-    """Of the distribution of degrees, above 2; 0: all nodes alike."""
+    """Exponent of the degree distribution, above 2; 0: all nodes equal."""
     shuffle: bool = False
     """Numbers of nodes say nothing of where they belong."""
     partitioner: str = "order"
@@ -161,10 +161,10 @@ class Pass:
     """What the partitioner had in memory."""
     steps: Steps
     turns: int
-    """Of a layer."""
+    """Turns of a layer."""
     feature_bytes: int
     item_bytes: int
-    """Of a request to the tier."""
+    """Bytes of a request to the tier."""
     is_stream: bool = False
 
     @property

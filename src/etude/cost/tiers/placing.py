@@ -29,7 +29,7 @@ class Part:
 class Placed:
     resident_bytes: dict[str, float]
     near_read_bytes: float
-    """Of a token, from the device's memory."""
+    """Bytes per token, from the device's memory."""
     far_read_bytes: float
 
     def token_ns(self, near_bytes_per_s: float, far_bytes_per_s: Sequence[float]) -> float:

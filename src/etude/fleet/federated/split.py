@@ -35,7 +35,7 @@ class Split:
     mix: F64
     """Probability of each length, [client, length]."""
     tokens: F64
-    """Of a step, [length]."""
+    """Tokens per step, [length]."""
     local: NDArray[np.bool_]
     """[client]: whether it needs no server."""
     devices: int
@@ -108,7 +108,7 @@ def _level(active: Any, rate: Any, by_rate: Any, limit: float) -> float:
 
 
 class State(NamedTuple):
-    """Of each client."""
+    """State of each client."""
 
     phase: I64
     step: I64

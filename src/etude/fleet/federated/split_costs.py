@@ -27,9 +27,9 @@ class Sides:
     """Seconds of one step, by cut from 0 to the number of layers."""
 
     forward_s: F64
-    """Of the client, up to the activations that it sends; without a server all that it does."""
+    """Client time up to the activations that it sends; without a server its whole time."""
     backward_s: F64
-    """Of the client, from the gradients that it gets to the update of its adapters."""
+    """Client time from the gradients that it gets to the update of its adapters."""
     server_s: F64
     """Between them: the layers above the cut forward and backward, and the update of their adapters."""
 
@@ -39,7 +39,7 @@ class Held:
     """By cut from 0 to the number of layers; bytes where nothing else is said."""
 
     memory: F64
-    """Of a client, at most: weights, adapters with gradients and state, and activations that are kept."""
+    """Peak of a client: weights, adapters with gradients and state, and kept activations."""
     adapters: F64
     """Parameters of the adapters of a client."""
     whole: float
@@ -65,7 +65,8 @@ class Asked:
 
 
 def sides(asked: Asked, system: System, length: int) -> Sides:
-    """Of samples of `length` tokens on one device. The last layer of a client has adapters of the smaller rank."""
+    """Times for samples of `length` tokens on one device. The last layer of a client has adapters of the smaller
+    rank."""
     usual, least = (_blocks(asked, system, length, rank) for rank in (asked.rank, asked.cut_rank))
     held = held_by_cut(asked, length)
     layers = asked.model.layers
@@ -88,7 +89,7 @@ def _below(usual: F64, least: F64) -> F64:
 
 
 def whole_step_s(asked: Asked, system: System, length: int) -> float:
-    """Of a step that trains all weights."""
+    """Time of a step that trains all weights."""
     return float(sum(part.sum() for part in _blocks(asked, system, length, 0))) / 1e9
 
 

@@ -27,7 +27,7 @@ DRAWS: Final = 3
 
 
 class Lengths:
-    """Of samples: tokens of each class, and how often each client has one of it, [client, class]."""
+    """Lengths of samples: tokens of each class, and its frequency for each client, [client, class]."""
 
     def __init__(self, text: str, longest: int, clients: int, seed: int) -> None:
         word, _, value = text.partition(":")

@@ -47,11 +47,11 @@ class Spread(NamedTuple):
     """One round."""
 
     end_s: F64
-    """Of each client: when it held everything, or the end where it never did."""
+    """For each client: when it held everything, or the end if it never did."""
     warm_s: float
     """From the first chunk to the end of the warm-up; 0: there was none."""
     held: F64
-    """Of each client: part of the updates of others that it holds whole."""
+    """For each client: fraction of the updates of others that it holds completely."""
     sent_bytes: F64
     got_bytes: F64
     bound_s: float

@@ -1,4 +1,4 @@
-"""What passes take beside their experts, and what experts take by number and tokens: generated passes, simulated."""
+"""Times of passes without their experts, and times of experts by number and tokens: generated passes, simulated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBERS: Final = (16, 64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Of one model on one device."""
+    """Pieces of one model on one device."""
 
     beside_ns: I64
     """(pass, layers with experts + 1): from the end of one layer's experts to the begin of the next."""
@@ -100,7 +100,7 @@ def _experts(model: Model, on: _On, number: int, rows: int) -> float:
 
 @lru_cache(maxsize=256)
 def _passes(model: Model, on: _On, prompt: int, output: int) -> tuple[I64, int, I64]:
-    """Times beside experts, bytes of all weights, and times of experts (pass, layer)."""
+    """Times without experts, bytes of all weights, and times of experts (pass, layer)."""
     from etude.generate import Plan
     from etude.generate.serving import Serving, serve
     from etude.predict import predict_serving
@@ -115,7 +115,7 @@ def _passes(model: Model, on: _On, prompt: int, output: int) -> tuple[I64, int, 
 
 
 def cut(modules: Sequence[str], begin: I64, end: I64, passes: int, where: str) -> tuple[I64, I64]:
-    """Times beside experts (pass, layer + 1) and of experts (pass, layer). A pass begins with the first module."""
+    """Times without experts (pass, layer + 1) and of experts (pass, layer). A pass begins with the first module."""
     starts = np.array([m == modules[0] for m in modules])
     inside = np.array([m.endswith(EXPERTS) for m in modules])
     before = np.concatenate([[False], inside[:-1]])

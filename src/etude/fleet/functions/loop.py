@@ -28,21 +28,21 @@ class Calls:
     tenant: I64
     arrival_ns: I64
     first_ns: I64
-    """Of the first token out."""
+    """Time of the first output token."""
     end_ns: I64
     time_ns: I64
-    """Of each call, when it reaches its function."""
+    """For each call, when it reaches its function."""
     cold: NDArray[np.bool_]
     waited_ns: int
-    """Of calls, for an instance that was busy."""
+    """Time that calls waited for a busy instance."""
     held_ns: I64
-    """Of all instances of a function, from start to end; functions of one tenant after another where they have own."""
+    """Sum over all instances of a function, from start to end; by tenant if they have their own."""
     sizes: I64
     """Experts of each of these functions."""
     started: int
     """Instances, those from the beginning among them."""
     busy_ns: int
-    """Of all instances: computing."""
+    """Compute time of all instances."""
     starting_ns: int
     """... and until they could, after a cold start."""
     duration_ns: int

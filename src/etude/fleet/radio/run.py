@@ -24,7 +24,7 @@ class Ran:
 
     pool: Pool
     begin_s: F64
-    """Of each stretch; the last ends with the duration."""
+    """Start of each stretch; the last ends with the duration."""
     place: NDArray[np.int64]
     paused: NDArray[np.bool_]
     gpu: F64

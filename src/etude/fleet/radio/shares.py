@@ -27,7 +27,7 @@ class Members(NamedTuple):
 
     radio: NDArray[np.bool_]
     gpu_s: F64
-    """Of a slot or a request at mean load, on a GPU of size 1."""
+    """Time of a slot or a request at mean load, on a GPU of size 1."""
     cpu_s: F64
     deadline_s: F64
     vary: F64
@@ -38,7 +38,7 @@ class Members(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Of each member, in sizes of nodes."""
+    """Shares of each member, in sizes of nodes."""
 
     gpu: F64
     cpu: F64

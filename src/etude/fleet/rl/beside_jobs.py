@@ -1,4 +1,4 @@
-"""Jobs beside post-training and streams in one pool.
+"""Jobs together with post-training and streams in one pool.
 
 `rl` and streams have the nodes that they name until they are done; jobs have all others, and these from then on. Nodes
 that may be taken away and that `rl` or a stream uses are never given to jobs. Device time adds up: what each of the

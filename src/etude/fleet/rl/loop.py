@@ -72,7 +72,7 @@ class Loop:
     updates: deque[int] = field(default_factory=deque)
     training: int = -1
     train_ns: float = 0.0
-    """Of devices that only train."""
+    """Device time of devices that only train."""
     holder: int = -1
     """Tenant that holds the devices, where stages are together."""
     line: deque[int] = field(default_factory=deque)
@@ -285,7 +285,7 @@ class Loop:
             self._plan(number)
 
     def _steps(self, sample: Sample) -> float:
-        """Of the turn that it is in."""
+        """Steps of its current turn."""
         return float(self.tenants[sample.tenant].tokens[sample.stage][sample.number, sample.turn])
 
     @staticmethod

@@ -53,7 +53,7 @@ class Replica:
     heap: list[tuple[float, Sample]] = field(default_factory=list)
     version: int = 0
     steps_made: float = 0.0
-    """Of all samples."""
+    """Steps of all samples."""
     account: Account = field(default_factory=Account)
 
     @property

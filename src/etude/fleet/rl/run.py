@@ -24,7 +24,7 @@ class Ran:
     there_ns: float
     """Device nanoseconds of all nodes that it uses."""
     left_over_ns: float
-    """Of devices that no replica has."""
+    """Time of devices that no replica has."""
     cost: float | None
     interruptions: int
     """How often nodes were taken away."""

@@ -115,7 +115,7 @@ class Priced:
     train_ns: int
     sync_ns: int
     sync_bytes: float
-    """Of an update, to all receivers."""
+    """Bytes of an update, to all receivers."""
     receivers: int
     weights_bytes: float = 0.0
     """That a replica holds for all tenants."""

@@ -74,7 +74,7 @@ class Hosted:
     end_ns: I64
     batches: int
     busy_ns: int
-    """Of the device; of slices their mean, by share."""
+    """Busy time of the device; for slices their mean, by share."""
 
     @property
     def fit(self) -> int:

@@ -28,7 +28,7 @@ KEYS: Final = ("name", "doc", "gpus", "node_gpus", "kind", "price", "nodes")
 POOL_KEYS: Final = (
     "jobs", "streams", "rl", "policy", "switch", "start", "keep", "migrate", "horizon", "borrow",
 )  # fmt: skip
-"""Of a file that says what runs there, too: see pool.py."""
+"""Keys of a file that also describes the workload: see pool.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

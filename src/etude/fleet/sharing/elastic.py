@@ -26,7 +26,7 @@ I64 = NDArray[np.int64]
 
 
 class Sizes(NamedTuple):
-    """Of one job: the numbers of devices it can run on, and how fast it is on each; 1 is its speed on `gpus`."""
+    """For one job: the numbers of devices it can run on, and its speed on each; 1 is its speed on `gpus`."""
 
     devices: I64
     speed: F64
@@ -46,7 +46,7 @@ class View(NamedTuple):
     held: F64
     """Devices that each has."""
     left_ns: F64
-    """Of its work, on `gpus` devices."""
+    """Remaining work, on `gpus` devices."""
     switch_ns: float
 
 
@@ -125,7 +125,7 @@ def _reach(view: View, job: int, k: int, free: float) -> float:
 
 
 def _gain(view: View, job: int, at: int, k: int, free: F64) -> float:
-    """Of the next size, by device."""
+    """Gain of the next size, per device."""
     its = view.sizes[job]
     if at + 1 == len(its.devices) or its.devices[at + 1] - its.devices[at] > free[k]:
         return 0.0

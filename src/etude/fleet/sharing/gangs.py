@@ -113,9 +113,9 @@ class Gangs:
     devices: list[float] = field(init=False)
     in_use: float = 0.0
     pace: list[dict[str, float]] = field(init=False)
-    """Of each job: its speed by kind; empty: 1."""
+    """For each job: its speed by kind; empty: 1."""
     factor: NDArray[np.float64] = field(init=False)
-    """Of each job that runs."""
+    """For each running job."""
     began: I64 = field(init=False)
     """When a job that runs got its devices."""
     last: dict[int, frozenset[int]] = field(default_factory=dict)

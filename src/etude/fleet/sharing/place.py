@@ -24,7 +24,7 @@ class Seat(NamedTuple):
 
 
 class Free:
-    """Of a cluster."""
+    """Free devices of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -25,7 +25,7 @@ class JobView(NamedTuple):
     gpus: float
     duration_s: float
     left_s: float
-    """Of its own time, with all that it asks for."""
+    """Remaining time of the job with everything that it asks for."""
     service_s: float
     """Device seconds that it has had."""
     weight: float

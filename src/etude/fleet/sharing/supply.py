@@ -34,7 +34,7 @@ class Prices(NamedTuple):
     price: F64
 
     def paid(self, start_ns: int, end_ns: int) -> float:
-        """Of one device that is held in between."""
+        """Cost of one device that is held in between."""
         edges = np.clip(np.append(self.time_ns, np.iinfo(np.int64).max), start_ns, end_ns)
         return float((np.diff(edges) * self.price).sum()) / 3.6e12
 

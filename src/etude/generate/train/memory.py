@@ -31,7 +31,7 @@ I64 = NDArray[np.int64]
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """Bytes of one pipeline rank. Of each action of its schedule, at its fullest moment: `activations` that are kept,
-    `working` what is needed beside, `present` gradients."""
+    `working` additional memory, `present` gradients."""
 
     weights: int
     gradients: int
@@ -97,7 +97,7 @@ class _BlockSizes(NamedTuple):
     """Without recomputation: what is there while the block goes backward."""
     gradients: I64
     forward: I64
-    """Beside, while it runs."""
+    """Additional bytes while it runs."""
     backward: I64
     """The same of its backward pass: with gradients of what goes in and comes out."""
     added: I64

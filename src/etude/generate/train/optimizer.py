@@ -7,7 +7,7 @@
     momentum     one moment
     sgd          nothing
 
-Beside that a copy of the weights in 32 bits, if the plan keeps one.
+In addition a copy of the weights in 32 bits, if the plan keeps one.
 """
 
 from __future__ import annotations

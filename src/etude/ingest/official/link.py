@@ -123,7 +123,7 @@ def _host_events(host: HostTrace, order: I64, device: DeviceTrace, cpu: I64) -> 
 
 
 def caller_rows(host: HostTrace, order: I64) -> I64:
-    """Of each host row, by id, the row of its caller; -1 where it has none or is its own."""
+    """For each host row, by id, the row of its caller; -1 if it has none or is its own."""
     ids, caller = host.id[order], host.caller[order]
     at = np.minimum(np.searchsorted(ids, caller), max(len(ids) - 1, 0))
     return np.where((ids[at] == caller) & (caller != ids), at, -1) if len(ids) else at

@@ -55,14 +55,14 @@ class MeasuredRequests:
     failed: int = 0
     """Requests without an answer, which the table leaves out."""
     duration_s: float | None = None
-    """Of the whole measurement, for rates."""
+    """Duration of the whole measurement, for rates."""
     begin_ns: int | None = None
     """The first arrival, on the clock of the file; of spans since 1970."""
     said: dict[str, float] = field(default_factory=dict)
     """Means that the file itself states, in seconds, under the names of columns."""
 
     def mean_s(self, name: str) -> float | None:
-        """Of a column of times, or None where no request has one."""
+        """Mean of a column of times, or None if no request has one."""
         values = floats(self.table, name)
         values = values[~np.isnan(values)]
         return float(values.mean()) if len(values) else None

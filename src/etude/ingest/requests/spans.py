@@ -106,7 +106,7 @@ class _Found:
 
 
 def read_spans(data: bytes, path: Path) -> MeasuredRequests:
-    """Of a file; spans of other services are passed over."""
+    """Spans of a file; those of other services are ignored."""
     found = _Found()
     try:
         for batch in _batches(data, path):
@@ -141,7 +141,7 @@ def read_spans(data: bytes, path: Path) -> MeasuredRequests:
 
 
 def _batches(data: bytes, path: Path) -> Iterator[_Batch]:
-    """Of lines, of one object, or of a list of them."""
+    """Batches of lines, of one object, or of a list of them."""
     decoder = msgspec.json.Decoder(_Batch)
     text = data.strip()
     try:

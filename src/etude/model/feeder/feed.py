@@ -8,8 +8,8 @@
 Order: of the ready nodes the one with the smallest row is issued first. In a file whose ids ascend this is the smallest
 id. What is ready depends only on what was completed, never on the order of completions.
 
-Memory beside the trace: 12 B a node and 4 B an edge for each distinct program, and 4 1/8 B a node for each rank that
-has begun and is not done. `Feeder.nbytes` counts it.
+Memory in addition to the trace: 12 B per node and 4 B per edge for each distinct program, and 4 1/8 B per node for each
+active rank. `Feeder.nbytes` counts it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Feeder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held beside the traces."""
+        """Bytes held in addition to the traces."""
         return self._source.nbytes + sum(r.nbytes for r in self._begun.values())
 
     def __repr__(self) -> str:

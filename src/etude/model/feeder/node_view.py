@@ -48,7 +48,7 @@ class Bound:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held beside the trace."""
+        """Bytes held in addition to the trace."""
         return 0 if self._cell_start is None else self._cell_start.nbytes
 
 

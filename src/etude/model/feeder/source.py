@@ -83,7 +83,7 @@ class Source(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held beside the traces, graphs included."""
+        """Bytes held in addition to the traces, including graphs."""
 
     def graph(self, rank: int) -> FeederGraph: ...
 

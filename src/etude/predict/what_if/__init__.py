@@ -1,4 +1,4 @@
-"""What if: predictions of edited jobs beside those of the jobs as they are."""
+"""What if: predictions of edited jobs, compared with those of the original jobs."""
 
 from typing import TYPE_CHECKING
 

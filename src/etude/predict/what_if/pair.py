@@ -1,4 +1,4 @@
-"""A prediction beside that of the same job after edits: the same draws of all noise, so that they make a pair."""
+"""A prediction paired with that of the same job after edits: the same random draws for both."""
 
 from __future__ import annotations
 

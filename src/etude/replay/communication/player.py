@@ -27,7 +27,7 @@ class Played:
     """What one process saw, in ns of this machine's monotonic clock."""
 
     wall_ns: I64
-    """Of each iteration, from the barrier before it to the last wait."""
+    """For each iteration, from the barrier before it to the last wait."""
     start_ns: I64
     """[iteration, call]: when it was issued."""
     end_ns: I64
@@ -35,7 +35,7 @@ class Played:
     order: I64
     """Calls in the order in which they were issued, of the last iteration."""
     in_bytes: I64
-    """Of each call: bytes of the tensors that were handed to the backend."""
+    """For each call: bytes of the tensors that were passed to the backend."""
     out_bytes: I64
     stopped: bool
     """Ctrl-C came: fewer iterations than asked for."""

@@ -176,7 +176,7 @@ def over_of(given: Any) -> dict[str, list[Any] | None]:
 
 
 def _named(given: Given, text: Any) -> str:
-    """A file beside the space, or a name."""
+    """A file in the folder of the space, or a name."""
     name = str(text or "")
     beside = given.folder / name
     return str(beside) if name and Path(name).suffix and beside.exists() else name

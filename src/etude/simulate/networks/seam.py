@@ -4,7 +4,7 @@
     next_time(network, ...)   when something happens next
     advance(network, ...)     all that happens up to an instant; network.done[:n] are the nodes that are done
 
-A network of another kind is a file beside this one and, where its state is not that of these, a field of NetworkState
+A network of another kind is a file in this folder and, where its state is not that of these, a field of NetworkState
 that is None for the others: branches on it are decided when the engine is compiled for the network.
 """
 
