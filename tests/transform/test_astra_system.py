@@ -18,7 +18,7 @@ from etude.model.build import TraceBuilder
 from etude.model.job import Job, assemble
 from etude.model.schema import Collective, Kind
 from etude.store import chakra, columns
-from etude.transform.dialects import astra_files, for_astra
+from etude.transform.dialects import astra_files, astra_problems, astra_refusals, for_astra
 from etude.transform.dialects.astra_system import ns3_topology
 from tiny_jobs import GROUPS, ring
 from toy_systems import DEVICE, level, one_level, two_levels
@@ -159,7 +159,31 @@ def without_times() -> Job:
     return assemble("w", parts)
 
 
-@pytest.mark.parametrize("make", [groups_and_messages, without_times])
+def recorded() -> Job:
+    """As a recording of gloo is linked: a node that describes the groups, and communication on the host."""
+    parts = []
+    for rank in range(4):
+        b = TraceBuilder()
+        told = b.add(Kind.METADATA, "process_group:init", duration_ns=9000, cpu=1)
+        a = b.add(Kind.COMP, "addmm", ctrl=[told], duration_ns=2000, cpu=0)
+        b.add(Kind.COLL, "gloo:all_reduce", data=[a], collective=Collective.ALL_REDUCE, in_bytes=1 << 20, cpu=1)
+        parts.append(b.part(rank=rank, groups={}))
+    return assemble("w", parts)
+
+
+def test_a_recording_runs_on_units_that_astra_has() -> None:
+    """It aborts on both as they are; the description takes the 1 ns that ASTRA-sim has for no time."""
+    job = recorded()
+    assert [p for p in astra_problems(job) if "aborts" in p] == [
+        "it aborts on METADATA nodes (4)", "it aborts on communication on the host (4)",
+    ]  # fmt: skip
+    trace = for_astra(job).traces[0]
+    assert trace.kind.tolist() == [Kind.COMP, Kind.COMP, Kind.COLL] and trace.cpu.tolist() == [1, 0, 0]
+    assert trace.duration_ns.tolist()[:2] == [0, 2000]
+    assert not astra_refusals(for_astra(job)) and len(astra_refusals(job)) == 2
+
+
+@pytest.mark.parametrize("make", [groups_and_messages, without_times, recorded])
 @pytest.mark.parametrize("system", ["dgx-h100", "mi300x-node"])
 def test_the_folder_gives_what_the_job_gives(
     tmp_path: Path, system: str, make: object, capsys: pytest.CaptureFixture[str]
@@ -184,6 +208,18 @@ def test_the_folder_gives_what_the_job_gives(
     assert sorted(chakra.find_ranks(out)[1]) == [0, 1, 2, 3]
     assert main(["convert", str(source), str(out), "--to", "astra", "--system", system]) == 2
     assert main(["convert", str(source), str(out), "--to", "astra", "--system", system, "--force"]) == 0
+
+
+def test_a_group_without_members_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = []
+    for rank in range(2):
+        b = TraceBuilder()
+        b.add(Kind.COLL, "sum", collective=Collective.ALL_REDUCE, in_bytes=1 << 20, group="unknown")
+        parts.append(b.part(rank=rank, groups={}))
+    (made := tmp_path / "job").mkdir()
+    columns.write_job(assemble("w", parts), made)
+    assert main(["convert", str(made), str(tmp_path / "run"), "--to", "astra", "--system", "dgx-h100"]) == 2
+    assert "groups whose members are not known (1 groups)" in capsys.readouterr().err
 
 
 def test_what_astra_never_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 - Groups are numbers from 1 on: it reads their names as such. Names that are such numbers stay.
 - What only moves bytes says one operation: its roofline divides by them.
+- Communication is on the device, where a recording of gloo has it on the host; a node that only describes groups is an
+  operator of the host that takes no time: it aborts on both as they are.
 - Collectives have one size on all members: it hangs where one brings more than another. What experts receive depends
   on routing, and what ranks have on the lengths of their samples. In a job every rank says what it sends and receives;
   here all members of such a collective say what the fullest of them moves, which is how long it takes.
@@ -46,7 +48,34 @@ SIMULATED: Final = (
 
 def for_astra(job: Job) -> Job:
     """The job as ASTRA-sim can read it."""
-    return _with_operations(_numbered(_with_even_sizes(job)))
+    return _with_operations(_on_known_units(_numbered(_with_even_sizes(job))))
+
+
+# -- units -------------------------------------------------------------------------------------------------------------
+
+
+def _on_known_units(job: Job) -> Job:
+    if not any(_describes(trace).any() or _on_the_host(trace).any() for trace in job.traces):
+        return job
+    return replace(job, traces=tuple(_placed(trace) for trace in job.traces))
+
+
+def _placed(trace: Trace) -> Trace:
+    told = _describes(trace)
+    return trace.replace(
+        kind=np.where(told, int(Kind.COMP), trace.kind).astype(trace.kind.dtype),
+        cpu=np.where(told, 1, np.where(_on_the_host(trace), 0, trace.cpu)).astype(trace.cpu.dtype),
+        duration_ns=np.where(told, 0, trace.duration_ns),
+    )
+
+
+def _describes(trace: Trace) -> NDArray[np.bool_]:
+    return np.asarray(trace.kind == int(Kind.METADATA))
+
+
+def _on_the_host(trace: Trace) -> NDArray[np.bool_]:
+    """Communication that says it is on the host."""
+    return np.isin(trace.kind, [int(Kind.COLL), int(Kind.SEND), int(Kind.RECV)]) & (trace.cpu == 1)
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -165,13 +194,16 @@ def astra_refusals(job: Job) -> list[str]:
     """What ASTRA-sim never runs to the end, in words; [] where it may."""
     found = match(job)
     used = np.unique(found.uses.group)
-    return [*_alone(job, used[used != WORLD]), *_deadly_nodes(job)]
+    return [*_impossible_groups(job, used[used != WORLD]), *_deadly_nodes(job)]
 
 
-def _alone(job: Job, named: NDArray[Any]) -> Iterator[str]:
+def _impossible_groups(job: Job, named: NDArray[Any]) -> Iterator[str]:
     sizes = [0 if (members := job.groups.ranks(int(g))) is None else len(members) for g in named.tolist()]
     if 1 in sizes:
         yield f"it never ends a collective of a group of one rank ({sizes.count(1):,} groups)"
+    unknown = [g for g in named.tolist() if job.groups.ranks(int(g)) is None and not _is_all(job, int(g))]
+    if unknown:
+        yield f"it aborts on collectives of groups whose members are not known ({len(unknown):,} groups)"
 
 
 def _group_problems(job: Job, found: Matching) -> Iterator[str]:
@@ -179,7 +211,7 @@ def _group_problems(job: Job, found: Matching) -> Iterator[str]:
     named = used[used != WORLD]
     if len(named) and not _are_numbers(job):
         yield f"it aborts on names of groups that are not numbers, as `{job.groups.names[int(named[0])]}`"
-    yield from _alone(job, named)
+    yield from _impossible_groups(job, named)
     everyone = WORLD in used or any(_is_all(job, int(g)) for g in named.tolist())
     if everyone and not all(_is_all(job, int(g)) for g in named.tolist()):
         yield "it may hang on collectives of all ranks that do not name a group, together with those of groups"
@@ -216,15 +248,21 @@ def _node_problems(job: Job) -> Iterator[str]:
 
 def _deadly_nodes(job: Job) -> Iterator[str]:
     kinds: Counter[str] = Counter()
-    empty = lost = 0
+    empty = lost = told = hosted = 0
     for trace in job.traces:
         calls = trace.collective[trace.kind == int(Kind.COLL)]
         kinds.update(_name(kind) for kind in calls[~np.isin(calls, [int(c) for c in SIMULATED])].tolist())
         messages = (trace.kind == int(Kind.SEND)) | (trace.kind == int(Kind.RECV))
         empty += int((messages & (trace.in_bytes == 0)).sum())
         lost += len(trace.missing)
+        told += int(_describes(trace).sum())
+        hosted += int(_on_the_host(trace).sum())
     if kinds:
         yield f"it aborts on {', '.join(f'{name} ({count:,})' for name, count in sorted(kinds.items()))}"
+    if told:
+        yield f"it aborts on METADATA nodes ({told:,})"
+    if hosted:
+        yield f"it aborts on communication on the host ({hosted:,})"
     if empty:
         yield f"it aborts on messages of 0 bytes ({empty:,})"
     if lost:
