@@ -31,19 +31,6 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def walk(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a tree, as `ast.walk` in another order, but sooner."""
-    rest = [tree]
-    while rest:
-        node = rest.pop()
-        yield node
-        for value in node.__dict__.values():
-            if isinstance(value, ast.AST):
-                rest.append(value)
-            elif isinstance(value, list):
-                rest += [one for one in value if isinstance(one, ast.AST)]
-
-
 @cache
 def source(path: Path) -> Source:
     """A file, parsed and walked once for all who ask."""
@@ -51,15 +38,13 @@ def source(path: Path) -> Source:
     imports: list[Import] = []
     unseen: set[int] = set()
     calls = []
-    for node in walk(tree):
+    for node in ast.walk(tree):
         if isinstance(node, Import):
             imports.append(node)
         elif isinstance(node, ast.Call):
             calls.append((node.lineno, dotted(node.func)))
         elif isinstance(node, ast.If) and dotted(node.test).endswith("TYPE_CHECKING"):
-            unseen.update(id(inner) for part in node.body for inner in walk(part))
-    imports.sort(key=lambda node: (node.lineno, node.col_offset))
-    calls.sort()
+            unseen.update(id(inner) for part in node.body for inner in ast.walk(part))
     shown: frozenset[str] = frozenset()
     for part in tree.body:
         if isinstance(part, ast.Assign) and dotted(part.targets[0]) == "__all__":

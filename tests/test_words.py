@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from module_graph import walk
-
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "etude"
 PAGES = [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -39,7 +37,7 @@ ALLOWED = {"Nobody"}
 
 def texts(path: Path) -> Iterator[tuple[int, bool, str]]:
     """Line, whether it is a docstring, and the text, of texts with a blank in them; of f-strings what is fixed."""
-    nodes = list(walk(ast.parse(path.read_text())))
+    nodes = list(ast.walk(ast.parse(path.read_text())))
     holders = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docs = {
         id(line.value)
