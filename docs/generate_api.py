@@ -29,8 +29,8 @@ EXTEND = {
     "predict_serving",
     "Simulation": "Options LinkChange StopRanks SlowRank simulate_jobs simulate_until start_engine with_device_times "
     "astra",
-    "Clients, sweeps and studies": "federate Space evaluate spread Study",
-    "What verbs take and return": "Model Engine Generated Simulated Prediction Served Fleet SharedFleet Federated Found Outcome "
+    "Workflows, clients, sweeps and studies": "serve_workflow place_workflows federate Space evaluate spread Study",
+    "What verbs take and return": "Model Engine Generated Simulated Prediction Served Sessions Fleet SharedFleet Federated Found Outcome "
     "Energy",
 }
 """Names of `etude.extend`, in the order of the page."""

@@ -109,6 +109,22 @@ def test_a_file_of_what_shares_devices_runs_as_its_command(
     assert files_in(tmp_path / "python") == files_in(tmp_path / "command")
 
 
+def test_workflows_run_as_their_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    flood = str(CLIENTS.parent / "workflows" / "flood.yaml")
+    words = ["serve", "--workflow", flood, "--choose", "pixie", "--slo", "latency=2s,cost=0.01,label=0.85"]
+    shown = asked(capsys, *words, "-o", str(tmp_path / "command"))
+    found = etude.extend.serve_workflow(flood, choose="pixie", slo="latency=2s,cost=0.01,label=0.85")
+    assert json.loads(json.dumps(found.summary())) == shown
+    assert repr(found).startswith("Sessions(")
+    found.write(tmp_path / "python")
+    assert files_in(tmp_path / "python") == files_in(tmp_path / "command")
+    report, devices = (str(CLIENTS.parent / "workflows" / name) for name in ("dags/report.yaml", "mixed.yaml"))
+    shown = asked(capsys, "serve", "--workflow", report, "--devices", devices, "--place", "heft")
+    rows = etude.extend.place_workflows(report, devices, ["heft"])
+    assert [row["place"] for row in rows] == ["roundrobin", "heft"]
+    assert json.loads(json.dumps(rows[1])) == shown["places"]["heft"]
+
+
 def test_a_file_of_what_shares_devices_refuses_what_is_for_a_model():
     with pytest.raises(UsageError, match="days"):
         etude.fleet(CLIENTS.parent / "edge.yaml", days=3)

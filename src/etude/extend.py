@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from etude.api.clusters import SharedFleet as SharedFleet
     from etude.api.making import federate as federate
     from etude.api.making import micro as micro
+    from etude.api.workflows import Sessions as Sessions
+    from etude.api.workflows import place_workflows as place_workflows
+    from etude.api.workflows import serve_workflow as serve_workflow
     from etude.api.writing import synthesise as synthesise
     from etude.archive import Lake as Lake
     from etude.collect.torch import trace as trace
@@ -104,6 +107,7 @@ __all__ = [
     "Select",
     "Served",
     "Serving",
+    "Sessions",
     "SharedFleet",
     "Simulated",
     "SlowRank",
@@ -135,10 +139,12 @@ __all__ = [
     "p2p_time_ns",
     "patterns",
     "pipeline_schedule",
+    "place_workflows",
     "predict_serving",
     "read_cluster",
     "reasons",
     "run_operations",
+    "serve_workflow",
     "serving_job",
     "simulate_jobs",
     "simulate_until",

@@ -8,6 +8,7 @@ reporting   report: pages
 serving     serve: streams of requests on replicas
 converting  convert: a job in other formats
 taken       what a verb takes for a run, a job, a system, a device
+workflows   serve_workflow, place_workflows: sessions of model calls and tools
 writing     timeline, synthesise, replay: from a job or a run to files
 """
 
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
-    from etude.api import clusters as clusters
     from etude.api import converting as converting
     from etude.api import fleets as fleets
     from etude.api import linking as linking
     from etude.api import making as making
     from etude.api import reporting as reporting
     from etude.api import serving as serving
+    from etude.api import workflows as workflows
     from etude.api import writing as writing
 
 __getattr__ = face(__name__)

@@ -9,7 +9,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.api.clusters import kind_of, shared_fleet
+from etude.api.clusters import SharedFleet as SharedFleet
+from etude.api.clusters import kind_of as kind_of
+from etude.api.clusters import loads_of as loads_of
+from etude.api.clusters import shared_fleet as shared_fleet
 from etude.api.given import keywords, refuse_unknown
 from etude.api.making import model_named, plan_from, plan_keys, system_named
 from etude.config import key_of, read

@@ -145,8 +145,7 @@ def fleet(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
     json: AsJson = False,
 ) -> int:
-    from etude.api.clusters import kind_of
-    from etude.api.fleets import days_of, recovery_of
+    from etude.api.fleets import days_of, kind_of, recovery_of
     from etude.cli.fleet_folder import shared
     from etude.fleet import write_fleet
 

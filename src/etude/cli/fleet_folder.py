@@ -10,14 +10,14 @@ from etude.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from etude.api.clusters import SharedFleet
+    from etude.api.fleets import SharedFleet
 
 
 def shared(
     path: str, load: str, out: Path | None, *, force: bool, json: bool, **options: Any
 ) -> int:  # fmt: skip
     """Options are those of `shared_fleet`."""
-    from etude.api.clusters import kind_of, loads_of, shared_fleet
+    from etude.api.fleets import kind_of, loads_of, shared_fleet
 
     if options["jobs"] is not None:
         load = ""

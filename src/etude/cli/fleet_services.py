@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from etude.cli.output import emit, say
 
 if TYPE_CHECKING:
-    from etude.api.clusters import SharedFleet
+    from etude.api.fleets import SharedFleet
 
 
 def show_services(found: "SharedFleet", *, json: bool) -> None:

@@ -216,18 +216,11 @@ def serve(
     if workflow:
         from etude.cli.serve_workflow import sessions
 
-        how = {"system": system, "replicas": replicas, "router": router, "order": order, "stack": stack, "seed": seed}
         return sessions(
-            workflow,
-            models,
-            read_as(Engine, engine),
-            how,
-            hooks=(choose, place),
-            slo=slo,
-            out=out,
-            force=force,
-            json=json,
-        )
+            workflow, out, force=force, json=json, system=system, models=models, slo=slo, replicas=replicas,
+            router=router, order=order, choose=choose, place=place, engine=read_as(Engine, engine), stack=stack,
+            seed=seed,
+        )  # fmt: skip
     if config or steps:
         raise UsageError("--config and --steps apply only to a measured run", hint="--run FOLDER")
     if not model:
