@@ -61,6 +61,26 @@ def test_a_jax_program_on_two_host_devices_is_a_job_of_two_ranks() -> None:
     assert etude.check(job) == []
 
 
+def test_a_jax_program_on_a_mesh_has_the_groups_that_xla_prints() -> None:
+    """`sum(x @ x.T)` of (256, 256) float32 on 2 x 2 devices. The text of the program: an all-gather to (128, 256) in
+    `[2,2]<=[2,2]T(1,0)`, an all-reduce of it in `[2,2]<=[4]`, one of 256 along the first axis of a mesh."""
+    job = etude.open(GOLDEN / "jax_mesh.xplane.pb.gz")
+    columns, rows = ((0, 2), (1, 3)), ((0, 1), (2, 3))
+    for rank in range(4):
+        trace, binding = job.trace(rank), job.group_slots(rank)
+        found = [
+            (Collective(trace.collective[i]), int(trace.in_bytes[i]),
+             tuple(job.groups.ranks(int(binding[trace.group[i]])).tolist()))
+            for i in np.flatnonzero(trace.kind == Kind.COLL).tolist()
+        ]  # fmt: skip
+        assert found == 3 * [
+            (Collective.ALL_GATHER, 65_536, columns[rank % 2]),
+            (Collective.ALL_REDUCE, 131_072, rows[rank // 2]),
+            (Collective.ALL_REDUCE, 1024, columns[rank % 2]),
+        ]
+    assert etude.check(job) == []
+
+
 def test_the_chrome_json_beside_it_has_the_same_times() -> None:
     for name in ("jax_cpu", "jax_h200"):
         from_pb, from_json = (etude.open(GOLDEN / f"{name}.{ending}") for ending in ("xplane.pb.gz", "trace.json.gz"))

@@ -73,6 +73,46 @@ def test_groups_may_be_an_array_of_ids_reshaped_and_transposed() -> None:
     assert [module.collectives["a"].talk(rank, 4).members for rank in range(4)] == [(0, 2), (1, 3), (0, 2), (1, 3)]
 
 
+def test_groups_as_newer_programs_write_them() -> None:
+    """As JAX 0.10 wrote them for a mesh of 2 x 2: the same array in a field of its own, and axes of a mesh."""
+    iota = field(1, 2) + field(2, 2) + field(3, packed(4)) + field(4, packed(0))
+    axes = [field(1, field(1, f"axis_{i}") + field(2, size)) for i, size in enumerate((2, 1, 2))]
+    module = program(
+        instruction("a", "all-gather", shape(F32, 128, 256), field(92, iota)),
+        instruction("b", "all-reduce", shape(F32, 4), field(93, field(1, b"".join(axes)) + field(2, b""))),
+    )
+    gather, reduce = (module.collectives[name].talk(3, 4) for name in "ab")
+    assert (gather.members, gather.in_bytes) == ((2, 3), 65_536)  # half of 128 * 256 * 4
+    assert reduce.members == (1, 3)  # along the first axis
+
+
+def mesh(sizes: tuple[int, ...], *refs: tuple[int, ...], ids: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
+    """Members of the group of each device; a reference is an axis, or an axis, the size before and the size."""
+    body = b"".join(field(1, field(2, size)) for size in sizes) + (field(2, packed(*ids)) if ids else b"")
+    told = b"".join(
+        field(2, field(1, axis) + (field(2, field(1, part[0]) + field(2, part[1])) if part else b""))
+        for axis, *part in refs
+    )
+    module = program(instruction("a", "all-reduce", shape(F32, 4), field(93, field(1, body) + told)))
+    return [module.collectives["a"].talk(rank, 8).members for rank in range(8)]
+
+
+def test_groups_along_parts_of_an_axis_and_of_a_mesh_in_another_order() -> None:
+    assert mesh((8,), (0, 2, 2))[:3] == [(0, 2), (1, 3), (0, 2)]  # the middle digit of 2 x 2 x 2
+    assert mesh((8,), (0, 1, 2), (0, 4, 2))[0] == (0, 1, 4, 5)  # the first and the last
+    assert mesh((2, 4), (1,), ids=(7, 6, 5, 4, 3, 2, 1, 0))[7] == (7, 6, 5, 4)
+    assert mesh((2, 2, 2), (0,), (2,))[0] == (0, 1, 4, 5)
+
+
+def test_groups_that_cannot_be_read_are_unknown_and_not_all_devices() -> None:
+    iota = field(1, 2) + field(2, 2) + field(3, packed(3))
+    module = program(instruction("a", "all-reduce", shape(F32, 4), field(92, iota)))
+    assert module.collectives["a"].talk(0, 4).members == ()
+    for sizes, ref in (((8,), (1,)), ((8,), (0, 3, 2)), ((8,), (0, 4, 4)), ((), (0,))):
+        assert mesh(sizes, ref) == [()] * 8
+    assert mesh((8,), (0,), ids=(0, 1)) == [()] * 8
+
+
 def test_no_groups_are_all_devices() -> None:
     module = program(instruction("a", "all-reduce", shape(F32, 4)))
     assert module.collectives["a"].talk(1, 4).members == (0, 1, 2, 3)

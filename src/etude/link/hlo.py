@@ -2,7 +2,8 @@
 
 HloProto         hlo_module 1
 HloModuleProto   name 1, computations 3                     HloComputationProto  instructions 2
-instruction      name 1, opcode 2, shape 3, replica_groups 49, source_target_pairs 52, collective_device_list 87
+instruction      name 1, opcode 2, shape 3, replica_groups 49, source_target_pairs 52, collective_device_list 87,
+                 iota_collective_device_list 92, mesh_axes_replica_group_list 93
 shape            element_type 2, dimensions 3, tuple_shapes 4
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from typing import Any, Final
 
@@ -41,7 +43,7 @@ class HloCollective:
     in_bytes: int
     out_bytes: int
     groups: tuple[tuple[int, ...], ...] = ()
-    """Empty: all devices together."""
+    """Empty: all devices together; one empty group: they are given in a way that cannot be read."""
     pairs: tuple[tuple[int, int], ...] = ()
     """(source, target) of a permutation."""
 
@@ -139,6 +141,10 @@ def _instruction(data: memoryview) -> tuple[str, HloCollective] | None:
             groups += _replica_groups(value)
         elif number == 87:
             groups += _device_list(value)
+        elif number == 92:
+            groups += _iota(value)
+        elif number == 93:
+            groups += _along_axes(value)
         elif number == 52:
             ends = dict(_fields(value))
             pairs.append((int(ends.get(1, 0)), int(ends.get(2, 0))))
@@ -216,6 +222,39 @@ def _iota(data: memoryview) -> list[tuple[int, ...]]:
         elif number == 4:
             order += _packed(value)
     if not 0 < count * size <= _MOST_IDS or prod(dims) != count * size:
-        return []
+        return [()]
     ids = np.arange(count * size).reshape(dims)
     return [tuple(row) for row in (ids.transpose(order) if order else ids).reshape(count, size).tolist()]
+
+
+def _along_axes(data: memoryview) -> list[tuple[int, ...]]:
+    """Groups along axes of a mesh of devices, or along parts of them: of an axis of 8, `pre 2, size 2` is the middle
+    digit of a device's place on it, read as 2 x 2 x 2."""
+    mesh = next((value for number, value in _fields(data) if number == 1), memoryview(b""))
+    sizes = [int(dict(_fields(value)).get(2, 1)) for number, value in _fields(mesh) if number == 1]
+    ids = [i for number, value in _fields(mesh) if number == 2 for i in _packed(value)]
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for number, value in _fields(data):
+        if number == 2:
+            ref = dict(_fields(value))
+            axis, part = int(ref.get(1, 0)), dict(_fields(ref[2])) if 2 in ref else {}
+            if not 0 <= axis < len(sizes):
+                return [()]
+            parts.setdefault(axis, []).append((int(part.get(1, 1)), int(part.get(2, sizes[axis]))))
+    dims: list[int] = []
+    grouped: list[int] = []
+    for axis, size in enumerate(sizes):
+        cuts = sorted({1, size, *(edge for pre, n in parts.get(axis, ()) for edge in (pre, pre * n))})
+        for low, high in pairwise(cuts):
+            if high % low or high > size:
+                return [()]
+            if any(pre <= low and high <= pre * n for pre, n in parts.get(axis, ())):
+                grouped.append(len(dims))
+            dims.append(high // low)
+    total = prod(sizes)
+    if not sizes or not 0 < total <= _MOST_IDS or (ids and len(ids) != total):
+        return [()]
+    places = np.array(ids or range(total)).reshape(dims)
+    order = [i for i in range(len(dims)) if i not in grouped] + grouped
+    each = prod(dims[i] for i in grouped)
+    return [tuple(row) for row in places.transpose(order).reshape(-1, each).tolist()]
