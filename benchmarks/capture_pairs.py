@@ -1,5 +1,5 @@
 """Records programs twice each on a GPU: once with little work an operator (the host is the limit), once with much (the
-GPU is). The graph of the one with the device times of the other must predict the other: see `fidelity_ingest.py --pair`.
+GPU is). The graph of the one with the device times of the other must predict the other (`fidelity_ingest.py --pair`).
 
 python benchmarks/capture_pairs.py OUT [PROGRAM...]     needs a CUDA GPU and PyTorch
 """
