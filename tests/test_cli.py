@@ -48,6 +48,14 @@ def shell(*args: str, code: str = "", **env: str) -> subprocess.CompletedProcess
 # --- errors and exit codes
 
 
+@pytest.mark.parametrize("option", ["--ranks", "-n"])
+def test_a_misspelt_option_is_named_and_not_what_follows_it(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["idle", str(tmp_path), option, "7"]) == 2
+    assert f"No such option: {option}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("problem", "code", "text"),
     [

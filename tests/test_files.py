@@ -172,6 +172,12 @@ def test_no_space_is_said_of_the_path_that_was_asked_for(tmp_path: Path, number:
     assert names(tmp_path) == []
 
 
+def test_a_place_that_may_not_be_written_to_is_named_as_it_was_given(tmp_path: Path):
+    with pytest.raises(UsageError) as problem, writing(tmp_path / "run.html") as path:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    assert str(problem.value) == f"{tmp_path / 'run.html'}: cannot be written: {os.strerror(errno.EACCES)}"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="a process is killed")
 def test_what_a_killed_writer_left_is_cleared_by_the_next_one(tmp_path: Path):
     """Of this name, and of writers that are gone; what a living one writes stays."""

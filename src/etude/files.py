@@ -56,6 +56,8 @@ def writing(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[Pa
             raise UsageError(
                 f"cannot be written: {os.strerror(problem.errno)}", where=str(shown), hint="nothing was kept"
             ) from problem
+        if isinstance(problem, OSError) and problem.filename == str(temporary):  # not the name that was given
+            raise UsageError(f"cannot be written: {problem.strerror}", where=str(shown)) from problem
         raise
 
 

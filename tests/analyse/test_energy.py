@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import etude
 from etude.analyse.energy import Energy, PowerCurve, energy, with_battery, with_floor, with_stagger
 from etude.analyse.gaps import Gaps, long_run
+from etude.cli import main
 from etude.cost.energy import at_work_w, costs_of, idle_w, time_at_clock
 from etude.cost.ops import OpTable, copy, matmul
 from etude.errors import ClusterError, EtudeError, UsageError
@@ -308,3 +312,11 @@ def test_gaps_that_cannot_be_are_refused(text, told):
 def test_failures_that_let_nothing_finish_are_refused():
     with pytest.raises(UsageError, match="more than 100,000 gaps"):
         long_run(STEP, Gaps.parse("failure=mtbf:10ms,for:1s"), repeat=1)
+
+
+def test_the_device_that_was_recorded_is_taken(capsys: pytest.CaptureFixture[str]):
+    sample = Path(etude.__file__).parent / "sample"
+    assert main(["energy", str(sample), "--json"]) == 0
+    recorded = json.loads(capsys.readouterr().out)
+    assert main(["energy", str(sample), "--ran-on", "h200", "--json"]) == 0
+    assert recorded == json.loads(capsys.readouterr().out)

@@ -99,7 +99,7 @@ def test_a_file_of_ones_own(tmp_path: Path):
         (("kind: switch", "kind: cloud"), r"levels\[0\]: kind: unknown value `cloud`\nhint: known: ring, full, switch"),
         (("size: 8", "size: 0"), r"levels\[0\]: size: 0 is not positive"),
         (("size: 8", "size: many"), r"levels\[0\]: size: `many` is not a count"),
-        (("device: h100", "device: h1000"), r"mine.yaml: device: unknown device `h1000`\nhint: known: a10, a100"),
+        (("device: h100", "device: h1000"), r"unknown device `h1000`\nhint: did you mean `h100`\? known: a10, a100"),
         (("device: h100", "device: 3"), r"mine.yaml: device: expected keys and values, not 3"),
         (("name: mine", "name: mine\nname: yours"), r"mine.yaml: line 3: key `name` appears twice"),
         (("name: mine", "name: [mine"), r"mine.yaml: line \d+: "),
@@ -138,7 +138,7 @@ def test_nonsense_is_refused(tmp_path: Path, text: str):
 
 
 def test_what_is_not_there():
-    with pytest.raises(ClusterError, match="unknown system `dgx-h1000`\nhint: known: dgx-2"):
+    with pytest.raises(ClusterError, match="unknown system `dgx-h1000`\nhint: did you mean `dgx-h100`. known: dgx-2"):
         open_system("dgx-h1000")
     with pytest.raises(ClusterError, match=r"gone.yaml: no such file"):
         open_system("gone.yaml")

@@ -145,7 +145,7 @@ BAD = [
     ('{"nodes": 5}', r"at `\$.nodes`: Expected `array`"),
     ('{"nodes": [], "more": 1}', r"at `\$`: unknown field `more`"),
     ('{"traceEvents": []}', "not a Chakra trace"),
-    ('{"something": []}', "is not a Chakra trace in JSON"),
+    ('{"something": []}', "is not a trace"),
     ('{"nodes": [{"id": "x"}]}', r"at `\$.nodes\[0\].id`"),
     ('{"nodes": [{"id": -1}]}', r"at `\$.nodes\[0\].id`: -1 does not fit"),
     ('{"nodes": [{"id": "18446744073709551616"}]}', r"does not fit 64 bits"),

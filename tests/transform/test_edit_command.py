@@ -74,3 +74,10 @@ def test_edits_lie_in_a_file(job: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["edit", str(job), "--no-write", f"@{wrong}"]) == 2
     assert "wrong.txt:2: edit `speed`: unknown key `bye`" in capsys.readouterr().err
     assert main(["edit", str(job), "--no-write", f"@{tmp_path / 'nothing'}"]) == 2
+
+
+def test_an_edit_that_selects_nothing_says_so(capsys: pytest.CaptureFixture[str]):
+    recording = Path(etude.__file__).parent / "sample"
+    assert main(["edit", str(recording), "--no-write", "speed op=aten::mmm by=2", "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["notes"]
+    assert note == "`speed op=aten::mmm by=2` selects no nodes; did you mean op=aten::mm?"

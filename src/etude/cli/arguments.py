@@ -80,6 +80,15 @@ def _here(value: str, written: bool) -> str:
         return str(remote.fetch(value, advance))
 
 
+def _has_unknown_option(params: Sequence[Any], args: Sequence[str]) -> bool:
+    """Is one misspelt? What stands behind it then is no path, and the command's own message names the option."""
+    known = {name for p in params if p.param_type_name == "option" for name in (*p.opts, *p.secondary_opts)}
+    said = [arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]]
+    return any(
+        name.startswith("-") and name != "-" and not {name, name[:2]} & known and name != "--help" for name in said
+    )
+
+
 def _one_job(command: str, params: Sequence[Any], args: list[str], places: list[int]) -> list[str]:
     """Several files where the command takes one job: its files."""
     wanted = [p for p in params if p.param_type_name == "argument"]
@@ -87,7 +96,7 @@ def _one_job(command: str, params: Sequence[Any], args: list[str], places: list[
         return args
     paths = [args[at] for at in places]
     absent = [path for path in paths if not Path(path).exists()]
-    if absent and len(absent) < len(paths):
+    if absent and len(absent) < len(paths) and not _has_unknown_option(params, args):
         from etude.errors import UsageError
 
         raise UsageError("no such file", where=absent[0], hint="several files are the ranks of one job")

@@ -128,10 +128,12 @@ def _generated(out: Path) -> None:
         say="As Chakra .et files, one per rank, for every tool that reads them; no information is lost:")  # fmt: skip
     _do("diff", f"{out}/llama", f"{out}/llama_et", say="The same?")
     _cut_dependency(out / "llama_et")
-    _do("check", f"{out}/llama_et", say="And if rank 2 waits for a node that does not exist?", expect=1)
+    _do("check", f"{out}/llama_et", expect=1,
+        say="And if rank 2 waits for a node that does not exist? The demo has just cut its file:")  # fmt: skip
     _do("predict", *MODEL, "--system", "dgx-h100", say="How long would a step take on two DGX H100?")
     _do("simulate", f"{out}/llama", "--system", "dgx-h100", "--slow-rank", "3=1.2", "--timing", f"{out}/slow.parquet",
-        say="And if the GPU of rank 3 were 20% slower? All ranks wait for it:")  # fmt: skip
+        say="And if the GPU of rank 3 were 20% slower? All ranks wait for it. (The times are those of "
+        "`predict --stack none`: what a software stack loses is in `predict` alone.)")  # fmt: skip
     _do("report", f"{out}/llama", "--timing", f"{out}/slow.parquet", "--ran-on", "h100", "--title",
         "Llama 3 8B on 16 GPUs, one of them slow", "-o", f"{out}/slow.html",
         say="Can the slow rank be found? As a page:")  # fmt: skip

@@ -154,6 +154,7 @@ def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again:
     from etude.analyse.steps import step_times
     from etude.machine import device_names, open_device
     from etude.predict.energy import slowed
+    from etude.report import device_of
     from etude.simulate import simulate
 
     if device and device not in device_names():  # a system, which may have devices of several kinds
@@ -163,7 +164,7 @@ def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again:
     on = grown(_system(name), name, job.world_size) if name and (run is None or again or not device) else None
     if run is None and on is None:
         raise no_times(path)
-    own = open_device(device) if device else on.device if on is not None else None
+    own = open_device(device) if device else on.device if on is not None else device_of(job)
     if own is None:
         raise UsageError("the devices of the run are not known", where=str(path), hint="--ran-on h200")
     if again and on is None:

@@ -5,7 +5,7 @@ import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
-from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.output import AsCsv, AsJson, AsMarkdown, say
 from etude.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def memory(
 
         run = open_run(path, groups, workers, system, timing)
         found = analyse.copies(run, counting) if copies else analyse.levels(run)
+        if not copies and not len(found):
+            say("note: no memory event is in this job; profile(profile_memory=True) records them, --copies needs none")
         if not copies and not each:
             found = analyse.level_peaks(found)
     show(found, json=json, csv=csv, md=md)

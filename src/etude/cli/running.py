@@ -99,7 +99,7 @@ def _say(problem: Exception) -> tuple[str, int]:
     if hasattr(problem, "format_message"):
         context = getattr(problem, "ctx", None)
         hint = f"\nhint: {context.command_path} --help" if context is not None else ""
-        return problem.format_message() + hint, 2
+        return problem.format_message().replace(": Value error, ", ": ", 1) + hint, 2
     if isinstance(problem, OSError) and problem.strerror:
         return f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror, 2
     if isinstance(problem, typer.Abort):

@@ -126,7 +126,11 @@ class _Reader:
     def _header(self, number: int, words: list[str]) -> Header:
         policy, rest = words[0], words[1:]
         if policy not in GRAPHS:
-            self._fail(number, f"unknown parallelism `{policy}`", f"known: {', '.join(GRAPHS)}")
+            self._fail(
+                number,
+                f"unknown parallelism `{policy}`",
+                f"a `.txt` file is read as ASTRA-sim's text workload; known: {', '.join(GRAPHS)}",
+            )
         header = Header(policy)
         if policy in ("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"):
             if not rest:

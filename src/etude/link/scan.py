@@ -139,7 +139,8 @@ class Json:
         if not problem:
             shown = self.heap[place : place + 1].tobytes().decode("latin-1")
             problem = f"not JSON: unexpected {shown!r}" if place < self.size else "not JSON: cut short"
-        return FormatError(problem, path=self.path, offset=min(place, self.size) if self.whole else None)
+        hint = "it was cut while it was written or copied" if problem.endswith("cut short") else ""
+        return FormatError(problem, path=self.path, offset=min(place, self.size) if self.whole else None, hint=hint)
 
     # -- the top of the file ----------------------------------------------------------------------------------------
 

@@ -67,9 +67,16 @@ def device_names() -> tuple[str, ...]:
 def open_device(name: str) -> Device:
     """A device of the catalogue."""
     if name not in device_names():
-        raise ClusterError(f"unknown device `{name}`", hint=f"known: {', '.join(device_names())}")
+        raise ClusterError(f"unknown device `{name}`", hint=_known(name, device_names()))
     where = f"devices/{name}.yaml"
     return Device.from_dict(parse(_folder("devices", f"{name}.yaml").read_text("utf-8"), where), where)
+
+
+def _known(word: str, names: tuple[str, ...]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, names, 1)
+    return (f"did you mean `{near[0]}`? " if near else "") + f"known: {', '.join(names)}"
 
 
 @cache
@@ -100,8 +107,8 @@ def open_system(name_or_path: str | PathLike[str]) -> System:
     if text in device_names():
         return _alone(text)
     if not Path(text).is_file() and not text.endswith(_SUFFIXES):
-        known = ", ".join(system_names())
-        raise ClusterError(f"unknown system `{text}`", hint=f"known: {known}; or the path of a .yaml file")
+        known = _known(text, system_names())
+        raise ClusterError(f"unknown system `{text}`", hint=f"{known}; or the path of a .yaml file")
     if Path(text).is_file() and _is_infragraph(Path(text)):
         cluster = _cluster(Path(text), None)
         return _of_cluster(cluster, {"name": cluster.topology.name}, text)

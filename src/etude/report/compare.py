@@ -49,8 +49,7 @@ def _change(a: float, b: float) -> tuple[str, str]:
 
 def _verdict(a: Subject, b: Subject) -> str:
     change, than = _change(a.span_ns, b.span_ns)
-    told = f"{b.name} takes {words.time(b.span_ns)}, {change} {than} {a.name} with {words.time(a.span_ns)}."
-    return f"{told[:1].upper()}{told[1:]}"
+    return f"{_capital(b.name)} takes {words.time(b.span_ns)}, {change} {than} {a.name} with {words.time(a.span_ns)}."
 
 
 def _cards(a: Subject, b: Subject) -> tuple[Figure, ...]:

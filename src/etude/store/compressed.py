@@ -153,7 +153,12 @@ def _gunzip(data: bytes, where: str) -> Iterator[bytes]:
                 piece = stream.decompress(rest, _CHUNK)
                 rest = stream.unconsumed_tail
                 if not piece and not rest and not stream.eof:
-                    raise FormatError("the gzip file is cut short", path=where, offset=len(data))
+                    raise FormatError(
+                        "the gzip file is cut short",
+                        path=where,
+                        offset=len(data),
+                        hint="it was cut while it was written or copied",
+                    )
                 yield piece
         except zlib.error as problem:
             raise FormatError(f"damaged gzip: {problem}", path=where, offset=at) from None

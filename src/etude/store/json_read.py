@@ -52,8 +52,11 @@ def to_messages(data: bytes | memoryview, where: str) -> JsonMessages:
     if "nodes" not in top:
         if set(top) <= {"version", "attr", "_raw"}:  # what the jsonizer writes of a trace of no nodes
             return _stream(_loads(data, dict[str, Any], where, "$"), iter(()), where, "$[{0}]")
-        hint = "expected `metadata` and `nodes`, a `workload_graph`, or the jsonizer's objects"
-        raise FormatError("is not a Chakra trace in JSON", path=where, where="at `$`", hint=hint)
+        hint = (
+            "expected `traceEvents` (PyTorch's profiler), `metadata` and `nodes`, a `workload_graph`, or the "
+            "jsonizer's objects"
+        )
+        raise FormatError("is not a trace", path=where, where="at `$`", hint=hint)
     if extra := set(top) - {"nodes", "metadata"}:
         raise FormatError(f"unknown field `{min(extra)}`", path=where, where="at `$`")
     metadata = _loads(top.get("metadata", b"{}"), dict[str, Any], where, "$.metadata")

@@ -91,8 +91,10 @@ def _bands() -> dict[str, Band]:
 def band_of(stack: Stack, kind: str, device: str) -> dict[str, Any]:
     """The error to expect: of the stack's own rows where it brings some, else of held-out rows of this kind, with the
     stack known or not. Of a device without such rows, and without a relative that has some, nothing is known."""
+    if stack.name == NONE:
+        return {"p50": None, "p90": None, "from": "no measured step runs without a software stack"}
     own: Mapping[str, Band] = stack.bands
-    known = "unknown" if stack.name in (DEFAULT, NONE) else "known"
+    known = "unknown" if stack.name == DEFAULT else "known"
     bands = _bands()
     found = own.get(kind) or own.get("all") or bands.get(f"{kind} {known}") or bands[f"all {known}"]
     if not found.devices or device in found.devices:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -106,11 +108,21 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
         except UsageError as problem:
             where = problem.where or f"edit `{one.name}`"
             raise UsageError(problem.problem, where=where, hint=problem.hint) from None
+        if not nodes and definition.whole is None:
+            notes[_nothing_selected(job, one)] = None
         if changed is not job:
             changed = _marked(job, changed, one)
         steps.append(Step(one, nodes, before, communicated_bytes(changed), tuple(freed)))
         job = changed
     return Edited(job, tuple(steps), tuple(notes))
+
+
+def _nothing_selected(job: Job, one: Edit) -> str:
+    """What is said of an edit that has nothing to change; a misspelt operator is the usual cause."""
+    names = {str(name) for trace in job.traces for name in trace.coded("name")[1]} if one.select.op else set()
+    missing = [op for op in one.select.op if not any(fnmatchcase(name, op) for name in names)]
+    near = [match for op in missing for match in get_close_matches(op, sorted(names), 1)]
+    return f"`{one}` selects no nodes" + (f"; did you mean op={','.join(near)}?" if near else "")
 
 
 def _flat(edits: Iterable[Said | Iterable[Said]]) -> list[Said]:
