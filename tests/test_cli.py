@@ -343,6 +343,37 @@ def test_a_terminal_gets_a_table_without_markup(monkeypatch: pytest.MonkeyPatch,
     assert "─" in shown
 
 
+def shown_at(
+    columns: int, value: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    emit(value)
+    shown = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out)
+    return [line for line in shown.splitlines() if line.strip(" ─")]
+
+
+def test_a_table_wider_than_the_terminal_is_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Numbers and their units stay in one line, names are broken between words, the first column comes again."""
+    rows = [{"rank": 3, "exposed_comm_ns": 20_320_000, "exposed_memory_ns": 2_790_000, "idle_ns": 10_110_000}]
+    wide = shown_at(80, rows, monkeypatch, capsys)
+    assert [line.split() for line in wide] == [
+        ["rank", "exposed_comm", "exposed_memory", "idle"], ["3", "20.32", "ms", "2.79", "ms", "10.11", "ms"],
+    ]  # fmt: skip
+    assert [line.split() for line in shown_at(32, rows, monkeypatch, capsys)] == [
+        ["exposed_", "exposed_"], ["rank", "comm", "memory"], ["3", "20.32", "ms", "2.79", "ms"],
+        ["rank", "idle"], ["3", "10.11", "ms"],
+    ]  # fmt: skip
+
+
+def test_long_texts_are_broken_before_a_table_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    rows = [{"node": 7, "what": "the members are not known", "hint": "give a group file with the job"}]
+    head, *lines = shown_at(50, rows, monkeypatch, capsys)
+    assert head.split() == ["node", "what", "hint"]
+    assert len(lines) > 1
+    assert " ".join(" ".join(lines).split()).count("7") == 1
+
+
 def test_where_people_read_times_have_units(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     rows = [{"rank": 0, "span_ns": 812_400_000, "idle_ns": None, "rate_bytes_per_ns": 7}]
     emit(rows)

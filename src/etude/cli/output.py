@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -244,12 +244,48 @@ def _emit_rich(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, show_header=head)
-    for name, number in zip(names, right, strict=True):
-        table.add_column(Text(_printable(name)), justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_printable(_text(value))) for value in row))  # Text: a `[` in a name is no markup
-    Console(file=sys.stdout).print(table)
+    console = Console(file=sys.stdout)
+    heads = [_printable(name) for name in names]
+    cells = [[_printable(_text(value)) for value in row] for row in rows]
+    widths = _widths(heads if head else [], cells, right)
+    blocks = [list(range(len(names)))]
+    if sum(widths) + 3 * len(widths) + 1 > console.width:  # a column has a blank on both sides and one between
+        heads = [name.replace("_", "_\n") for name in heads]
+        blocks = _blocks(_widths(heads if head else [], cells, right, text=16), console.width)
+    for block in blocks:
+        table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, show_header=head)
+        for i in block:
+            justify: Literal["left", "right"] = "right" if right[i] else "left"
+            table.add_column(Text(heads[i]), justify=justify, overflow="fold", no_wrap=right[i])
+        for row in cells:
+            table.add_row(*(Text(row[i]) for i in block))  # Text: a `[` in a name is no markup
+        console.print(table)
+
+
+def _widths(
+    heads: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], text: int | None = None
+) -> list[int]:
+    """Widths of columns; those of text, whose lines may be broken, no more than `text`."""
+    from rich.cells import cell_len
+
+    found = []
+    for i, number in enumerate(right):
+        parts = [*(heads[i].split("\n") if heads else []), *(row[i] for row in cells)]
+        width = max(map(cell_len, parts), default=0)
+        found.append(width if number or text is None else min(width, text))
+    return found
+
+
+def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Columns in tables below one another, each no wider than the terminal, with the first column in all of them."""
+    blocks, used = [[0]], widths[0] + 4
+    for i in range(1, len(widths)):
+        if used + widths[i] + 3 > room and len(blocks[-1]) > 1:
+            blocks.append([0])
+            used = widths[0] + 4
+        blocks[-1].append(i)
+        used += widths[i] + 3
+    return blocks
 
 
 def _text(value: Any) -> str:

@@ -34,7 +34,7 @@ ANALYSIS = "Analysis"
 COMMANDS: dict[str, dict[str, str]] = {
     "breakdown": {ANALYSIS: "overlap types steps variation as"},
     "idle": {ANALYSIS: "launches queues streams each calls as"},
-    "kernels": {ANALYSIS: "operators graphs patterns by as"},
+    "kernels": {ANALYSIS: "operators graphs patterns counters by as"},
     "collectives": {ANALYSIS: "each by-group"},
     "critical-path": {ANALYSIS: "each buys"},
     "stragglers": {ANALYSIS: "least ranks-per-node clocks"},
@@ -91,8 +91,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Place": "region regions",
         "Output": "timeline every",
     },
-    "ops missing": {"What is asked for": "tp train tokens batch keys repeats"},
-    "ops measure": {"What is measured": "tp train tokens batch keys repeats backend budget plan-only"},
+    "ops missing": {"What is asked for": "tp train tokens batch keys repeats", "Input": "db"},
+    "ops measure": {"What is measured": "tp train tokens batch keys repeats backend budget plan-only", "Output": "db"},
     "ops graph": {
         "Graph": "nodes edges graph partitions layers locality reach exponent shuffle partitioner seed",
         "Features and reading": "feature room read policy page train regather",
