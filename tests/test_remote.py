@@ -236,6 +236,8 @@ def test_s3(s3: Any, run: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None
 
 @pytest.fixture
 def gs(run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    # It asks Google for the kind of a bucket otherwise, and waits for an answer without end; read when it is imported.
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     gcsfs = pytest.importorskip("gcsfs", reason="pip install gcsfs gcp-storage-emulator")
     server_of = pytest.importorskip("gcp_storage_emulator.server", reason="pip install gcsfs gcp-storage-emulator")
     server = server_of.create_server("127.0.0.1", 0, in_memory=True)
