@@ -1,1 +1,1 @@
-"""The nouns: Trace, Job, Timing, System, and what several verbs need of them."""
+"""The nouns: Trace, Job, Timing, System, and what several verbs need from them."""

@@ -42,7 +42,7 @@ def cell_to_scalar(kind: ValueKind, cell: int) -> Any:
 
 
 def scalar_to_cell(kind: ValueKind, value: Any) -> int:
-    """The signed 64 bits that stand for a scalar."""
+    """The signed 64 bits that represent a scalar."""
     if kind == V.DOUBLE:
         return int(struct.unpack("<q", struct.pack("<d", value))[0])
     if kind == V.FLOAT:
@@ -83,7 +83,7 @@ def decode_value(heap: NDArray[np.uint8], kind: ValueKind, cell: int) -> Any:
 
 
 def decode_list(kind: ValueKind, payload: bytes) -> list[Any]:
-    """The elements of a list message; packed and unpacked, other fields passed over."""
+    """The elements of a list message, packed or not; other fields are skipped."""
     one = element(kind)
     out: list[Any] = []
     p = 0

@@ -1,4 +1,4 @@
-"""Make a Trace: from columns (the way of generators), or node by node (the way of tests and small tools)."""
+"""Makes a Trace: from columns (for generators), or node by node (for tests and small tools)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_trace(
     group_slots: Sequence[str] = (),
     peer_slots: int = 0,
 ) -> Trace:
-    """A trace of these columns; those not given are unknown. `kind` is needed; ids count from 0 unless given.
+    """A trace of these columns; those not given are unknown. `kind` is required; ids count from 0 unless given.
 
     Text columns are (codes, words) or a sequence of strings. Dependencies are CSR pairs (start, rows). Lanes follow
     from cpu, thread, stream and kind.
@@ -114,12 +114,10 @@ def _why(given: ArrayLike | None, edges: int) -> NDArray[np.uint8]:
 
 
 class TraceBuilder:
-    """A trace node by node. Groups are named, peers are ranks; the builder makes slots of them.
+    """A trace node by node. Groups are named, peers are ranks; the builder turns them into slots.
 
-    b = TraceBuilder()
-    a = b.add(Kind.COMP, "gemm", duration_ns=100)
-    b.add(Kind.COLL, "grads", data=[a], collective=Collective.ALL_REDUCE, in_bytes=1 << 20, group="dp")
-    part = b.part(rank=0, groups={"dp": [0, 1]})
+    b = TraceBuilder() a = b.add(Kind.COMP, "gemm", duration_ns=100) b.add(Kind.COLL, "grads", data=[a],
+    collective=Collective.ALL_REDUCE, in_bytes=1 << 20, group="dp") part = b.part(rank=0, groups={"dp": [0, 1]})
     """
 
     def __init__(self) -> None:

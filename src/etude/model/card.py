@@ -1,6 +1,6 @@
-"""Card: what a run was of, in a few lines that people read and scripts compare: model, plan, hardware, software.
+"""Card: what a run is about, in a few lines that people read and scripts compare: model, plan, hardware, software.
 
-It lies with a job as `card.yaml`. What is not known is left out; a key that is not known is refused.
+It is stored with a job as `card.yaml`. Unknown facts are left out; an unknown key is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Workload(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """The network. Counts are of the whole model."""
+    """The network. Counts are for the whole model."""
 
     name: str = figure("text", "name", "")
     family: str = figure("text", "family: decoder, encoder, dlrm, ...", "")
@@ -39,7 +39,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCard:
-    """What was done with it, and how it was spread."""
+    """The task, and how it was parallelised."""
 
     workload: Workload = figure("choice", "training or serving", Workload.NONE, of=Workload)
     ranks: int = figure("count", "ranks of the run", 0, zero=True)
@@ -99,7 +99,7 @@ class Card:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """What `from_dict` makes an equal card of; what is not known is left out."""
+        """The inverse of `from_dict`; unknown facts are left out."""
         return {"card": self.card, **{key: value for key, value in plain(self).items() if value not in ({}, "")}}
 
     @classmethod

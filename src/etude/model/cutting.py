@@ -16,8 +16,8 @@ I64 = NDArray[np.int64]
 
 
 def kept(trace: Trace, keep: Bool) -> Trace:
-    """The nodes that `keep` says, with their ids. What waits for a node that is not kept does not wait for it, and
-    what was called by one belongs to the call around it that is kept."""
+    """The nodes selected by `keep`, with their ids. Dependencies on dropped nodes are dropped, and a node called by a
+    dropped one belongs to the nearest kept caller."""
     rows = np.flatnonzero(keep)
     place = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
     columns: dict[str, NDArray[Any]] = {}
@@ -37,7 +37,7 @@ def kept(trace: Trace, keep: Bool) -> Trace:
 
 
 def _around(parent: I32, keep: Bool) -> I32:
-    """The nearest call around each node that is kept; -1 where none is."""
+    """The nearest kept caller of each node; -1: none."""
     there, above = np.append(keep, True), np.append(parent, np.int32(-1))
     found = parent.copy()
     while not there[found].all():

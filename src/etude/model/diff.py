@@ -1,4 +1,4 @@
-"""Diff: where two jobs differ first."""
+"""Diff: the first difference of two jobs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from etude.model.trace import Difference, Trace, first_difference
 
 SLOT_COLUMNS = ("group", "src", "dst")
 Slots = dict[str, list[tuple[int, int, int]]]
-"""Column -> (first node, slot in one trace, slot in the other) of each two slots that stand at one node."""
+"""Column -> (first node, slot in one trace, slot in the other) for each pair of slots used at the same node."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobDifference:
-    """The first difference of two jobs. `rank` and `node` (the id in the file of job a) are None where it has none."""
+    """The first difference of two jobs. `rank` and `node` (the id in the file of job a) are None if not applicable."""
 
     rank: int | None
     node: int | None
@@ -57,7 +57,7 @@ def diff(a: Job, b: Job) -> JobDifference | None:
 
 
 def _programs(a: Job, b: Job, x: int, y: int) -> tuple[Trace, Trace]:
-    """The two traces with the values and slots of the first, since ranks may replace and bind them: these are compared
+    """The two traces with the values and slots of the first, since ranks may replace and bind them; those are compared
     rank by rank."""
     first, second = a.traces[x], b.traces[y]
     if len(first) != len(second):
@@ -83,8 +83,8 @@ def _value(value: Any) -> int | None:
 
 
 def _slots(a: Trace, b: Trace) -> Slots:
-    """Which slot of one trace stands where which of the other does. What a slot's number is says nothing: readers
-    number slots by first use, and give one to peers or groups that happen to be the same on a rank."""
+    """Which slots of the two traces are used at the same nodes. Slot numbers have no meaning: readers number slots by
+    first use, and give one to peers or groups that happen to be the same on a rank."""
     found: Slots = {}
     for column in SLOT_COLUMNS if len(a) == len(b) else ():
         x, y = getattr(a, column), getattr(b, column)
@@ -96,7 +96,7 @@ def _slots(a: Trace, b: Trace) -> Slots:
 
 
 def _behind(job: Job, rank: int, column: str, slot: int) -> Any:
-    """The rank behind a peer slot, (name, members) behind a group slot; None where there is no slot."""
+    """The rank behind a peer slot, (name, members) behind a group slot; None: no slot."""
     if slot < 0:
         return None
     if column != "group":

@@ -1,4 +1,4 @@
-"""Rows of some columns that differ, in time that grows with their number: they are looked up, not sorted."""
+"""Distinct rows of some columns, in linear time: by hashing, not by sorting."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
 _FEW = 20_000
-"""Rows that are sorted as soon as they are looked up, by far sooner than the library for looking up is imported."""
+"""Rows up to which sorting is faster, since the hashing library takes long to import."""
 
 
 def distinct(columns: Sequence[NDArray[Any]]) -> tuple[I64, I64]:
-    """(a row for each that differs, ascending by the columns in their order; which of them each row is): what
-    `np.unique(np.stack(columns, 1), axis=0, return_inverse=True)` gives."""
+    """(one row of each distinct kind, ascending by the columns in order; the index of each row among them): the result
+    of `np.unique(np.stack(columns, 1), axis=0, return_inverse=True)`."""
     which = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         codes, count = _coded(column)

@@ -1,6 +1,6 @@
 """Fold: ranks that run the same program share one Trace. Expand: every rank has its own again. Exact inverses.
 
-Two ranks run the same program if their traces are equal but for what the job binds (which group, which peer, where
+Two ranks run the same program if their traces are equal except for what the job binds (which group, which peer, where
 ids and tags begin) and for the values that a rank may have of its own.
 """
 
@@ -18,7 +18,7 @@ from etude.model.schema import NODE
 from etude.model.trace import EDGE_NAMES, Layout, Trace
 
 _DERIVED = {"lane", "layout"}
-"""Lanes follow from other columns; layouts are numbered by a reader, and compared by what they say."""
+"""Lanes follow from other columns; layouts are numbered by a reader, and compared by content."""
 
 
 def fold(job: Job) -> Job:
@@ -32,7 +32,7 @@ def fold(job: Job) -> Job:
     trace_of_old = np.empty(len(job.traces), np.int32)
     own: list[dict[str, NDArray[Any]]] = []
     for number, trace in enumerate(job.traces):
-        key = digest(trace, *bases[number]) if len(job.traces) > 1 else b""  # there is nothing to tell it from
+        key = digest(trace, *bases[number]) if len(job.traces) > 1 else b""  # nothing to distinguish it from
         first = shared.setdefault(key, len(traces))
         if first == len(traces):
             traces.append(_rebased(trace, *bases[number]))
@@ -68,14 +68,14 @@ def expand(job: Job) -> Job:
 
 
 def _bases(trace: Trace) -> tuple[int, int]:
-    """(id base, tag base): the smallest of each, so that programs that differ in it alone become equal."""
+    """(id base, tag base): the smallest of each, so that programs that differ only in these become equal."""
     id_base = int(trace.source_id.min()) if len(trace) else 0
     tags = trace.tag[trace.tag >= 0] if len(trace) else trace.tag
     return id_base, int(tags.min()) if len(tags) else 0
 
 
 def _rebased(trace: Trace, id_base: int, tag_base: int) -> Trace:
-    """Ids and tags less these bases. A tag of -1 is none and stays; negative tags stay too."""
+    """Ids and tags minus these bases. Tag -1 means none; negative tags are kept."""
     changed: dict[str, NDArray[Any]] = {}
     if id_base:
         step = np.uint64(id_base % 2**64)
@@ -93,7 +93,7 @@ def _own_values(shared: Trace, trace: Trace) -> dict[str, NDArray[Any]]:
 
 
 def digest(trace: Trace, id_base: int = 0, tag_base: int = 0) -> bytes:
-    """A fingerprint of everything in a trace but its bases and values; equal for equal programs and for no others."""
+    """A fingerprint of everything in a trace except its bases and values; equal for equal programs only."""
     trace = _rebased(trace, id_base, tag_base)
     found = Fingerprint(trace.group_slots, trace.peer_slots)
 
@@ -124,5 +124,5 @@ def digest(trace: Trace, id_base: int = 0, tag_base: int = 0) -> bytes:
 
 
 def _spelled(layout: Layout) -> list[tuple[str | int | bytes, ...]]:
-    """As plain values: `repr` of a million attributes takes its time."""
+    """The layout as plain values: `repr` of a million attributes is slow."""
     return [(attr.name, int(attr.kind), attr.doc, attr.unknown, attr.column) for attr in layout]

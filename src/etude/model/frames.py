@@ -12,13 +12,13 @@ from etude.model.schema import Kind
 from etude.model.trace import Trace
 
 SEGMENT: Final = "host"
-"""Name of the node that is host time between operators: an operator's own beside what it calls, or Python."""
+"""Name of nodes that are host time between operators: an operator's own besides its callees, or Python."""
 DISPATCH: Final = "dispatch"
-"""Name of the node that is the device's way from one activity of a stream to the next."""
+"""Name of nodes that are the device's delay from one activity of a stream to the next."""
 
 
 def frames(trace: Trace) -> NDArray[np.bool_]:
-    """Host operators that call others on the host: their time runs in those, so they take none of their own."""
+    """Host operators that call others on the host: their time is spent in those, so they have none of their own."""
     mask = np.zeros(len(trace), bool)
     parents = trace.parent[(trace.parent >= 0) & (trace.cpu == 1)] if trace.parent.strides != (0,) else trace.parent[:0]
     if len(parents):

@@ -1,8 +1,8 @@
 """The dependency graph of a Trace: order, cycles, successors, longest path, reach.
 
-Every function takes the dependencies it looks at: "data", "ctrl" or "both" (a node's data, then its control
-dependencies). A dependency on an id that the file lacks (an entry < 0) is no edge, unless a function says otherwise.
-Kernels see checked, contiguous arrays only.
+Every function takes the dependencies to use: "data", "ctrl" or "both" (a node's data, then its control dependencies). A
+dependency on an id that the file lacks (an entry < 0) is not an edge, unless a function says otherwise. Kernels see
+checked, contiguous arrays only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Csr:
     rows: I32
 
     def __post_init__(self) -> None:
-        # Numba compiles a kernel anew for arrays that may be written, so none of these may, wherever they come from.
+        # Numba compiles a kernel again for writable arrays, so all of these are read-only.
         self.start.flags.writeable = self.rows.flags.writeable = False
 
     def __len__(self) -> int:
@@ -66,15 +66,15 @@ def dependencies(trace: Trace, which: Which = "both") -> Csr:
 
 
 def successors(trace: Trace, which: Which = "both") -> Csr:
-    """Who waits for each node: ascending, twice where a dependency appears twice."""
+    """Successors of each node: ascending, twice if a dependency appears twice."""
     dep = dependencies(trace, which)
     return Csr(*reverse(dep.start, dep.rows))
 
 
 def topological_order(trace: Trace, which: Which = "both", *, block_missing: bool = False) -> I32:
-    """Rows so that each comes after all it waits for: first in, first out, from the roots in row order; nodes that
-    become ready through the same node follow in row order. Nodes on or behind a cycle are left out, and with
-    `block_missing` those on or behind a dependency on an id that is missing."""
+    """Rows in an order in which each comes after its dependencies: first in, first out, from the roots in row order;
+    nodes that become ready through the same node follow in row order. Nodes on or behind a cycle are left out, and with
+    `block_missing` those on or behind a dependency on a missing id."""
     return _order(dependencies(trace, which), block_missing)
 
 
@@ -87,8 +87,8 @@ def _order(dep: Csr, block_missing: bool) -> I32:
 def find_cycle(trace: Trace, which: Which = "both", *, but_self: bool = False) -> I32:
     """The rows of one cycle, each waiting for the next and the last for the first; empty if there is none.
 
-    It is the cycle met from the smallest row that cannot be ordered, going to the first such dependency at each node;
-    it begins with its smallest row. With `but_self`, nodes that wait for themselves are no cycles.
+    It is the cycle found from the smallest row that cannot be ordered, following the first such dependency at each
+    node; it begins with its smallest row. With `but_self`, nodes that wait for themselves do not count.
     """
     dep = dependencies(trace, which)
     if but_self:
@@ -131,13 +131,13 @@ def depth(trace: Trace, which: Which = "both") -> I32:
 
 
 def ancestors(trace: Trace, rows: ArrayLike, which: Which = "both") -> Bool:
-    """Mask of these rows and of all that they wait for, directly or not."""
+    """Mask of these rows and of all that they depend on, directly or not."""
     dep = dependencies(trace, which)
     return _reached(dep.start, dep.rows, _rows(rows, len(trace)))
 
 
 def descendants(trace: Trace, rows: ArrayLike, which: Which = "both") -> Bool:
-    """Mask of these rows and of all that wait for them, directly or not."""
+    """Mask of these rows and of all that depend on them, directly or not."""
     after = successors(trace, which)
     return _reached(after.start, after.rows, _rows(rows, len(trace)))
 
@@ -184,7 +184,7 @@ def _interleave(start_a, rows_a, start_b, rows_b, start, rows):  # type: ignore[
 
 @kernel
 def _waits(start, rows, block_missing):  # type: ignore[no-untyped-def]
-    """How many dependencies each node waits for; those on missing ids too, if they block."""
+    """Number of dependencies that each node waits for; those on missing ids too, if they block."""
     waits = np.empty(len(start) - 1, np.int64)
     for i in range(len(waits)):
         waits[i] = start[i + 1] - start[i]
@@ -206,7 +206,7 @@ def _without_self(start, rows):  # type: ignore[no-untyped-def]
 
 @kernel
 def _walk_cycle(start, rows, done):  # type: ignore[no-untyped-def]
-    """From the first node that is not done, to its first dependency that is not done, until a node comes again."""
+    """From the first node that is not done, to its first dependency that is not done, until a node repeats."""
     n = len(start) - 1
     seen_at = np.full(n, -1, np.int64)
     path = np.empty(n, np.int32)

@@ -18,7 +18,7 @@ I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
 MAX_WORLD = 1 << 20
-"""Ranks that a job may have. A number beyond it in a file is a mistake, not a cluster."""
+"""Most ranks of a job. A larger number in a file is a mistake, not a cluster."""
 
 VALUE_COLUMNS = ("duration_ns", "in_bytes", "out_bytes", "tensor_bytes", "flops")
 """Columns that a rank may replace; all others are structure."""
@@ -26,13 +26,13 @@ VALUE_COLUMNS = ("duration_ns", "in_bytes", "out_bytes", "tensor_bytes", "flops"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """Groups of ranks: ordered members and the name in the source. One name may stand for several groups."""
+    """Groups of ranks: ordered members and the name in the source. Several groups may have the same name."""
 
     names: tuple[str, ...]
     start: I64
     members: I32
     known: NDArray[np.bool_]
-    """False where the source did not say who the members are."""
+    """False if the source did not name the members."""
 
     @classmethod
     def of(cls, entries: Sequence[tuple[str, Sequence[int] | None]]) -> Groups:
@@ -45,20 +45,20 @@ class Groups:
         return len(self.names)
 
     def ranks(self, group: int) -> I32 | None:
-        """Members in order; None where unknown."""
+        """Members in order; None if unknown."""
         return self.members[self.start[group] : self.start[group + 1]] if self.known[group] else None
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something a reader noticed and did not refuse."""
+    """Something that a reader noticed and accepted."""
 
     rank: int
     what: str
     at_edge: bool = False
-    """It is about what began before a recording, or ended after it, as something always does."""
+    """It is about something that began before the recording, or ended after it, which is normal."""
     in_file: bool = False
-    """It is about the bytes of a Chakra file, and noticed again whenever these are read."""
+    """It is about the bytes of a Chakra file, and is noticed again whenever they are read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -168,14 +168,14 @@ class Job:
 
 
 def check_name(name: str) -> None:
-    """A job's name is part of file names, so it must be one that no file system and no reader trips over."""
+    """Refuses a job name that file systems or readers cannot handle: it is part of file names."""
     bad = not name or name.startswith(".") or name == "manifest" or not name.isprintable() or set(name) & set("/\\")
     if bad:
         raise UsageError(f"{name!r} is not a valid job name", hint="use letters, digits, `-`, `_` and `.`")
 
 
 def ranges(ranks: NDArray[Any]) -> str:
-    """`0-3, 7`: ranks in words."""
+    """Ranks as text: `0-3, 7`."""
     values = np.unique(ranks)
     if not len(values):
         return "none"

@@ -1,4 +1,4 @@
-"""Several jobs as one: their ranks on places of their own, everything else as it was.
+"""Several jobs as one: their ranks on places of their own, everything else unchanged.
 
     both = join([a, b], [[0, 1, 2, 3], [4, 5, 6, 7]])
 
@@ -100,7 +100,7 @@ def join(jobs: Sequence[Job], places: Places | None = None, name: str = "jobs") 
 
 
 def _moved(job: Job, place: I64) -> Job:
-    """The same job on other ranks, which may not ascend any more; its peers outside the world stay outside."""
+    """The same job on other ranks, which may no longer ascend; peers outside the world stay outside."""
     job = _with_own_world(job)
     members = job.groups.members.astype(np.int64)
     inside = (job.peer_of >= 0) & (job.peer_of < len(place))
@@ -136,7 +136,7 @@ def _moved(job: Job, place: I64) -> Job:
 
 
 def _with_own_world(job: Job) -> Job:
-    """Collectives without a group name one: all ranks of the job."""
+    """The job with a group of all its ranks for collectives without one."""
     nameless = [(trace.kind == Kind.COLL) & (trace.group < 0) for trace in job.traces]
     some = np.array([mask.any() for mask in nameless], bool)
     if not some.any():
@@ -183,7 +183,7 @@ def _reordered(starts: Sequence[I64], order: I64) -> tuple[I64, I64]:
 
 
 def _timing(jobs: Sequence[Job], order: I64) -> Timing | None:
-    """Recorded times of all, unknown where a job has none."""
+    """Recorded times of all jobs, unknown for a job without any."""
     if all(job.timing is None for job in jobs):
         return None
     nodes = [[len(job.traces[t]) for t in job.trace_of.tolist()] for job in jobs]

@@ -1,4 +1,4 @@
-"""Marks: attributes (int64) by which nodes are known for what they are."""
+"""Marks: attributes (int64) that identify nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def marks(trace: Trace, attribute: str) -> Bool:
 
 
 def marked(trace: Trace, nodes: Bool, attribute: str, value: int = 0) -> Trace:
-    """The trace with an attribute more behind those of these nodes."""
+    """The trace with one more attribute after those of these nodes."""
     rows = np.flatnonzero(nodes)
     if not len(rows):
         return trace

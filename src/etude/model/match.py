@@ -57,16 +57,16 @@ class Sides:
     collective: U8
     """Per row: what the collective does; NONE on sends and receives."""
     size_bytes: I64
-    """Per row: input bytes, or output bytes where only those were recorded, or UNKNOWN; of an all-to-all, in which they
+    """Per row: input bytes, or output bytes if only those were recorded, or UNKNOWN; for an all-to-all, in which they
     may differ, the larger."""
     tag: I64
-    """Per row: the trace's tag, to which a rank adds its base where it is not negative."""
+    """Per row: the trace's tag; a rank adds its base unless the tag is negative."""
 
     def __len__(self) -> int:
         return len(self.klass)
 
     def span(self, side: int) -> slice:
-        """Where the side's nodes lie in the flat columns."""
+        """Where the side's nodes are in the flat columns."""
         return slice(int(self.start[side]), int(self.start[side + 1]))
 
 
@@ -79,24 +79,24 @@ class Uses:
     at: I32
     """Position of the rank among those present."""
     group_rank: I32
-    """Position among the group's members; -1 where the rank is none or the members are not known."""
+    """Position among the group's members; -1 if the rank is not a member or the members are unknown."""
     side: I32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageLinks:
-    """Who sends to whom, ordered by (src, dst)."""
+    """Senders and receivers, ordered by (src, dst)."""
 
     src: I64
     dst: I64
     src_at: I32
-    """Position of the sender among the ranks present, -1 where it is not there."""
+    """Position of the sender among the ranks present; -1: absent."""
     dst_at: I32
     send_side: I32
-    """-1 where the sender is absent or sends nothing."""
+    """-1: the sender is absent or sends nothing."""
     recv_side: I32
     pairing: I32
-    """-1 where either side is missing."""
+    """-1: either side is missing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +166,7 @@ _SLOT = {Kind.COLL: "group", Kind.SEND: "dst", Kind.RECV: "src"}
 
 
 def slotted(trace: Trace, kind: Kind) -> tuple[I32, I32]:
-    """(rows of this kind, slot of each), by slot and then by row. Slot -1, the world, is there for collectives only."""
+    """(rows of this kind, slot of each), by slot and then by row. Slot -1, the world, exists for collectives only."""
     rows = np.flatnonzero(trace.kind == kind).astype(np.int32)
     slot = getattr(trace, _SLOT[kind])[rows]
     if kind != Kind.COLL:
@@ -220,7 +220,7 @@ def _sides(job: Job, classes: Classes, klass: I32, start: I64, rows: I32) -> Sid
         mine, trace = rows[a:b], job.traces[int(classes.trace[c])]
         collective[a:b], tag[a:b] = trace.collective[mine], trace.tag[mine]
         sent, got = classes.in_bytes[c][mine], classes.out_bytes[c][mine]
-        uneven = trace.collective[mine] == Collective.ALL_TO_ALL  # as long as the larger of what goes and what comes
+        uneven = trace.collective[mine] == Collective.ALL_TO_ALL  # as long as the larger of input and output
         size[a:b] = np.where(sent == UNKNOWN, got, np.where(uneven, np.maximum(sent, got), sent))
     return Sides(klass, start.astype(np.int64), rows, collective, size, tag)
 
@@ -280,7 +280,7 @@ def _uses(job: Job, at: I32, group: I64, side: I32) -> Uses:
 
 
 def group_ranks(job: Job, group: I64, rank: I32) -> I32:
-    """Position of each rank among its group's members (the first, if it appears twice); -1 where it is none."""
+    """Position of each rank among its group's members (the first, if it appears twice); -1: not a member."""
     groups = job.groups
     span = 1 + max(int(groups.members.max(initial=0)), int(rank.max(initial=0)))
     owner = np.repeat(np.arange(len(groups), dtype=np.int64), np.diff(groups.start))
@@ -307,7 +307,7 @@ Flow = tuple[I64, I64, I32]
 
 
 def positions(job: Job, rank: I64) -> I32:
-    """Position of each rank among those present, -1 where it is absent."""
+    """Position of each rank among those present; -1: absent."""
     if not len(job.ranks):
         return np.full(len(rank), -1, np.int32)
     where = np.minimum(np.searchsorted(job.ranks, rank), len(job.ranks) - 1)
@@ -402,7 +402,7 @@ def _merge(send, recv):  # type: ignore[no-untyped-def]
 
 @kernel(allocates=False)
 def _compared(send, i, recv, j):  # type: ignore[no-untyped-def]
-    """-1 or 1 where the key of the send is below or above that of the receive, 0 where they are equal."""
+    """-1 or 1 if the key of the send is below or above that of the receive, 0 if they are equal."""
     if send.pairing[i] != recv.pairing[j]:
         return -1 if send.pairing[i] < recv.pairing[j] else 1
     if send.tagged[i] != recv.tagged[j]:

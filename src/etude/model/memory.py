@@ -1,10 +1,10 @@
-"""How much is in memory when: tensors that nodes name, and bytes that memory nodes load and store.
+"""Memory use over time: tensors that nodes name, and bytes that memory nodes load and store.
 
 Generators and ASTRA-sim's memory tracker write tensors as two lists of text on a node, `inputs` and `outputs`, in which
-each tensor's name is followed by its size in bytes. A tensor lives from the start of the first node that puts it out
-to the end of the last that takes it in; one that no node puts out (a weight) is there all the time, and one that no
-node takes in (a result) stays to the end. A load that names what it brings takes its buffer when it begins; memory
-nodes that name nothing add their bytes when they end, and stores take them away.
+each tensor's name is followed by its size in bytes. A tensor lives from the start of the first node that outputs it to
+the end of the last that reads it; one that no node outputs (a weight) is there all the time, and one that no node reads
+(a result) stays to the end. A load that names its tensor allocates the buffer when it begins; memory nodes that name
+nothing add their bytes when they end, and stores remove them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _WORDS: Final = {"local": LOCAL, "local_memory": LOCAL, "remote": REMOTE, "remot
 
 
 def _has(trace: Trace, *names: str) -> bool:
-    """Whether any node has such an attribute, before all cells are looked at."""
+    """Whether any node has such an attribute: cheaper than reading all cells."""
     return any(attr.in_cell and attr.name in names for layout in trace.layouts for attr in layout)
 
 
 def locations(trace: Trace) -> NDArray[np.int8]:
-    """Where the memory node of each row works: LOCAL, REMOTE, or 0 where it does not say."""
+    """Location of the memory node of each row: LOCAL, REMOTE, or 0 if it has none."""
     found = np.zeros(len(trace), np.int8)
     if not _has(trace, "tensor_loc"):
         return found
@@ -63,7 +63,7 @@ def locations(trace: Trace) -> NDArray[np.int8]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensors:
-    """Tensor t has the size size_bytes[t]; rows row[start[t]:start[t+1]] name it, those with `out` as their output."""
+    """Tensor t has size_bytes[t]; rows row[start[t]:start[t+1]] name it, those with `out` as their output."""
 
     start: I64
     row: I32
@@ -78,7 +78,7 @@ NO_TENSORS: Final = Tensors(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zer
 
 
 def tensors_of(trace: Trace) -> Tensors:
-    """The tensors that the nodes of a trace name, with their sizes: the largest where nodes differ."""
+    """The tensors that the nodes of a trace name, with their sizes: the largest if nodes differ."""
     parts = []
     if not _has(trace, "inputs", "outputs"):
         return NO_TENSORS
@@ -89,7 +89,7 @@ def tensors_of(trace: Trace) -> Tensors:
         which, key, size = np.empty(count, np.int64), np.empty(count, np.uint64), np.empty(count, np.int64)
         bad = _references(trace.heap, cells, which, key, size)
         if bad >= 0:
-            continue  # not names and sizes by turns: these lists say something else
+            continue  # not names and sizes in turn: these lists mean something else
         parts.append((nodes[which], key, size, np.full(count, name == "outputs")))
     if not parts:
         return NO_TENSORS
@@ -107,7 +107,7 @@ def tensors_of(trace: Trace) -> Tensors:
 
 @kernel(allocates=False)
 def _count(heap, cells):  # type: ignore[no-untyped-def]
-    """Texts in all lists, over two."""
+    """Number of texts in all lists, divided by two."""
     total = 0
     for cell in cells:
         p, length = text.prefix(heap, cell)
@@ -123,7 +123,7 @@ def _count(heap, cells):  # type: ignore[no-untyped-def]
 
 @kernel(allocates=False)
 def _references(heap, cells, which, key, size):  # type: ignore[no-untyped-def]
-    """List, fingerprint of the name and size of each tensor. Returns a list that is not of that form, or -1."""
+    """List, fingerprint of the name and size of each tensor. Returns a list of another form, or -1."""
     at = 0
     for i in range(len(cells)):
         p, length = text.prefix(heap, cells[i])
@@ -163,8 +163,8 @@ def _references(heap, cells, which, key, size):  # type: ignore[no-untyped-def]
 
 
 def named(prefix: str, tensor: I64, size_bytes: I64) -> U8:
-    """A row of bytes for each tensor, of one width: its name (the prefix and its number) and its size, as two texts of
-    a list."""
+    """A row of bytes of one width for each tensor: its name (the prefix and its number) and its size, as two texts of a
+    list."""
     columns = [np.frombuffer(prefix.encode(), np.uint8) + np.zeros((len(tensor), 1), np.uint8), _digits(tensor)]
     name, size = np.hstack(columns), _digits(size_bytes)
     if name.shape[1] > 127:
@@ -174,14 +174,14 @@ def named(prefix: str, tensor: I64, size_bytes: I64) -> U8:
 
 
 def _digits(numbers: I64) -> U8:
-    """Numbers from 0 on in decimal, as many digits for each."""
+    """Non-negative numbers in decimal, with the same number of digits."""
     width = len(str(int(numbers.max(initial=0))))
     return (numbers[:, None] // 10 ** np.arange(width - 1, -1, -1, dtype=np.int64) % 10 + 48).astype(np.uint8)
 
 
 def moved_bytes(trace: Trace) -> I64:
-    """Bytes that each node brings into memory, negative where it stores them elsewhere. What a node moves inside of the
-    device's own memory is there before and after."""
+    """Bytes that each node brings into memory, negative if it stores them elsewhere. Moves within the device's own
+    memory count 0."""
     sign = np.where(trace.kind == Kind.MEM_LOAD, 1, np.where(trace.kind == Kind.MEM_STORE, -1, 0))
     if not sign.any():
         return np.zeros(len(trace), np.int64)
@@ -190,7 +190,7 @@ def moved_bytes(trace: Trace) -> I64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryLevels:
-    """What is in memory, and what memory nodes have stored elsewhere and not loaded again, from each time on."""
+    """Bytes in memory, and bytes stored elsewhere by memory nodes and not loaded again, from each time on."""
 
     time_ns: I64
     held_bytes: I64
@@ -198,7 +198,7 @@ class MemoryLevels:
 
 
 def memory_levels(part: RunPart) -> MemoryLevels | None:
-    """The levels of memory over time; None where the trace says nothing of memory. What ends at an instant makes room
+    """The levels of memory over time; None if the trace says nothing about memory. What ends at an instant makes room
     for what begins at it."""
     tensors, moved = tensors_of(part.trace), moved_bytes(part.trace)
     loads = np.flatnonzero((moved != 0) & (part.end_ns != UNKNOWN))
@@ -211,20 +211,20 @@ def memory_levels(part: RunPart) -> MemoryLevels | None:
     turn = np.repeat(np.array([1, 0, 1], np.int8), [len(begin), int(ends.sum()), len(loads)])
     lives = np.concatenate([size, -size[ends], np.zeros(len(loads), np.int64)])
     brought = moved.copy()
-    brought[tensors.row] = 0  # counted as the tensors that they name
+    brought[tensors.row] = 0  # counted with the tensors that they name
     none, order = np.zeros(len(time) - len(loads), np.int64), np.lexsort((turn, time))
     loaded, stored = (np.concatenate([none, one[loads]])[order] for one in (brought, -moved))
     return MemoryLevels(time[order], np.cumsum(lives[order]) + _not_below_0(loaded), _not_below_0(stored))
 
 
 def _not_below_0(change: I64) -> I64:
-    """The running sum of changes, in which nothing is taken away that is not there."""
+    """The running sum of changes, clipped at 0."""
     total = np.cumsum(change)
     return total - np.minimum(np.minimum.accumulate(total), 0) if len(total) else total
 
 
 def _lifetimes(part: RunPart, tensors: Tensors) -> tuple[I64, I64, I64]:
-    """(begin, end, bytes) of each tensor that came to be; one that stays ends after everything else."""
+    """(begin, end, bytes) of each tensor that was created; one that stays ends after everything else."""
     if not len(tensors):
         return tensors.size_bytes, tensors.size_bytes, tensors.size_bytes
     start, end = part.start_ns[tensors.row], part.end_ns[tensors.row]
@@ -242,7 +242,7 @@ def _lifetimes(part: RunPart, tensors: Tensors) -> tuple[I64, I64, I64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryPeaks:
-    """The most that was in memory, and stored elsewhere, beside each rank present; UNKNOWN where nothing says it."""
+    """The most that was in memory, and stored elsewhere, for each rank present; UNKNOWN if not recorded."""
 
     held_bytes: I64
     stored_bytes: I64

@@ -1,6 +1,6 @@
-"""Why edges are there, as text that a file can carry: a letter an edge, data dependencies before control ones.
+"""Why edges exist, as text in a file: one letter per edge, data dependencies before control ones.
 
-A node that waits for its launch, for two tensors and, in program order, for a node before it says `lttp`.
+A node that waits for its launch, for two tensors and, in program order, for a node before it has `lttp`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ assert len(set(LETTERS.tolist())) == len(Why) == max(Why) + 1
 
 
 def explained(trace: Trace) -> NDArray[np.bool_]:
-    """Nodes of which some edge has a known reason."""
+    """Nodes with at least one edge of known reason."""
     found = np.zeros(len(trace), np.bool_)
     for start, why in ((trace.data_start, trace.data_why), (trace.ctrl_start, trace.ctrl_why)):
         if why.any():
@@ -41,7 +41,7 @@ def explained(trace: Trace) -> NDArray[np.bool_]:
 
 
 def spell(trace: Trace, heap: U8) -> tuple[U8, I64]:
-    """The heap with the reasons of each explained node behind it, and their offsets; -1 on nodes without any."""
+    """The heap followed by the reasons of each explained node, and their offsets; -1 on nodes without any."""
     for why in (trace.data_why, trace.ctrl_why):
         if len(why) and int(why.max()) >= len(LETTERS):
             raise TraceError(f"a dependency has reason {int(why.max())}, which is not one of the {len(LETTERS)}")
@@ -56,8 +56,8 @@ def spell(trace: Trace, heap: U8) -> tuple[U8, I64]:
 
 
 def read(heap: U8, offset: I64, data_start: I64, ctrl_start: I64) -> tuple[U8, U8, I64]:
-    """(reasons of data edges, of control edges, rows whose text does not fit their edges) from the offset of each
-    row's text, -1 where there is none. Text fits if it has a letter for each edge, and says more than nothing."""
+    """(reasons of data edges, of control edges, rows whose text does not fit their edges) from the offset of each row's
+    text, -1: none. Text fits if it has one letter for each edge, and at least one known reason."""
     data_why, ctrl_why = np.zeros(int(data_start[-1]), np.uint8), np.zeros(int(ctrl_start[-1]), np.uint8)
     strange = np.zeros(len(offset), np.bool_)
     _read(heap, offset, Reasons(data_start, data_why, ctrl_start, ctrl_why), strange)
@@ -85,7 +85,7 @@ def _explained(start, why, found):  # type: ignore[no-untyped-def]
 
 @kernel
 def _place(wanted, data_start, ctrl_start, base, offset):  # type: ignore[no-untyped-def]
-    """Offsets of slices of one byte an edge, each behind its length; returns where they end."""
+    """Offsets of slices of one byte per edge, each after its length; returns where they end."""
     p = base
     for i in range(len(wanted)):
         if wanted[i]:
@@ -96,7 +96,7 @@ def _place(wanted, data_start, ctrl_start, base, offset):  # type: ignore[no-unt
 
 
 class Reasons(NamedTuple):
-    """Why of the edges of each node."""
+    """Reasons of the edges of each node."""
 
     data_start: I64
     data_why: U8

@@ -1,4 +1,4 @@
-"""Roles: ranks that run the same program, put together as a folded Job."""
+"""Roles: ranks that run the same program, combined into a folded Job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etude.model.trace import Trace
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Role:
-    """A program and who runs it. `groups` and `peers` have a row for each rank and a column for each slot."""
+    """A program and the ranks that run it. `groups` and `peers` have a row for each rank and a column for each slot."""
 
     trace: Trace
     ranks: NDArray[Any]
@@ -33,7 +33,7 @@ def job_of_roles(
     values: Mapping[int, Mapping[str, NDArray[Any]]] | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> Job:
-    """The job whose ranks are those of the roles together."""
+    """The job whose ranks are those of all roles."""
     owner = np.concatenate([np.full(len(role.ranks), number) for number, role in enumerate(roles)])
     ranks = np.concatenate([role.ranks for role in roles])
     row = np.concatenate([np.arange(len(role.ranks)) for role in roles])

@@ -1,4 +1,4 @@
-"""Numbers rounded so that they say how much, and not what: no power of two, and so no shape, is among them."""
+"""Rounds numbers so that they show magnitudes but no shapes: no power of two is among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run: a job with the times of its nodes and, where they are known, the system it ran on and its card.
+"""Run: a job with the times of its nodes and, if known, its system and its card.
 
 Measured, simulated and replayed runs are all Runs; every analysis, view, comparison and report takes one.
 """
@@ -80,8 +80,8 @@ class Run:
         return RunPart(np.array([index]), self.job.trace(int(self.job.ranks[index])), start, end)
 
     def parts(self) -> Iterator[RunPart]:
-        """Each trace with each set of times once, however many ranks share both, and with a rank's own values. What
-        lies in files is in memory for one part at a time."""
+        """Each trace with each set of times once, however many ranks share both, and with a rank's own values. For
+        files, one part at a time is in memory."""
         job, timing = self.job, self.timing
         own = np.full(len(job.ranks), -1, np.int64)
         for rank in job.values:

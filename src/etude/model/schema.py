@@ -1,4 +1,4 @@
-"""The schema as data: enums, node columns, the attributes that Etude owns. The docs page is made from this file.
+"""The schema as data: enums, node columns, the attributes that Etude owns. The docs page is generated from this file.
 
 Internal enums start at NONE = 0 and are never the wire number, so a column of zeros means nothing.
 """
@@ -17,7 +17,7 @@ SCHEMA_VERSION: Final = 1
 UNKNOWN: Final = int(np.iinfo(np.int64).min)
 """An integer that was not recorded: times, sizes, counts."""
 NO_TEXT: Final = -1
-"""A text column's value where nothing was recorded."""
+"""Value of a text column if nothing was recorded."""
 
 
 class Kind(IntEnum):
@@ -57,7 +57,7 @@ KIND_TO_WIRE: Final = {k: int(k) - 1 for k in Kind if Kind.NONE < k < Kind.OTHER
 
 
 class Collective(IntEnum):
-    """What a collective does; NONE on every node that is not one, OTHER where the number is newer than the schema."""
+    """What a collective does; NONE on every other node, OTHER if the number is newer than the schema."""
 
     NONE = 0
     ALL_REDUCE = 1
@@ -85,7 +85,7 @@ COLLECTIVE_TO_WIRE: Final = {c: int(c) - 1 for c in Collective if Collective.NON
 
 
 class Why(IntEnum):
-    """Why an edge is there."""
+    """Why an edge exists."""
 
     UNKNOWN = 0
     LAUNCH = 1
@@ -99,12 +99,12 @@ class Why(IntEnum):
 
     @property
     def letter(self) -> str:
-        """How the attribute `dep_why` says it."""
+        """Its letter in the attribute `dep_why`."""
         return "-lseytacp"[self]
 
 
 class LaneKind(IntEnum):
-    """What executes in order."""
+    """Units that execute in order."""
 
     NONE = 0
     THREAD = 1
@@ -112,9 +112,9 @@ class LaneKind(IntEnum):
     STREAM = 2
     """A device stream; its id is the `stream` of the file."""
     COMPUTE = 3
-    """The device's compute, where no stream was recorded."""
+    """The device's compute, if no stream was recorded."""
     NETWORK = 4
-    """The device's communication and remote memory, where no stream was recorded."""
+    """The device's communication and remote memory, if no stream was recorded."""
 
 
 class ValueKind(IntEnum):
@@ -162,7 +162,7 @@ class ValueKind(IntEnum):
 
     @property
     def is_heap(self) -> bool:
-        """True where the value lies in the trace's heap and the cell holds its offset."""
+        """True if the value is in the trace's heap and the cell holds its offset."""
         return self.is_list or self in (ValueKind.STRING, ValueKind.BYTES)
 
     @property
@@ -183,7 +183,7 @@ class Column:
     doc: str
     default: int
     attr: str = ""
-    """The `.et` attribute that carries it, where one does."""
+    """The `.et` attribute that carries it, if any."""
     attr_kind: ValueKind = ValueKind.NONE
     """The value kind that Etude writes; any integer kind is read and remembered."""
 
@@ -237,33 +237,33 @@ NODE: Final = (
 COLUMN: Final = {c.name: c for c in NODE}
 
 START_NS: Final = _int("start_ns", "ns", "recorded start", "start_ns")
-"""Not a column of a Trace (recorded times live in Timing), but an attribute that Etude owns."""
+"""Not a column of a Trace (recorded times are in Timing), but an attribute that Etude owns."""
 
 STACK: Final = "stack"
-"""Attribute of operators that Python called: its frames, the outermost first, with `;` between them."""
+"""Attribute of operators called from Python: the frames, outermost first, separated by `;`."""
 COUNTER: Final = "counter:"
-"""What attributes of hardware counters begin with; the counter's own name follows."""
+"""Prefix of attributes of hardware counters; the counter's own name follows."""
 COUNTED_KERNEL: Final = "counted_kernel"
-"""Attribute of a node with counters: the kernel that they are of, where the profiler knew its name."""
+"""Attribute of a node with counters: the kernel they belong to, if the profiler knew its name."""
 PASS: Final = "pass_"
-"""What attributes (int64) of an annotation around a pass of an inference engine begin with: `pass_context_requests`,
+"""Prefix of attributes (int64) of an annotation around a pass of an inference engine: `pass_context_requests`,
 `pass_context_tokens`, `pass_context_keys`, the same of `generation`, `pass_new_requests`."""
 RECORDED_NS: Final = "recorded_ns"
-"""An attribute (int64): from the recorded start of a node to its recorded end. Only on nodes whose own time, which is
-`duration_ns`, is another: those that waited, and those that are made of others."""
+"""An attribute (int64): time from the recorded start of a node to its recorded end. Only on nodes whose own time
+(`duration_ns`) differs: those that waited, and those made of others."""
 AGREE: Final = "agree"
-"""An attribute (int64) of collectives: the member of the group, by its place in it, whose order of work the others
-take. Lanes that choose among what is ready take what that member's lanes took, one after another."""
+"""An attribute (int64) of collectives: the member of the group, by its position, whose order of work the others follow.
+Lanes that choose among ready nodes take what that member's lanes took, one after another."""
 READS_FILE: Final = "reads_file"
 WRITES_FILE: Final = "writes_file"
 IS_BATCH: Final = "is_batch"
 IS_CHECKPOINT: Final = "is_checkpoint"
-"""Attributes (int64) of memory nodes that are storage: a read or a write of a file, a batch that a step takes, the
-state written out. Newer Chakra has node types of their own for them (`--dialect storage`)."""
+"""Attributes (int64) of memory nodes that are storage: a read or a write of a file, a batch that a step takes, a
+checkpoint. Newer Chakra has node types of its own for them (`--dialect storage`)."""
 
 DEP_WHY: Final = Column("dep_why", "int64", "text", "why the node waits for each", NO_TEXT, "dep_why", ValueKind.STRING)
-"""Not a column either (reasons are a byte an edge, `data_why` and `ctrl_why`), but an attribute that Etude owns: a
-letter for each data dependency, then for each control dependency, on nodes of which some reason is known."""
+"""Not a column either (reasons are one byte per edge, `data_why` and `ctrl_why`), but an attribute that Etude owns: a
+letter for each data dependency, then for each control dependency, on nodes with some known reason."""
 
 OWNED: Final = (*(c for c in NODE if c.attr), START_NS, DEP_WHY)
 """Columns that travel as attributes; an attribute list refers to them by position in this tuple."""

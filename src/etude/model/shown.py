@@ -1,4 +1,4 @@
-"""What a job, its times and a run say of themselves in a notebook. They are taken as they are, by their fields."""
+"""How a job, its times and a run are shown in a notebook. They are read through their fields only."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def timing_html(timing: Timing) -> str:
 
 
 def run_html(run: Run) -> str:
-    """The facts of the job and, by kind of node, the sum of what its nodes take; operators that only call others take
-    none of their own."""
+    """The facts of the job and, by kind of node, the total time of its nodes; operators that only call others have
+    none."""
     count, time_ns = np.zeros(len(Kind), np.int64), np.zeros(len(Kind))
     for part in run.parts():
         own = part.timed & ~frames(part.trace)

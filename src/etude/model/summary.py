@@ -1,4 +1,4 @@
-"""Summary: what is in a job, in numbers. Sums are over all ranks, shared traces counted once for each rank."""
+"""Summary: the contents of a job, in numbers. Sums are over all ranks, shared traces counted once for each rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etude.model.trace import Trace
 
 @dataclass(slots=True)
 class Sums:
-    """What the ranks of a job add up to; ranks are added one by one, or those of a trace at once."""
+    """Sums over the ranks of a job; ranks are added one by one, or all of a trace at once."""
 
     nodes: int = 0
     kinds: list[int] = field(default_factory=lambda: [0] * len(Kind))
@@ -28,7 +28,7 @@ class Sums:
     duration_ns: int | None = None
 
     def add(self, trace: Trace, ranks: int = 1) -> None:
-        """A trace that this many ranks run."""
+        """Adds a trace that this many ranks run."""
         self.nodes += ranks * len(trace)
         for kind, count in enumerate(_counts(trace.kind, len(Kind))):
             self.kinds[kind] += ranks * count
@@ -82,7 +82,7 @@ def summary(job: Job) -> dict[str, Any]:
 
 
 def described(job: Job, sums: Sums, span: tuple[int, int] | None) -> dict[str, Any]:
-    """The summary of a job whose ranks were added up, and whose times lie between these two."""
+    """The summary of a job from its sums and its first and last time."""
     return {
         "name": job.name,
         "ranks": len(job.ranks),
@@ -100,7 +100,7 @@ def _counts(values: NDArray[np.uint8], size: int) -> list[int]:
 
 
 def _known_sum(values: NDArray[np.int64]) -> int | None:
-    """Exact: Python's integers do not overflow. None if nothing is known."""
+    """Exact sum: Python's integers do not overflow. None if nothing is known."""
     known = values[values != UNKNOWN]
     high, low = known >> 31, known & 0x7FFFFFFF
     return (int(high.sum()) << 31) + int(low.sum()) if len(known) else None
@@ -111,7 +111,7 @@ def _plus(sum_: int | None, ranks: int, more: int | None) -> int | None:
 
 
 def _group_sizes(job: Job) -> dict[str, int]:
-    """Size in ranks -> number of groups of that size; `unknown` where the source did not say."""
+    """Size in ranks -> number of groups of that size; `unknown` if the source did not name the members."""
     sizes = np.diff(job.groups.start)
     found = {
         str(s): int(((sizes == s) & job.groups.known).sum()) for s in distinct_values(sizes[job.groups.known]).tolist()

@@ -22,7 +22,7 @@ I64 = NDArray[np.int64]
 
 
 def pad(data: bytes | bytearray | memoryview | U8) -> U8:
-    """Bytes as a heap: a copy with PAD zero bytes behind."""
+    """Bytes as a heap: a copy followed by PAD zero bytes."""
     source = np.frombuffer(data, np.uint8)
     heap = np.empty(len(source) + PAD, np.uint8)
     heap[: len(source)] = source
@@ -74,7 +74,7 @@ def _hash(heap, word, start, length):  # type: ignore[no-untyped-def]
 
 @kernel(allocates=False)
 def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
-    """Are the `length` bytes at a and b of one heap equal?"""
+    """Whether the `length` bytes at a and b of one heap are equal."""
     n = 0
     while n + 8 <= length:
         if word[a + n] != word[b + n]:
@@ -92,7 +92,7 @@ class Coded(NamedTuple):
     codes: NDArray[np.int32]
     table: NDArray[np.int32]  # a code at its hash, -1 where there is none
     hashes: NDArray[np.uint64]  # of each code
-    unique: I64  # of each code the offset of its first use
+    unique: I64  # of each code, the offset of its first use
 
 
 @kernel(allocates=False)
@@ -176,12 +176,13 @@ class _Dictionary:
 
 
 def intern(heap: U8, offsets: I64) -> tuple[NDArray[np.int32], I64]:
-    """Dictionary-encode a text column: code per row (-1 where absent), and per code the offset of its first use."""
+    """Dictionary-encodes a text column: code per row (-1: absent), and per code the offset of its first use."""
     return intern_many(heap, [offsets])[0]
 
 
 def intern_many(heap: U8, columns: Sequence[I64], rows: int = 2048) -> list[tuple[NDArray[np.int32], I64]]:
-    """Dictionary-encode several text columns, a few rows of all of them at a time: text of one row lies together."""
+    """Dictionary-encodes several text columns, a few rows of all of them at a time, since the text of one row is stored
+    together."""
     heap.flags.writeable = False
     word = words(heap)
     found = [_Dictionary(offsets) for offsets in columns]
@@ -200,12 +201,12 @@ def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
 
 
 def strings(heap: U8, offsets: Iterable[int]) -> list[str]:
-    """Python strings, one each; for distinct values, names of slots, errors: not for whole columns."""
+    """Python strings, one for each offset; for distinct values, names of slots and errors, not for whole columns."""
     return [string(heap, int(o)) for o in offsets]
 
 
 class HeapWriter:
-    """Collects slices for a new heap; equal slices share one place."""
+    """Collects slices for a new heap; equal slices are stored once."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -224,7 +225,7 @@ class HeapWriter:
         return np.array([-1 if v is None else self.put(v) for v in values], np.int64)
 
     def join(self, heap: U8) -> int:
-        """All slices of another heap; the offset of its beginning."""
+        """Adds all slices of another heap; returns the offset of its beginning."""
         offset = len(self._buffer)
         self._buffer += heap[: len(heap) - PAD].tobytes()
         return offset
@@ -255,7 +256,7 @@ def _total(heap, unique):  # type: ignore[no-untyped-def]
 
 
 def gather(heap: U8, unique: I64) -> tuple[U8, I64]:
-    """A new heap of just these slices, and where each one lies in it."""
+    """A new heap of just these slices, and the offset of each."""
     out = np.zeros(_total(heap, unique) + PAD, np.uint8)
     offsets = np.empty(len(unique), np.int64)
     _copy_slices(heap, unique, out, offsets)
@@ -283,7 +284,7 @@ def _flat_size(heap, unique):  # type: ignore[no-untyped-def]
 
 
 def flat(heap: U8, unique: I64) -> tuple[U8, I64]:
-    """These slices end to end without their lengths, as Arrow has them, and where each one starts (one entry more)."""
+    """These slices end to end without their lengths, as in Arrow, and where each one starts (one extra entry)."""
     out = np.empty(_flat_size(heap, unique), np.uint8)
     starts = np.empty(len(unique) + 1, np.int64)
     _flat(heap, unique, out, starts)
@@ -302,13 +303,13 @@ def _heaped(source, starts, out, p, offsets):  # type: ignore[no-untyped-def]
 
 
 def heaped(parts: Sequence[tuple[U8, I64]]) -> tuple[U8, list[I64]]:
-    """The inverse of `flat`: one heap of all parts, and for each part where its slices lie in it. Starts must ascend
-    and end within their bytes."""
+    """The inverse of `flat`: one heap of all parts, and for each part the offsets of its slices. Starts must ascend and
+    end within their bytes."""
     bits = [np.frexp(np.diff(starts).astype(np.float64))[1] for _, starts in parts]  # 0 for a length of 0
     size = sum(int(starts[-1] - starts[0]) for _, starts in parts)
     size += sum(int(np.maximum((b + 6) // 7, 1).sum()) for b in bits)
     heap = np.zeros(size + PAD, np.uint8)
-    # The first kernel of a process costs half a second, compiled or not: a few thousand slices are quicker without.
+    # The first kernel of a process costs half a second, compiled or not: a few thousand slices are faster without.
     fill = _heaped if sum(len(starts) for _, starts in parts) > 4096 else _heaped.py_func
     found, p = [], 0
     for source, starts in parts:

@@ -37,7 +37,7 @@ class Timing:
     end_ns: tuple[I64, ...]
     block_of: I32
     clock_offset_ns: I64
-    """Added to a rank's times to bring them onto the first rank's clock; zeros if not known."""
+    """Added to a rank's times to map them to the first rank's clock; zeros if unknown."""
     aligned: bool = False
     partial: bool = False
 
@@ -55,7 +55,7 @@ class Timing:
         return f"Timing({self.told()}; {len(self.block_of):,} ranks, {len(self.start_ns):,} blocks)"
 
     def told(self) -> str:
-        """Where the times come from, and from the first start to the last end: `simulated, 12.3 ms`."""
+        """Source of the times, and time from the first start to the last end: `simulated, 12.3 ms`."""
         span, cut = self.span(), ", partial" if self.partial else ""
         took = format_time(span[1] - span[0]) if span is not None else "no times"
         return f"{self.origin.name.lower()}, {took}{cut}"
@@ -82,7 +82,7 @@ class Timing:
         )
 
     def last_ends(self) -> I64:
-        """When the last node of each rank present ends, on its own clock; UNKNOWN where no end is known."""
+        """When the last node of each rank present ends, on its own clock; UNKNOWN: no end is known."""
         ends = np.array([end.max(initial=UNKNOWN) for end in self.end_ns] or [UNKNOWN], np.int64)
         return ends[self.block_of]
 
@@ -101,7 +101,7 @@ class Timing:
 
 
 def no_times(sizes: list[int]) -> Timing:
-    """Timing of ranks with this many nodes of which no time is known."""
+    """Timing of ranks with this many nodes, none of which has a known time."""
     unknown = {size: np.full(size, UNKNOWN, np.int64) for size in set(sizes)}
     blocks = list(unknown.values())
     number = {size: block for block, size in enumerate(unknown)}
@@ -115,7 +115,7 @@ def no_times(sizes: list[int]) -> Timing:
 
 
 def measured(starts: list[I64], durations: list[I64]) -> Timing | None:
-    """Timing from recorded starts and durations, a block a rank; None if nothing was recorded."""
+    """Timing from recorded starts and durations, one block per rank; None if nothing was recorded."""
     if not any((s != UNKNOWN).any() for s in starts):
         return None
     ends = [

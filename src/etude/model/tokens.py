@@ -1,4 +1,4 @@
-"""When tokens come, as every part of Etude counts it."""
+"""Token latencies, as every part of Etude counts them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ F64 = NDArray[np.float64]
 
 
 def token_times(arrival: Any, first: Any, last: Any, tokens: Any) -> tuple[F64, F64]:
-    """(ttft, tpot) of requests, in the unit of the three times: until the first token, and the mean of each further
-    one. tpot is NaN of a request for one token."""
+    """(ttft, tpot) of requests, in the unit of the three times: time to the first token, and mean time of each further
+    one. tpot is NaN for a request of one token."""
     pace = (last - first) / np.maximum(tokens - 1, 1)
     return (first - arrival).astype(np.float64), np.where(tokens > 1, pace, np.nan)

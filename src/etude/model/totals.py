@@ -1,4 +1,4 @@
-"""The numbers of a job that was made: what `etude generate --json` prints."""
+"""The numbers of a generated job: what `etude generate --json` prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from etude.model.trace import Trace
 
 
 def totals(job: Job, *, params: int = 0, memory_peak_bytes: int | None = None) -> dict[str, Any]:
-    """Sums over ranks; memory is the most of any rank, and where nothing else is known the buffers of its largest
+    """Sums over ranks; memory is the maximum over ranks, or if nothing else is known the buffers of its largest
     communication."""
     flops, buffers = 0, 0
     by_type: dict[str, int] = {}
@@ -37,13 +37,13 @@ def totals(job: Job, *, params: int = 0, memory_peak_bytes: int | None = None) -
 
 
 def programs(job: Job) -> Iterator[tuple[Trace, int]]:
-    """Traces with the values that count, and how many ranks run each so."""
+    """Traces with the values that count, and how many ranks run each."""
     own = np.isin(job.ranks, list(job.values))
     for number, trace in enumerate(job.traces):
         shared = int(((job.trace_of == number) & ~own).sum())
         if shared:
             yield trace, shared
-    alike: dict[tuple[int, int], list[int]] = {}  # ranks may share their values too
+    alike: dict[tuple[int, int], list[int]] = {}  # ranks may share values too
     for rank in job.ranks[own].tolist():
         alike.setdefault((int(job.trace_of[job.index(rank)]), id(job.values[rank])), []).append(rank)
     for ranks in alike.values():
@@ -51,7 +51,7 @@ def programs(job: Job) -> Iterator[tuple[Trace, int]]:
 
 
 def communication(trace: Trace) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Communication by what it is; a receive is the send's other end and not counted."""
+    """Communication by type; receives are not counted, since each is the other end of a send."""
     for collective in Collective:
         if collective:
             yield collective.name.lower(), trace.collective == collective

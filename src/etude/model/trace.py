@@ -40,15 +40,15 @@ COMPUTE_LANE, NETWORK_LANE = int(LaneKind.COMPUTE), int(LaneKind.NETWORK)
 
 @dataclass(frozen=True, slots=True)
 class Attr:
-    """One attribute in a layout: what it is called, which kind its value is, and where the value lies."""
+    """One attribute in a layout: its name, the kind of its value, and where the value is stored."""
 
     name: str
     kind: ValueKind
     doc: str = ""
     unknown: bytes = b""
-    """Fields newer than the schema, as they stood in the file."""
+    """Fields newer than the schema, as in the file."""
     column: str = ""
-    """The column that holds the value; where empty, the value is the node's next cell."""
+    """The column that holds the value; if empty, the value is the node's next cell."""
 
     @property
     def in_cell(self) -> bool:
@@ -120,9 +120,9 @@ class Trace:
     layouts: tuple[Layout, ...]
     cells: I64
     extra_row: I32
-    """Rows that carry wire fields newer than the schema, ascending."""
+    """Rows with wire fields newer than the schema, ascending."""
     extra: I64
-    """For each of them the heap offset of those fields' bytes."""
+    """Heap offset of the bytes of those fields, for each of them."""
     lane_kind: U8
     lane_id: I64
     group_slots: tuple[str, ...]
@@ -151,13 +151,13 @@ class Trace:
         return f"Trace({len(self)} nodes, {len(self.data)} data and {len(self.ctrl)} control dependencies)"
 
     def replace(self, **columns: Any) -> Trace:
-        """A copy with these columns instead. Arrays become read-only."""
+        """A copy with these columns replaced. Arrays become read-only."""
         return replace(self, **columns)
 
     # -- text -------------------------------------------------------------------------------------------------------
 
     def text(self, column: str, node: int) -> str:
-        """The text of one cell; "" where nothing was recorded."""
+        """The text of one cell; "" if not recorded."""
         if not COLUMN[column].is_text:
             raise TraceError(f"column `{column}` is not text")
         return text.string(self.heap, int(getattr(self, column)[node]))
@@ -169,9 +169,8 @@ class Trace:
         return codes, text.strings(self.heap, unique)
 
     def intern(self) -> dict[str | tuple[str, ValueKind], tuple[I32, I64]]:
-        """Every text column and every attribute that lies in the heap, dictionary-encoded: (code per node or per
-        occurrence, heap offset per code). Keys are column names and (attribute, kind); columns without text are
-        left out."""
+        """Every text column and every attribute in the heap, dictionary-encoded: (code per node or per occurrence, heap
+        offset per code). Keys are column names and (attribute, kind); columns without text are left out."""
         keys: list[str | tuple[str, ValueKind]] = [
             c.name for c in NODE if c.is_text and getattr(self, c.name).strides != (0,)
         ]
@@ -184,7 +183,7 @@ class Trace:
     # -- attributes -------------------------------------------------------------------------------------------------
 
     def cell_start(self) -> I64:
-        """First cell of each node; one entry more than nodes."""
+        """First cell of each node, with one extra entry."""
         counts = np.array([sum(a.in_cell for a in layout) for layout in self.layouts] or [0], np.int64)
         start = np.zeros(len(self) + 1, np.int64)
         if len(self):
@@ -192,7 +191,7 @@ class Trace:
         return start
 
     def heap_cells(self) -> NDArray[np.bool_]:
-        """Of each cell: is it a place in the heap?"""
+        """Whether each cell is an offset into the heap."""
         kinds = [[a.kind in HEAP_KINDS for a in layout if a.in_cell] for layout in self.layouts]
         number = np.array([len(kind) for kind in kinds] or [0], np.int64)[self.layout]
         first = np.concatenate([[0], np.cumsum([len(kind) for kind in kinds])])[self.layout]
@@ -223,7 +222,8 @@ class Trace:
         return result
 
     def attributes(self, node: int) -> list[tuple[Attr, Any]]:
-        """All attributes of one node, decoded; slots of groups and peers are given as slots. For looking, not loops."""
+        """All attributes of one node, decoded; slots of groups and peers are given as slots. For inspection, not for
+        loops."""
         from etude.model.attrs import decode_value
 
         cell = int(self.cell_start()[node])
@@ -254,16 +254,16 @@ EDGE_NAMES: Final = ("data_start", "data", "data_why", "ctrl_start", "ctrl", "ct
 
 
 _NOTHING: Final = {c.name: np.broadcast_to(np.array(c.default, c.dtype), (1 << 40,)) for c in NODE}
-"""Longer than any trace, of one value each: a part of one is made sooner than another."""
+"""Longer than any trace, with one value each: slicing one is faster than making another."""
 
 
 def constant(column: str, length: int) -> NDArray[Any]:
-    """A column in which nothing was recorded; takes no memory."""
+    """A column without recorded values; takes no memory."""
     return _NOTHING[column][:length]
 
 
 def only(trace: Trace, rows: NDArray[np.signedinteger[Any]], columns: Sequence[str]) -> Trace:
-    """These rows and columns alone, as copies: no text, attributes or dependencies, and nothing of the file is held."""
+    """Copies of these rows and columns only: no text, attributes or dependencies, and no reference to the file."""
     n = len(rows)
     none, start = np.zeros(0, np.int64), np.zeros(n + 1, np.int64)
     edges: dict[str, NDArray[Any]] = {"data_start": start, "ctrl_start": start, "missing": np.zeros(0, np.uint64)}
@@ -288,13 +288,13 @@ def only(trace: Trace, rows: NDArray[np.signedinteger[Any]], columns: Sequence[s
 
 
 def _taken(column: NDArray[Any], rows: NDArray[np.signedinteger[Any]]) -> NDArray[Any] | None:
-    """Some rows; None where nothing was recorded."""
+    """Some rows; None if nothing was recorded."""
     return None if column.strides == (0,) else column[rows]
 
 
 def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[Layout, ...], I32]:
-    """Layouts that say what the columns hold: an attribute for every recorded value of a column that travels as one,
-    and none where a column was cleared."""
+    """Layouts that match the columns: an attribute for every recorded value of a column that is written as one, and
+    none for a cleared column."""
     n = len(trace)
     have_of = np.array(
         [sum(1 << OWNED_INDEX[a.column] for a in layout if a.column) for layout in trace.layouts] or [0], np.int32
@@ -322,7 +322,7 @@ def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[L
         bits &= ~int(have_of[old])
         added = tuple(Attr(c.attr, c.attr_kind, column=c.name) for i, c in enumerate(OWNED) if bits >> i & 1)
         layouts.append(kept + added)
-    layout.flags.writeable = False  # as in a Trace: kernels are compiled for read-only columns, and once
+    layout.flags.writeable = False  # as in a Trace: kernels are compiled once, for read-only columns
     return tuple(layouts), layout
 
 
@@ -336,7 +336,7 @@ _CLEARED: Final = sum(
 
 
 def _is_constant(column: NDArray[Any], value: Any) -> bool:
-    """Is it a column in which nothing was recorded, as `constant` makes it?"""
+    """Whether nothing was recorded in the column, as `constant` makes it."""
     return bool(column.strides == (0,) and column[0] == value)
 
 
@@ -348,7 +348,7 @@ def _holds(trace: Trace, column: str) -> NDArray[np.bool_]:
 def _needed(trace: Trace, start_ns: I64 | None, name: str) -> NDArray[np.bool_]:
     if name in ("duration_ns", "start_ns"):
         ns = start_ns if name == "start_ns" else trace.duration_ns
-        if ns is None:  # not known here: what the layout says stands
+        if ns is None:  # not known here: the layout's entry stays
             return _holds(trace, name)
         return (ns != UNKNOWN) & ((ns % 1000 != 0) | (ns == 0) | _holds(trace, name))
     if name == "dep_why":
@@ -392,8 +392,8 @@ def _lanes(kind, cpu, thread, stream, lane, table_kind, table_id):  # type: igno
 def lanes(kind: U8, cpu: NDArray[np.int8], thread: I64, stream: I64) -> tuple[I32, U8, I64]:
     """Lane of each node, and the lane table (kind, id) in order of first use.
 
-    A host node runs on its thread; a device node on its stream where one was recorded, else on the device's compute
-    or, for collectives, sends and memory, its network. A receive without a stream holds no lane.
+    A host node runs on its thread; a device node on its stream where one was recorded, else on the device's compute or,
+    for collectives, sends and memory, its network. A receive without a stream holds no lane.
     """
     lane = np.empty(len(kind), np.int32)
     kind, cpu, thread, stream = as_read(kind), as_read(cpu), as_read(thread), as_read(stream)
@@ -410,7 +410,7 @@ def lanes(kind: U8, cpu: NDArray[np.int8], thread: I64, stream: I64) -> tuple[I3
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two traces differ first. `node` is a row, None where the difference is not one node's."""
+    """The first difference of two traces. `node` is a row, None if the difference is not in one node."""
 
     node: int | None
     column: str
@@ -423,14 +423,14 @@ class Difference:
 
 
 def assert_same(a: Trace, b: Trace) -> None:
-    """Raises TraceError that names the first node and column in which two traces differ; text is compared as text."""
+    """Raises TraceError with the first node and column in which two traces differ; text is compared as text."""
     difference = first_difference(a, b)
     if difference:
         raise TraceError(str(difference))
 
 
 def first_difference(a: Trace, b: Trace) -> Difference | None:
-    """Where two traces differ first: the lowest node, and of its columns the first."""
+    """The first difference of two traces: the lowest node, and the first of its columns."""
     if len(a) != len(b):
         return Difference(None, "nodes", len(a), len(b))
     found = [d for c in NODE if c.name != "layout" and (d := _column_difference(a, b, c.name, c.is_text))]
@@ -459,7 +459,7 @@ def _column_difference(a: Trace, b: Trace, column: str, is_text: bool) -> Differ
 
 
 def _same_codes(a: Trace, b: Trace, x: I64, y: I64) -> tuple[I32, I32]:
-    """Codes in which equal text of two traces is equal; absent and empty are the same, as on the wire."""
+    """Codes that are equal for equal text of two traces; absent and empty are the same, as on the wire."""
     if a.heap is b.heap:
         codes, unique = text.intern(a.heap, np.concatenate([x, y]))
         heap = a.heap
@@ -477,7 +477,7 @@ def _same_codes(a: Trace, b: Trace, x: I64, y: I64) -> tuple[I32, I32]:
 
 
 def _lane_keys(trace: Trace) -> I64:
-    """Lanes by what they are, since tables of lanes may be numbered differently."""
+    """Lanes by kind and id, since lane tables may be numbered differently."""
     kind = np.append(trace.lane_kind, 0).astype(np.int64)[trace.lane]
     return np.append(trace.lane_id, 0)[trace.lane] * 8 + kind
 
@@ -536,8 +536,8 @@ def _extra_difference(a: Trace, b: Trace) -> Difference | None:
 
 
 def _said(layout: Layout) -> Layout:
-    """Without exact times, which travel as attributes only where µs do not say them, and without reasons of edges:
-    these are compared as times and as edges."""
+    """The layout without exact times, which are attributes only if µs cannot express them, and without reasons of
+    edges: both are compared separately."""
     return tuple(a for a in layout if a.column not in ("duration_ns", "start_ns", "dep_why"))
 
 

@@ -1,4 +1,4 @@
-"""What each node is to the device of its rank: compute, communication, memory, the host's own, or nothing.
+"""How each node uses the device of its rank: compute, communication, memory, the host's own, or not at all.
 
 Every measure of time (breakdown, idle time, overlap, ...) and every colour starts from this one classification.
 """
@@ -21,7 +21,7 @@ Bool = NDArray[np.bool_]
 
 
 class Use(IntEnum):
-    """What a node is to the device of its rank. Where several run at once, the smallest number counts."""
+    """How a node uses the device of its rank. If several run at once, the smallest number counts."""
 
     NONE = 0
     """Takes no time of its own there: metadata, frames, records of a wait."""
@@ -30,7 +30,7 @@ class Use(IntEnum):
     MEMORY = 3
     """Copies and fills."""
     HOST = 4
-    """Runs on the host and is no work of a device: beside one that has work of its own, or between operators."""
+    """Runs on the host and is not work of a device: next to a device with work of its own, or between operators."""
 
     @property
     def label(self) -> str:
@@ -42,13 +42,13 @@ _MEMORY: Final = re.compile(
     r"^(hip)?Mem(cpy|set)|^dma|^__amd_rocclr_(copy|fill)|^Copy(Device|Host)|^FillBuffer|^\[CUDA mem(cpy|set)"
     r"|^zeCommandListAppendMemory(Copy|Fill)"
 )
-"""Copies and fills as CUDA, ROCm (old and new), Nsight and Level Zero call them."""
+"""Copies and fills, by their names in CUDA, ROCm (old and new), Nsight and Level Zero."""
 _WAIT: Final = re.compile(r"^(Stream Wait Event|Event Sync|Stream Sync|Context Sync|Device Sync)|^event_(wait|record)$")
 _COMPUTES: Final = re.compile(
     r"^(?!autograd::|torch::autograd::|c10d::|_c10d|torch\.distributed)[\w.]+::|CompiledFxGraph"
 )
-"""Operators on the host that compute: of a library (`aten::mm`), or what the compiler fused; not those of the engine
-that calls them, of communication, or a name that somebody gave to a part of the program."""
+"""Operators on the host that compute: of a library (`aten::mm`), or fused by the compiler; not those of the calling
+engine, of communication, or user annotations."""
 _BY_KIND = np.zeros(256, np.uint8)
 _BY_KIND[Kind.COMP] = Use.COMPUTE
 _BY_KIND[[Kind.SEND, Kind.RECV, Kind.COLL]] = Use.COMMUNICATION
@@ -56,10 +56,10 @@ _BY_KIND[[Kind.MEM_LOAD, Kind.MEM_STORE]] = Use.MEMORY
 
 
 def uses(trace: Trace) -> U8:
-    """Use of each node. Where nothing runs on a device, the host is the device, with what its operators compute.
+    """Use of each node. If nothing runs on a device, the host is the device, with what its operators compute.
 
-    A kernel's kind says what it is; kernels that a profiler recorded without one are known by their names, as NCCL's
-    and the driver's copies are.
+    A kernel's kind determines its use; kernels recorded without one are recognised by name, as NCCL's and the driver's
+    copies are.
     """
     use = _BY_KIND[trace.kind]
     if has_device(trace):
@@ -74,8 +74,8 @@ def uses(trace: Trace) -> U8:
 
 
 def has_device(trace: Trace) -> bool:
-    """Whether anything runs besides the host, or there is no host. Messages that do not say where they run are no sign
-    of a device: gloo's are the host's."""
+    """Whether anything runs besides the host, or there is no host. Messages without a place are no sign of a device:
+    those of gloo run on the host."""
     if not (trace.cpu == 1).any():
         return True
     use = _BY_KIND[trace.kind]
@@ -84,14 +84,14 @@ def has_device(trace: Trace) -> bool:
 
 
 def segments(trace: Trace) -> Bool:
-    """Nodes that are host time between operators: of the operator around them, or of none."""
+    """Nodes that are host time between operators, inside an operator or outside of all."""
     codes, words = trace.coded("name")
     return (codes == words.index(SEGMENT)) & (trace.cpu == 1) if SEGMENT in words else np.zeros(len(trace), bool)
 
 
 def _on_the_host(trace: Trace, use: U8) -> None:
-    """Where the host is the device: what a profiler recorded between operators computes if an operator that computes
-    was at it, and else is the host's own, which the device has nothing of. Other traces have no such time in them."""
+    """If the host is the device: recorded time between operators is compute inside an operator that computes, and
+    otherwise the host's own. Other traces have no such time."""
     between = segments(trace)
     if not between.any():
         return
@@ -104,7 +104,7 @@ def _on_the_host(trace: Trace, use: U8) -> None:
 def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
     rows = np.flatnonzero(unsure)
     codes, words = trace.coded("name", rows)
-    of_word = np.full(len(words) + 1, Use.COMPUTE, np.uint8)  # the last is that of no name
+    of_word = np.full(len(words) + 1, Use.COMPUTE, np.uint8)  # the last is for nodes without a name
     for number, word in enumerate(words):
         if _COMM.search(word):
             of_word[number] = Use.COMMUNICATION

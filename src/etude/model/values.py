@@ -1,4 +1,4 @@
-"""Values of ranks as traces of their own."""
+"""Turns values of ranks into traces of their own."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a job would do on a system: `etude.simulate(job, system)`.
+"""Runs a job on a system: `etude.simulate(job, system)`.
 
-options, lower    what is asked for; the job checked, matched, priced and folded
-programs, operations, costs, groups, classes    what is made of it
-state, lanes, engine    the one loop, on any of the `networks`
-run, result, deadlock   the verb, what it returns, and why nothing may come of it
+options, lower    the options; the job checked, matched, priced and folded
+programs, operations, costs, groups, classes    the tables made from it
+state, lanes, engine    the event loop, on any of the `networks`
+run, result, deadlock   the verb, its result, and the explanation of a deadlock
 together          several jobs on one fabric, as one job
 """
 

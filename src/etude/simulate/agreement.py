@@ -1,4 +1,4 @@
-"""Ranks that take another's choices: who leads, and who follows whom."""
+"""Ranks that follow the choices of another rank: leaders and followers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from etude.simulate.programs import agrees
 
 
 class Agreements(NamedTuple):
-    """For each instance: the one whose choices it takes, and a list of those that take its own; -1 is none."""
+    """For each instance: its leader, and a linked list of its followers; -1 is none."""
 
     leader: I64
     follower: I64
@@ -22,7 +22,7 @@ class Agreements(NamedTuple):
 
 
 def agreements(lowered: Lowered, program: I32) -> Agreements:
-    """Who takes whose choices, as nodes of the programs say (`AGREE`). Ranks that agree run the same program."""
+    """Leaders and followers, from the `AGREE` attribute of nodes. Ranks that agree run the same program."""
     found = Agreements(*(np.full(len(program), -1, np.int64) for _ in Agreements._fields))
     job, slots = lowered.job, dict[int, tuple[int, int]]()
     for t, trace in enumerate(job.traces):
@@ -35,7 +35,7 @@ def agreements(lowered: Lowered, program: I32) -> Agreements:
     for instance in reversed(range(len(program))):
         at = int(lowered.classes.first[instance])
         leader = _leader(lowered, at, *slots.get(int(job.trace_of[at]), (-1, -1)))
-        leader_at = position.get(leader, at)  # an absent one leads none
+        leader_at = position.get(leader, at)  # an absent rank leads none
         leads = int(lowered.classes.of[leader_at])
         if leads == instance:
             continue
@@ -46,7 +46,7 @@ def agreements(lowered: Lowered, program: I32) -> Agreements:
 
 
 def _leader(lowered: Lowered, at: int, slot: int, place: int) -> int:
-    """The rank whose choices that at this position takes; -1 where it takes none."""
+    """The rank whose choices the rank at this position follows; -1: none."""
     if slot < 0:
         return -1
     rank = int(lowered.job.ranks[at])

@@ -17,7 +17,7 @@ USE = {"compute": Use.COMPUTE, "memory": Use.MEMORY, "host": Use.HOST}
 
 
 def resources_of(lowered: Lowered) -> Resources | None:
-    """None if no capacity is used."""
+    """Tables of the capacities; None if no capacity is used."""
     shares = lowered.options.share
     draws = [[given.get(name, Draw(demand=0.0)) for name in CLASSES] for given in shares.values()]
     demand = np.array([[draw.demand for draw in row] for row in draws])
@@ -42,7 +42,7 @@ def _pools(lowered: Lowered) -> I32:
 
 
 def _chunks(lowered: Lowered) -> I64:
-    """Time of a chunk of each row of programs at full rate, of pieces of equal size; empty if there are no chunks."""
+    """Time of a chunk of each program row at full rate, in pieces of equal size; empty if there are no chunks."""
     each = {name: draw for draws in lowered.options.share.values() for name, draw in draws.items()}
     each = {name: draw for name, draw in each.items() if draw.chunk_bytes or draw.chunk_ns}
     programs = lowered.programs

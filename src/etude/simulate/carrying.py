@@ -1,7 +1,7 @@
 """The operations of a job as operations of a network with links.
 
-Carried out as schedules are the collectives of groups whose members are all there, and messages between two ranks.
-What the job does not know enough of lasts as it would on the analytic network.
+Collectives of groups whose members are all present, and messages between two ranks, run as schedules. Operations about
+which the job says too little take the time of the analytic network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from etude.simulate.operations import Operations
 def carried_operations(
     lowered: Lowered, ops: Operations, topology: Topology, window: int, notes: list[str]
 ) -> tuple[list[Operation], Messages, I64]:
-    """The collectives and the messages that are carried out on links, and the numbers of all in the engine."""
+    """The collectives and messages that run on links, and the engine's numbers of all of them."""
     carrier = Carrier(lowered.system, topology, window=window)
     collectives = _collectives(lowered, ops, carrier)
     between, messages = _messages(lowered, ops, carrier)
@@ -75,7 +75,7 @@ def _messages(lowered: Lowered, ops: Operations, carrier: Carrier) -> tuple[I64,
 def _noisy(
     lowered: Lowered, ops: Operations, made: list[Operation], messages: Messages, number: I64
 ) -> tuple[list[Operation], Messages]:
-    """Jitter of an operation as a whole: on its launch and on the time of all its bytes."""
+    """Applies the jitter of an operation as a whole: to its launch and to the time of all its bytes."""
     jitter = lowered.options.jitter
     spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
     if not spread.any():

@@ -93,7 +93,7 @@ def _numbered(rows: I64) -> I64:
 
 
 def _add(h: U64, at: NDArray[np.signedinteger], rows: I64) -> None:
-    """Adds a 128-bit fingerprint of each row to h[at]: sums are the same in any order."""
+    """Adds a 128-bit fingerprint of each row to h[at]. Sums do not depend on the order."""
     for half, seed in ((0, 0x9E3779B97F4A7C15), (1, 0xC2B2AE3D27D4EB4F)):
         x = np.full(len(rows), seed, np.uint64)
         for column in range(rows.shape[1]):

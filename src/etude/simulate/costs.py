@@ -32,25 +32,25 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 LONGEST_NS = 1 << 55
-"""A bit more than a year; sums of times must fit."""
+"""A bit more than a year; sums of times must not overflow."""
 
 
 @dataclass(slots=True)
 class NodeCosts:
-    """Cost of every node of every trace, and what had to be assumed, counted over the ranks."""
+    """Cost of every node of every trace, and the assumptions, counted over the ranks."""
 
     by_trace: list[I64] = field(default_factory=list)
     modelled: int = 0
     kept: int = 0
     unknown: int = 0
     origins: I64 = field(default_factory=lambda: np.zeros(6, np.int64))
-    """Nodes by where the database of operators has their time from."""
+    """Nodes by the origin of their time in the operator database."""
     taken: dict[str, Taken] = field(default_factory=dict)
-    """Nodes and their work by the kernel and the units that were chosen for them."""
+    """Nodes and their work by the kernel and units chosen for them."""
     unit_flops: Counter[str] = field(default_factory=Counter)
-    """Operations by the unit that does them."""
+    """Operations by the unit that runs them."""
     repacked: int = 0
-    """Nodes before which operands are brought into another layout."""
+    """Nodes whose operands are converted to another layout first."""
 
     def notes(self) -> list[str]:
         said = []
@@ -114,7 +114,7 @@ def _count(costs: NodeCosts, choice: Choice, ranks: int) -> None:
 
 
 def by_kind_of_device(job: Job, system: System) -> Job:
-    """The same job, in which ranks on different kinds of devices share no trace; of one kind as it is."""
+    """The same job, in which ranks on different kinds of devices share no trace; unchanged if there is one kind."""
     if len(system.all_kinds) == 1:
         return job
     kinds = system.kind_of(job.ranks)
@@ -124,15 +124,15 @@ def by_kind_of_device(job: Job, system: System) -> Job:
 
 
 def trace_kinds(job: Job, system: System) -> list[int]:
-    """Kind of the device of each trace, which all of its ranks have."""
+    """Kind of device of each trace; all ranks of a trace have the same."""
     found = np.zeros(len(job.traces), np.int64)
     found[job.trace_of] = system.kind_of(job.ranks)
     return found.tolist()
 
 
 def _compute(trace: Trace, comp: Bool, cost: I64, options: Options, times: _Times) -> tuple[int, int]:
-    """Sets the cost of compute nodes. How many were modelled although recorded times were asked for, and how many keep
-    a recorded time although modelled ones were."""
+    """Sets the cost of compute nodes. Returns how many were modelled although recorded times were requested, and how
+    many keep a recorded time although modelled ones were."""
     if options.compute == Compute.SCALED:
         known = comp & (cost != UNKNOWN)
         cost[known] = np.rint(cost[known] * options.scale).astype(np.int64)
@@ -148,8 +148,8 @@ def _compute(trace: Trace, comp: Bool, cost: I64, options: Options, times: _Time
 
 
 class _Times:
-    """Modelled times of compute nodes: by the database or the table of measured operators, where one is given, else by
-    the roofline of each node's class of operator where its name and shapes say it, else by FLOPs and bytes."""
+    """Modelled times of compute nodes: from the database or table of measured operators if given, else from the
+    roofline of the operator class if name and shapes determine it, else from FLOPs and bytes."""
 
     def __init__(self, device: Device, options: Options) -> None:
         self.device = device.busy()  # one op follows another
@@ -163,8 +163,7 @@ class _Times:
             self.curves = options.ops.on(self.device, backend=options.backend)
 
     def choose(self, trace: Trace, comp: Bool, cost: I64) -> Choice | None:
-        """Sets the cost of compute nodes of the device to that of the kernels and units of the menu: so much more or
-        less than what they have."""
+        """Changes the cost of the device's compute nodes by the difference that the chosen kernels and units make."""
         if not self.menu:
             return None
         rows = np.flatnonzero(comp & (trace.cpu != 1) & (cost != UNKNOWN))
@@ -189,7 +188,7 @@ class _Times:
         return np.where(measured, np.rint(np.where(measured, time_ns, 0.0)).astype(np.int64), found)
 
     def taken_origins(self) -> I64:
-        """Nodes by origin since the last time."""
+        """Nodes by origin since the last call."""
         found, self._origins = self._origins, np.zeros(6, np.int64)
         return found
 
@@ -200,15 +199,15 @@ def ops_of_rows(trace: Trace, rows: I64) -> OpTable:
 
 
 def _told(origins: I64) -> str:
-    """How much of the compute the database of operators speaks of."""
+    """How much of the compute the operator database covers."""
     words = ("without a time", "measured", "between points", "outside them", "near other keys", "by the roofline")
     parts = [f"{count:,} {word}" for count, word in zip(origins[1:].tolist(), words[1:], strict=True) if count]
     return f"of {origins[1:].sum():,} compute nodes {', '.join(parts)}"
 
 
 def _memory(trace: Trace, memory: Bool, cost: I64, device: Device, options: Options) -> I64:
-    """Latency and bytes over bandwidth of the memory that a node names (`tensor_loc`); where it names none, of the
-    remote memory if one is given, else of the device's own."""
+    """Latency plus bytes over bandwidth of the memory that a node names (`tensor_loc`); without a name, of the remote
+    memory if given, else of the device's own."""
     size, recorded = trace.tensor_bytes[memory], cost[memory]
     if not len(size) or (options.compute == Compute.RECORDED and (recorded != UNKNOWN).all()):
         return recorded
@@ -234,7 +233,7 @@ def _memory(trace: Trace, memory: Bool, cost: I64, device: Device, options: Opti
 
 
 def jitter_classes(trace: Trace) -> NDArray[np.int8]:
-    """Position in JITTER of each node's class; -1 where nothing jitters."""
+    """Index in JITTER of each node's class; -1: no jitter."""
     found = np.full(len(trace), -1, np.int8)
     comp = trace.kind == Kind.COMP
     found[comp & (trace.cpu != 1)], found[comp & (trace.cpu == 1)] = JITTER.index("compute"), JITTER.index("host")
@@ -244,21 +243,21 @@ def jitter_classes(trace: Trace) -> NDArray[np.int8]:
 
 def jittered(time_ns: I64, spread: F64, seed: tuple[int, ...], which: I64 | None = None) -> I64:
     """Times with log-normal noise of this spread and mean 1. Each position has its own draw, whatever its spread;
-    `which` says whose draw each takes, where that is not its own."""
+    `which` maps positions to the draws of others."""
     draws = len(time_ns) if which is None else int(which.max(initial=-1)) + 1
     draw = np.random.Generator(np.random.PCG64(seed)).standard_normal(draws)
     return with_noise(time_ns, spread, draw if which is None else draw[which])
 
 
 def with_noise(time_ns: I64, spread: F64, draw: F64) -> I64:
-    """Times with log-normal noise of this spread and mean 1, by draws of the normal distribution."""
+    """Times with log-normal noise of this spread and mean 1, from standard normal draws."""
     factor = np.exp(draw * spread - spread**2 / 2)
     return np.where(spread > 0, np.rint(time_ns * factor), time_ns).astype(np.int64)
 
 
 def draw_of(trace: Trace) -> I64 | None:
-    """Whose draw each node takes: that of its id, so that nodes keep theirs in a job that was edited; None where ids
-    are too far apart for that."""
+    """The draw that each node takes, by its id, so that nodes keep theirs when a job is edited; None if ids are too
+    sparse for that."""
     ids = trace.source_id
     if not len(ids) or int(ids.max()) - int(ids.min()) > 8 * len(ids) + 1024:
         return None
@@ -266,8 +265,8 @@ def draw_of(trace: Trace) -> I64 | None:
 
 
 def action_factors(trace: Trace, spread: float, seed: tuple[int, ...]) -> F64:
-    """A factor for each node, one draw for all nodes of a micro-batch and phase, log-normal with this spread and mean
-    1."""
+    """A factor for each node, log-normal with this spread and mean 1; nodes of one micro-batch and phase share a
+    draw."""
     codes, words = trace.coded("phase")
     phase = np.append(np.argsort(np.argsort(words)), -1)[codes] if words else codes
     actions = np.stack([trace.step, trace.micro_batch, phase.astype(np.int64)], 1)
@@ -279,10 +278,10 @@ def action_factors(trace: Trace, spread: float, seed: tuple[int, ...]) -> F64:
 
 
 def step_factors(trace: Trace, spread: float, seed: tuple[int, ...]) -> F64:
-    """A factor for each node, one draw for all nodes of a step, log-normal with this spread and mean 1. Nodes without a
-    step have a draw of their own for all of them."""
+    """A factor for each node, log-normal with this spread and mean 1; nodes of one step share a draw, and so do all
+    nodes without a step."""
     numbers, which = np.unique(trace.step, return_inverse=True)
-    sigma = np.sqrt(np.log1p(spread * spread))  # so that the spread of the factors themselves is what was asked for
+    sigma = np.sqrt(np.log1p(spread * spread))  # so that the factors themselves have the requested spread
     draw = np.random.Generator(np.random.PCG64(seed)).standard_normal(len(numbers))
     factor: F64 = np.exp(draw * sigma - sigma**2 / 2)[which.reshape(-1)]
     return factor

@@ -1,4 +1,4 @@
-"""Why a simulation stood still: who waits at which node, for whom, and what does not match."""
+"""Explains a deadlock: which rank waits at which node, for whom, and what does not match."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SHOWN = 8
 
 @dataclass(slots=True)
 class Wait:
-    """A node that has come and waits for others; or, where there is none, the first that a rank cannot start."""
+    """A node that has arrived and waits for others; if there is none, the first node that a rank cannot start."""
 
     at: int
     row: int
     text: str
     lacking: list[int] = field(default_factory=list)
-    """Positions of the ranks that it waits for."""
+    """Positions of the ranks it waits for."""
 
 
 def explain(lowered: Lowered, nodes: Table) -> DeadlockError:
@@ -57,7 +57,7 @@ def explain(lowered: Lowered, nodes: Table) -> DeadlockError:
 
 
 def _cycles(lowered: Lowered) -> list[Wait]:
-    """Programs that stand in their own way; one rank speaks for each."""
+    """Programs that block themselves; one rank represents each."""
     found: dict[int, Wait] = {}
     for at in lowered.classes.first.tolist():
         t = int(lowered.job.trace_of[at])
@@ -94,7 +94,7 @@ def _named(lowered: Lowered, at: int, row: int) -> str:
 
 
 def _waits(lowered: Lowered, nodes: Table) -> list[Wait]:
-    """One entry for each simulated rank that is stuck: the first node that waits for others, else a held one."""
+    """One entry for each simulated rank that is stuck: the first node that waits for others, else a blocked one."""
     found = []
     started, done = nodes["start_ns"] != UNKNOWN, nodes["waits"] == DONE
     for i, at in enumerate(lowered.classes.first.tolist()):
@@ -180,7 +180,7 @@ def _within(sides: Any, place: NDArray[np.int64], side: int) -> NDArray[np.bool_
 
 
 def _circle(lowered: Lowered, waits: list[Wait]) -> str:
-    """Ranks that wait for each other in a ring, in words; empty if there is none."""
+    """Describes ranks that wait for each other in a cycle; empty if there is none."""
     by_class = {int(lowered.classes.of[w.at]): w for w in waits}
     for start in by_class:
         path: list[int] = []
@@ -199,7 +199,7 @@ def _circle(lowered: Lowered, waits: list[Wait]) -> str:
 
 
 def _causes(lowered: Lowered) -> list[str]:
-    """What `check` finds wrong with the communication."""
+    """The errors that `check` finds in the communication."""
     report, matching = Report(lowered.source), match(lowered.source)
     check_collectives(report, matching)
     check_messages(report, SamePrograms(lowered.source.trace_of, ()), matching)

@@ -1,4 +1,5 @@
-"""Draws of the noise of communication: each goes with a node's rank and id, whatever else the job has."""
+"""Random draws for the noise of communication: each depends on a node's rank and id only, not on the rest of the
+job."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def call_draws(lowered: Lowered, ops: Operations) -> F64:
-    """A draw for each collective and message: that of its first member, so that calls keep theirs where others come or
-    go."""
+    """A draw for each collective and message: that of its first member, so that calls keep theirs when others are added
+    or removed."""
     first = np.full(len(ops), np.iinfo(np.int64).max)
     np.minimum.at(first, ops.of, ops.node)
     return _normal(lowered, first, _CALLS)
@@ -32,7 +33,7 @@ def member_draws(lowered: Lowered, ops: Operations) -> F64:
 
 
 def _normal(lowered: Lowered, node: I64, purpose: int) -> F64:
-    """Standard normal numbers, one for each simulated node, by a hash of the seed, its rank and its id."""
+    """Standard normal numbers, one for each simulated node, from a hash of the seed, its rank and its id."""
     source = lowered.source
     instance = np.searchsorted(lowered.base, node, "right") - 1
     at, row = lowered.classes.first[instance], node - lowered.base[instance]
@@ -47,7 +48,7 @@ def _normal(lowered: Lowered, node: I64, purpose: int) -> F64:
 
 
 def _unit(bits: U64) -> F64:
-    """Numbers from 0 up to 1."""
+    """Numbers in [0, 1)."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

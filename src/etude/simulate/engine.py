@@ -41,16 +41,16 @@ from etude.simulate.networks.state import NEVER, NetworkState, OperationState
 from etude.simulate.state import DONE, State, with_room
 
 OVER, REACHED, PAUSED, CROWDED, ASKING = 0, 1, 2, 3, 4
-"""Why `_run` returned: nothing more can happen; nothing more up to the time given; enough for now; no room; two kinds
-of kernels overlap whose mutual cost is not known yet."""
+"""Why `_run` returned: nothing more can happen; nothing more up to the given time; the slice is used up; no room; two
+kinds of kernels overlap whose mutual cost is not known yet."""
 SLICE: Final = 500_000
-"""Nodes between two looks at the clock and the keyboard: a tenth of a second."""
+"""Nodes between two checks of the clock and the keyboard: about a tenth of a second."""
 TURNS: Final = 1 << 16
-"""Rounds between them."""
+"""Rounds between two checks."""
 
 
 class Engine:
-    """A job under simulation, with a clock that can be stopped: `advance(until_ns)` as often as one likes gives the
+    """A job under simulation, with a clock that can be stopped: any number of calls of `advance(until_ns)` gives the
     same times as one run to the end."""
 
     def __init__(
@@ -74,13 +74,13 @@ class Engine:
         return int(self.state.clock[0]["now_ns"])
 
     def advance(self, until_ns: int = NEVER) -> bool:
-        """Runs all instants up to and including this one; True while there is more to do after it."""
+        """Runs all instants up to and including this one; True while there is more to do afterwards."""
         while (why := self._slice(until_ns)) == PAUSED:
             pass
         return why == REACHED
 
     def apply(self, event: Event, at_ns: int) -> None:
-        """Something happens to ranks or links, once all that ends at this time has ended."""
+        """Applies an event to ranks or links, after everything that ends at this time."""
         if at_ns < self.now_ns:
             raise UsageError(f"an event at {at_ns:,} ns, but the clock is at {self.now_ns:,} ns")
         self.advance(at_ns)
@@ -105,7 +105,7 @@ class Engine:
             kinds.excess[a, b] = self.price(a, b)
 
     def _grow(self) -> None:
-        """Room for what a round may add: with sharing, each node and operation may be given another end, twice."""
+        """Makes room for what a round may add: with sharing, the end of each node and operation may move twice."""
         room = 0 if self.state.sharing is None else 3 * self.nodes + 8
         self.state = self.state._replace(ends=with_room(self.state.ends, room))
         self.network.grow(room)
@@ -113,7 +113,7 @@ class Engine:
 
 @kernel(allocates=False)
 def _run(state: State, network: NetworkState, until_ns: int, max_nodes: int, max_turns: int) -> int:
-    """Runs the rounds of all instants up to a time, but ends after about this many nodes or rounds."""
+    """Runs the rounds of all instants up to a time; returns early after about this many nodes or rounds."""
     clock = state.clock[0]
     stop = clock.done_nodes + max_nodes
     if not _share(state.sharing, state, network.operations):
@@ -152,7 +152,7 @@ def _next_end(ends: Heap) -> int:
 
 @kernel(allocates=False)
 def _is_crowded(sharing: Sharing | None, state: State, op_ends: Heap) -> bool:
-    """Whether a round could give more ends than there is room for."""
+    """Whether a round could add more ends than there is room for."""
     if sharing is None:
         return False
     free = min(len(state.ends.entry) - state.ends.size[0], len(op_ends.entry) - op_ends.size[0])
@@ -161,12 +161,12 @@ def _is_crowded(sharing: Sharing | None, state: State, op_ends: Heap) -> bool:
 
 @kernel(allocates=False)
 def _end_nodes(sharing: Sharing | None, state: State) -> None:
-    """Nodes that end now, members of operations apart."""
+    """Ends the nodes that are due now, except members of operations."""
     ends, now_ns = state.ends, state.clock[0].now_ns
     while ends.size[0] > 0 and ends.entry[0, KEY] == now_ns:
         node = pop(ends)
         if state.nodes[node].waits == DONE or state.nodes[node].end_ns != now_ns:
-            continue  # it was given another end since
+            continue  # its end has moved since
         if sharing is not None and not end(sharing, state.nodes, ends, node, now_ns):
             continue
         complete(state, node)
@@ -174,9 +174,9 @@ def _end_nodes(sharing: Sharing | None, state: State) -> None:
 
 @kernel(allocates=False)
 def _end_members(state: State, operations: OperationState) -> None:
-    """Nodes with which the network is done; those that take longer than the operation end later."""
+    """Ends the nodes that the network is done with; those that take longer than the operation end later."""
     for k in range(operations.done_count[0]):
-        node = np.int64(operations.done[k])  # of the same type as other nodes, so that what takes it is compiled once
+        node = np.int64(operations.done[k])  # same type as other nodes, so that its callees are compiled once
         it = state.nodes[node]
         starts_with_operation(state, node, operations.table[it.op].begin_ns)
         if it.cost_ns > 0:
@@ -207,8 +207,8 @@ def _start_nodes(sharing: Sharing | None, state: State, network: NetworkState) -
 
 @kernel(allocates=False)
 def _share(sharing: Sharing | None, state: State, operations: OperationState) -> bool:
-    """Rates of what runs, where something began or ended on a rank in this round. False: not before the pair that is
-    asked for has a price."""
+    """Updates rates on ranks where something began or ended in this round. False: the requested pair has to be priced
+    first."""
     if sharing is None:
         return True
     if sharing.changed_count[0] == 0:

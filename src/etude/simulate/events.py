@@ -1,11 +1,11 @@
-"""What can happen to a simulation while its clock is stopped: ranks stop or become slow, links change.
+"""Events that can be applied while the clock is stopped: ranks stop or become slow, links change.
 
     engine.advance(at_ns)
     engine.apply(StopRanks((3,)), at_ns)
     engine.advance(later_ns)
 
-A rank that stops ends nothing any more. A collective or message of which it is a member, and which is not over, never
-ends: those that take part in it wait, with what they hold, and all that needs nothing of it goes on.
+A rank that stops finishes nothing more. A collective or message in progress of which it is a member never ends: the
+other participants wait and keep what they hold, and everything that does not depend on it continues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NEVER_READY: Final = 1 << 30
-"""More nodes, or members, than any waits for."""
+"""More nodes, or members, than any node waits for."""
 
 
 class StopRanks(NamedTuple):
@@ -38,8 +38,8 @@ class StopRanks(NamedTuple):
 
 
 class SlowRank(NamedTuple):
-    """Compute, host and memory nodes of a rank take `factor` times as long as at first, what runs with the rest of its
-    work; 1 is as at first."""
+    """Compute, host and memory nodes of a rank take `factor` times as long as originally, running ones for the rest of
+    their work; 1 restores the original speed."""
 
     rank: int
     factor: float
@@ -81,7 +81,7 @@ def _stop(state: State, network: RunningNetwork, dead: I64) -> None:
 
 
 def _break(operations: NDArray[np.void], network: RunningNetwork, broken: I64, op: NDArray[np.int32]) -> None:
-    """Operations that never end. Members that have not come yet come, and wait."""
+    """Marks operations that never end. Members that have not arrived yet will arrive, and wait."""
     alive = broken[operations["status"][broken] != OVER]
     operations["end_ns"][alive] = UNKNOWN
     operations["missing"][alive] = _NEVER_READY
@@ -111,7 +111,7 @@ def _slow_down(state: State, lowered: Lowered, instance: int, event: SlowRank, a
     cost_ns = np.rint(np.where(own, lowered.programs.cost_ns[rows], 0) * event.factor).astype(np.int64)
     running = np.flatnonzero(own & (nodes["start_ns"] != UNKNOWN) & (nodes["end_ns"] > at_ns))
     ends = with_room(state.ends, len(running) + 1)
-    for row in running.tolist():  # one a lane
+    for row in running.tolist():  # one per lane
         left = (int(nodes["end_ns"][row]) - at_ns) * int(cost_ns[row]) // max(int(nodes["cost_ns"][row]), 1)
         nodes["end_ns"][row] = at_ns + max(left, 1)
         push(ends, int(nodes["end_ns"][row]), first + row)

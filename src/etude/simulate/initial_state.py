@@ -68,7 +68,7 @@ def _nodes(lowered: Lowered, ops: Operations, program: I32) -> Table:
 
 
 def _lags(lowered: Lowered, ops: Operations) -> I64:
-    """What members take once their operation is over; of messages it jitters as they do."""
+    """Time of members after their operation is over; for messages with their jitter."""
     spread = lowered.options.jitter.get("p2p", 0.0)
     if not spread:
         return ops.lag_ns
@@ -77,7 +77,7 @@ def _lags(lowered: Lowered, ops: Operations) -> I64:
 
 
 def _perturbed(lowered: Lowered, instance: int, cost_ns: I64) -> I64:
-    """Costs of one rank: slower if it is slow, with its own jitter."""
+    """Costs of one rank, with its slowdown and its own jitter."""
     options, at = lowered.options, int(lowered.classes.first[instance])
     rank = int(lowered.job.ranks[at])
     factor = options.slow_ranks.get(rank, 1.0)

@@ -17,7 +17,7 @@ def row_of(state: State, node: int) -> int:
 
 @kernel(allocates=False)
 def touch(state: State, lane: int) -> None:
-    """The lane is looked at when this round issues."""
+    """Marks a lane, so that this round examines it when it issues."""
     if state.lanes[lane].is_touched == 0:
         clock = state.clock[0]
         state.lanes[lane].is_touched = 1
@@ -27,7 +27,7 @@ def touch(state: State, lane: int) -> None:
 
 @kernel(allocates=False)
 def make_ready(state: State, node: int, row: int) -> None:
-    """All that the node waited for is done."""
+    """Everything that the node waited for is done."""
     clock, programs, instance = state.clock[0], state.programs, state.instances[state.nodes[node].instance]
     of_program = programs.rows[row].lane
     if of_program < 0:
@@ -47,7 +47,7 @@ def make_ready(state: State, node: int, row: int) -> None:
 
 @kernel(allocates=False)
 def complete(state: State, node: int) -> None:
-    """The node ends now: its lane comes free, those that wait for it become ready."""
+    """Ends the node now: frees its lane, and makes its successors ready."""
     clock, it = state.clock[0], state.nodes[node]
     it.end_ns = clock.now_ns
     it.waits = DONE
@@ -107,7 +107,7 @@ def take(state: State, number: int) -> int:
 
 @kernel(allocates=False)
 def call_followers(state: State, follower: int, of_program: int) -> None:
-    """The same lane of those that take a rank's choices is looked at, in this round."""
+    """Marks the same lane of all followers of a rank for this round."""
     while follower >= 0:
         instance = state.instances[follower]
         if state.lanes[instance.lane0 + of_program].busy < 0:
@@ -117,7 +117,8 @@ def call_followers(state: State, follower: int, of_program: int) -> None:
 
 @kernel(allocates=False)
 def wake(state: State) -> None:
-    """Ranks that start now: their nodes that wait for nothing. The clock then says when the next ranks do."""
+    """Starts ranks whose time has come: their nodes without dependencies become ready. Sets the time of the next
+    start."""
     clock, instances = state.clock[0], state.instances
     clock.wake_ns = NEVER
     for i in range(len(instances)):
@@ -133,12 +134,12 @@ def wake(state: State) -> None:
 
 @kernel(allocates=False)
 def choose(state: State) -> int:
-    """The nodes that start now: starting[:count], count is returned. Those without a lane, and one of each free
+    """The nodes that start now: starting[:count], where count is returned. Nodes without a lane, and one per free
     lane."""
     clock, starting = state.clock[0], state.starting
     count = clock.starting
     k = 0
-    while k < clock.touched:  # a choice may call others to look
+    while k < clock.touched:  # a choice may mark further lanes
         lane = state.touched[k]
         state.lanes[lane].is_touched = 0
         node = take(state, lane)
@@ -155,7 +156,7 @@ def choose(state: State) -> int:
 
 @kernel(allocates=False)
 def starts_with_operation(state: State, node: int, begin_ns: int) -> None:
-    """A member that holds no lane starts when its operation begins, if it came before."""
+    """A member without a lane starts when its operation begins, if it arrived earlier."""
     it = state.nodes[node]
     if state.programs.rows[row_of(state, node)].lane < 0 and it.start_ns < begin_ns <= state.clock[0].now_ns:
         it.start_ns = begin_ns

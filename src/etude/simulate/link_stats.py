@@ -1,4 +1,4 @@
-"""What links did over time: how full they were, who waited, who shared one, and when each collective was done."""
+"""What links did over time: utilisation, waiting and sharing, and when each collective was done."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from etude.simulate.operations import Operations
 F64 = NDArray[np.float64]
 
 PARTS: Final = 64
-"""Parts of the time of a run, each a row of `links`."""
+"""Intervals that the time of a run is divided into, each a row of `links`."""
 MOST_VISITS: Final = 30_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkStats:
     links: pa.Table
-    """For each link and part of the run: from_ns, to_ns, utilisation (what bytes are to the link, by the protocol and
-    efficiency of their operation, over what it could have carried), under_way and waiting (transfers on it, and those
-    that had not begun, on average), operations (different ones)."""
+    """For each link and interval of the run: from_ns, to_ns, utilisation (bytes on the wire, with the protocol and
+    efficiency of their operation, over capacity), under_way and waiting (transfers on it, and those that had not begun,
+    on average), operations (distinct ones)."""
     visits: pa.Table
-    """For each transfer and link of its way: link, operation, size_bytes, came_ns, begin_ns, end_ns."""
+    """For each transfer and link of its route: link, operation, size_bytes, came_ns, begin_ns, end_ns."""
     operations: pa.Table
     """For each collective and message: operation, what, group, size_bytes, members, came_ns (the first member),
     begin_ns (the last), end_ns."""
@@ -47,7 +47,7 @@ class LinkStats:
 
 
 def room_for_visits(carried: Table, transfers: I64, most_hops: int) -> Table:
-    """A table for all that transfers of these operations may do; `transfers` are those of each plan."""
+    """A table large enough for all visits of these operations; `transfers` are those of each plan."""
     rows = int(transfers[carried["plan"]].sum()) * most_hops
     if rows > MOST_VISITS:
         raise UsageError(
@@ -60,7 +60,7 @@ def room_for_visits(carried: Table, transfers: I64, most_hops: int) -> Table:
 def link_stats(
     lowered: Lowered, ops: Operations, nodes: Table, links: LinkState, topology: Topology, carried_op: I64
 ) -> LinkStats:
-    """`carried_op`: the operation that each carried one is."""
+    """Statistics of all links. `carried_op` maps carried operations to operations."""
     visits = links.visits[: int(links.clock["visits"][0])]
     visits = visits[(visits["end_ns"] >= 0)]
     names = np.array([topology.link_name(i) for i in range(len(topology.src))])
@@ -103,7 +103,7 @@ def _over_time(visits: Table, wire: F64, operation: I64, names: NDArray[np.str_]
 
 
 def _between(edges: I64, start: F64, end: F64, rate: F64) -> F64:
-    """What things that go on at a rate from start to end amount to between edges."""
+    """Integral between edges of things that run at a rate from start to end."""
     up_to = np.zeros(len(edges))
     for at, sign in ((start, 1.0), (end, -1.0)):
         order = np.argsort(at)
@@ -115,7 +115,7 @@ def _between(edges: I64, start: F64, end: F64, rate: F64) -> F64:
 
 
 def _different(which: I64, operation: I64, came: F64, end: F64, edges: I64, shape: tuple[int, int]) -> I64:
-    """Operations that were on each link in each part."""
+    """Distinct operations on each link in each interval."""
     first = np.searchsorted(edges, came, "right") - 1
     last = np.maximum(np.searchsorted(edges, end, "left") - 1, first)
     parts = np.unique(np.stack([which, operation, first, last], 1), axis=0)

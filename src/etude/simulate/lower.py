@@ -1,4 +1,4 @@
-"""A job made ready for simulation: checked, matched, priced and, where ranks must behave alike, folded."""
+"""Prepares a job for simulation: checked, matched, priced and, if ranks must behave alike, folded."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Lowered:
     """What is simulated: instance i is a rank of class i and has the nodes base[i]:base[i+1]."""
 
     source: Job
-    """As given, but for values: it has the ids and names of every rank."""
+    """The job as given, with its values applied: it has the ids and names of every rank."""
     job: Job
-    """The same ranks with as few traces as there are programs that differ to a simulation."""
+    """The same ranks with as few traces as there are programs that a simulation can distinguish."""
     system: System
     options: Options
     matching: Matching
@@ -41,33 +41,33 @@ class Lowered:
     programs: BuiltPrograms
     base: I64
     kernels: dict[str, Taken]
-    """Compute nodes and their work by the kernel and the units that were chosen for them, where some were asked for."""
+    """Compute nodes and their work by the kernel and units chosen for them, if requested."""
     unit_flops: dict[str, int]
-    """Operations by the unit that does them."""
+    """Operations by the unit that runs them."""
 
     def program_row(self, at: NDArray[Any], row: NDArray[Any]) -> I64:
-        """Rows of the program tables, of rows of the ranks at these positions."""
+        """Rows of the program tables for rows of the ranks at these positions."""
         return self.programs.start[self.programs.of[at]] + row
 
     def node(self, at: NDArray[Any], row: NDArray[Any]) -> I64:
-        """Simulated nodes that stand for rows of the ranks at these positions."""
+        """Simulated nodes that represent rows of the ranks at these positions."""
         return self.base[self.classes.of[at]] + row
 
     def source_id(self, at: int, row: int) -> int:
-        """The id that a row has in the file of the at-th rank present."""
+        """Id of a row in the file of the at-th rank present."""
         source = self.source
         return (int(source.traces[int(source.trace_of[at])].source_id[row]) + int(source.id_base[at])) % 2**64
 
     @property
     def is_simulated(self) -> NDArray[np.bool_]:
-        """Which of the present ranks are simulated for their class."""
+        """Which of the present ranks represent their class."""
         mask = np.zeros(len(self.job.ranks), bool)
         mask[self.classes.first] = True
         return mask
 
 
 def lower(job: Job, system: System, options: Options) -> tuple[Lowered, list[str]]:
-    """The job checked, matched, priced and, where it may be, folded."""
+    """Returns the job checked, matched, priced and, if possible, folded."""
     _check_places(job, system, options)
     source = with_values(job)
     plain = by_kind_of_device(source, system)
@@ -97,7 +97,7 @@ def lower(job: Job, system: System, options: Options) -> tuple[Lowered, list[str
 def _check_places(job: Job, system: System, options: Options) -> None:
     if not len(job.ranks):
         raise TraceError("the job has no ranks")
-    system.device_of(job.ranks)  # refuses a rank that has no place
+    system.device_of(job.ranks)  # refuses a rank without a device
     for rank in (*options.slow_ranks, *options.starts):
         job.index(rank)
     for pair in options.slow_links:
@@ -114,7 +114,7 @@ _REFUSED = ("member_outside", "member_twice", "not_a_member", "collective_order"
 
 
 def _contradiction(job: Job, matching: Matching) -> EtudeError | None:
-    """Collectives that contradict each other are refused; those that are missing end in a deadlock, which says so."""
+    """An error for collectives that contradict each other; missing ones end in a deadlock, which reports them."""
     report = Report(job)
     check_groups(report, SamePrograms(job.trace_of, ()), matching)
     check_collectives(report, matching)

@@ -1,4 +1,4 @@
-"""Who meets on a device: nodes and operations of a job by how they are launched, and what each costs the other.
+"""Overlap on a device: kinds of nodes and operations by how they are launched, and what each costs the other.
 
 Compute nodes are kernels: blocks on cores by their shapes, bytes through the memory. Collectives and messages hold
 cores and draw two bytes of memory for each that they send, and one more for each that is reduced. Memory nodes are
@@ -32,11 +32,11 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 KERNEL, STREAM, TO_DEVICE, TO_HOST, TRANSFER = range(5)
-"""What a row of `Launches` is: the first column."""
+"""First column of `Launches`: what a row is."""
 COLUMNS: Final = ("what", "device", "alone_ns", "size_bytes", "flops", "op_class", "dtype", "m", "n", "k", "batch")
-"""For a transfer, `m` are bytes over the link to the host."""
+"""For a transfer, `m` is the bytes over the link to the host."""
 MOST: Final = 1024
-"""Kinds that are distinguished; where there are more, those whose times are near are one."""
+"""Kinds that are distinguished; beyond this number, kinds with similar times are merged."""
 NEAR: Final = 1.05
 _WAYS: Final = ((re.compile(r"HtoD|HostToDevice", re.I), TO_DEVICE), (re.compile(r"DtoH|DeviceToHost", re.I), TO_HOST))
 _DTYPES: Final = {number: name for name, number in DTYPE_NUMBER.items()}
@@ -47,7 +47,7 @@ _SPLIT: Final = (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK, Col
 
 @dataclass(slots=True)
 class Meetings:
-    """Kinds of all that runs, and their prices when they are asked for."""
+    """Kinds of everything that runs; pairs are priced on request."""
 
     devices: tuple[Device, ...]
     rows: I64
@@ -55,7 +55,7 @@ class Meetings:
     near: float
     unknown: int
     cores: int
-    """That a collective holds; 0: as its device says."""
+    """Cores that a collective holds; 0: as its device says."""
     launches: dict[int, Launch] = field(default_factory=dict)
 
     def price(self, a: int, b: int) -> float:
@@ -112,7 +112,7 @@ def meetings(lowered: Lowered, ops: Operations) -> Meetings | None:
 
 
 def node_rows(trace: Trace, cost_ns: I64, device: int, options: Options) -> tuple[I64, I64]:
-    """Nodes of a trace that meet others on its device, and a row of COLUMNS for each."""
+    """Nodes of a trace that overlap with others on its device, and a row of COLUMNS for each."""
     use = uses(trace)
     mine = np.flatnonzero((trace.cpu != 1) & (cost_ns > 0) & ((use == Use.COMPUTE) | (use == Use.MEMORY)))
     ops = ops_of_rows(trace, mine)
@@ -130,7 +130,7 @@ def node_rows(trace: Trace, cost_ns: I64, device: int, options: Options) -> tupl
 
 
 def _ways(trace: Trace, rows: I64, options: Options) -> I64:
-    """What each memory node is: a copy one way or the other, or a stream through the device's own memory."""
+    """Type of each memory node: a copy in either direction, or a stream through the device's own memory."""
     place, kind = locations(trace)[rows], trace.kind[rows]
     far = (place == REMOTE) | ((place != LOCAL) & (options.remote_memory is not None))
     found = np.full(len(rows), STREAM, np.int64)
@@ -165,7 +165,7 @@ def _transfers(lowered: Lowered, ops: Operations, number: int, device: Device) -
 
 
 def _drawn(system: System, shape: GroupShape, what: Collective, size: float) -> tuple[int, int]:
-    """Bytes of a member's memory, and bytes over its link to the host."""
+    """Bytes of a member's memory traffic, and bytes over its link to the host."""
     over, inner = 0.0, 1
     for span in shape.spans:
         if system.levels[span.level].on_host_link:
@@ -199,7 +199,7 @@ def _message_link_bytes(lowered: Lowered, ops: Operations) -> I64:
 
 
 def _distinct(rows: I64) -> tuple[I64, I64, float]:
-    """Different rows, which of them each is, and the factor within which times are one."""
+    """Distinct rows, the index of each row among them, and the factor within which times count as equal."""
     near = 1.0
     while True:
         unique, which = np.unique(rows, axis=0, return_inverse=True)

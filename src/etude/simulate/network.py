@@ -1,4 +1,4 @@
-"""A network under a simulation: the one place in which `options.network` says which."""
+"""The network of a simulation: the only file that branches on `options.network`."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from etude.simulate.result import LINKS_SHOWN, LinkUse
 from etude.simulate.state import with_room
 
 _MODELS: Final[dict[Network, tuple[Model, int]]] = {Network.LINKS: ("links", 4), Network.FLOW: ("flow", 2)}
-"""Networks with links: the model, and how many chunks of one transfer may be in progress. Links take them one by one;
-where flows share a link, more than two only make each other late."""
+"""Networks with links: the model, and how many chunks of one transfer may be in progress. `links` takes them one by
+one; where flows share a link, more than two only delay each other."""
 
 
 def closed_forms(ops: Operations) -> I64:
-    """How long each operation lasts once its members are there, by the closed forms of `etude.cost`."""
+    """Time of each operation once its members have arrived, by the closed forms of `etude.cost`."""
     return ops.time_ns
 
 
 TIMES: Final[dict[Network, Callable[[Operations], I64]]] = {
     Network.ANALYTIC: closed_forms,
 }
-"""What operations last that no link carries."""
+"""Times of operations that no link carries."""
 
 
 class CarriedBytes(NamedTuple):
-    """For each link of a topology, in its order."""
+    """Bytes and busy time of each link of a topology, in its order."""
 
     names: tuple[str, ...]
     bytes: I64
@@ -52,7 +52,7 @@ class CarriedBytes(NamedTuple):
 
 
 class RunningNetwork:
-    """What the engine takes turns with, through the kernels of `seam`."""
+    """The network that the engine drives, through the kernels of `seam`."""
 
     def __init__(self, lowered: Lowered, ops: Operations, sharing: Sharing | None) -> None:
         self.notes: list[str] = []
@@ -67,7 +67,7 @@ class RunningNetwork:
             self._carry(lowered, ops, sharing, *_MODELS[lowered.options.network])
 
     def _carry(self, lowered: Lowered, ops: Operations, sharing: Sharing | None, model: Model, window: int) -> None:
-        """Carries out on links what can be carried out there."""
+        """Moves operations onto links where possible."""
         topology, said = with_faults(topology_of_system(lowered.system), lowered.options.slow_links)
         self.topology = topology
         self.notes += [f"all ranks are simulated separately, because they share the {len(topology.src):,} links", *said]
@@ -106,8 +106,8 @@ class RunningNetwork:
         self.state = self.state._replace(links=links._replace(place_of=place_of), flows=flows)
 
     def change(self, change: LinkChange) -> None:
-        """Links have another rate from now on. All that flows works out its own again, over other links where some
-        failed; what waits in line for links that take one message at a time knew it before."""
+        """Changes the rate of links from now on. Flows get new rates, over other links if some failed; with `links`,
+        which serves one message at a time, the changes were known in advance."""
         links, flows = self.state.links, self.state.flows
         if links is None or self.topology is None or self.rerouting is None:
             return
@@ -125,7 +125,7 @@ class RunningNetwork:
         flows.clock["fresh"][0] = live
 
     def no_way(self) -> ClusterError | None:
-        """What to say where transfers wait for links that failed and do not come back."""
+        """The error for transfers that wait for links that failed and do not come back."""
         links, topology = self.state.links, self.topology
         ends = waiting(links, self.state.flows, topology) if links is not None and topology is not None else []
         if topology is None or self.rerouting is None or not ends:
@@ -141,7 +141,7 @@ class RunningNetwork:
         )
 
     def grow(self, room: int) -> None:
-        """Room for this many more ends of operations, and for more transfers where there was too little."""
+        """Makes room for this many more ends of operations, and for more transfers if there was too little."""
         operations = self.state.operations
         self.state = self.state._replace(operations=operations._replace(ends=with_room(operations.ends, room)))
         if self.state.links is not None and self.state.links.clock[0]["crowded"]:
@@ -166,14 +166,14 @@ class RunningNetwork:
         return CarriedBytes(names, links["carried_bytes"].astype(np.int64), links["busy_ns"].astype(np.int64))
 
     def link_stats(self, lowered: Lowered, ops: Operations, nodes: Table) -> LinkStats | None:
-        """What links did over time, where that is asked for."""
+        """Statistics of links over time, if requested."""
         if not lowered.options.link_stats or self.state.links is None or self.topology is None:
             return None
         return link_stats(lowered, ops, nodes, self.state.links, self.topology, self.carried_op)
 
 
 def _operations(lowered: Lowered, ops: Operations) -> Table:
-    """All operations, before anybody has come; none of them carried."""
+    """All operations before any member has arrived; none is carried."""
     table = np.zeros(len(ops), OPERATION)
     table["missing"], table["sender"] = ops.missing, ops.sender
     table["last_comer"] = table["carried"] = -1

@@ -1,4 +1,4 @@
-"""The operations of a run: which nodes meet in which collective or message, and how long it takes once they have."""
+"""The operations of a run: which nodes meet in which collective or message, and how long it takes from then on."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Bool = NDArray[np.bool_]
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """Operation o waits for `missing[o]` members; `sender[o]` starts it alone where it is eager."""
+    """Operation o waits for `missing[o]` members; `sender[o]` alone starts it if it is eager."""
 
     node: I64
     of: I64
     """node[j] is a member of operation of[j]."""
     member: I64
-    """... and which: its position in the group, or 0 the sender and 1 the receiver; -1 where members are not known."""
+    """... its position in the group, or 0 for the sender and 1 for the receiver; -1 if members are not known."""
     missing: I32
     sender: I64
     time_ns: I64
     collective: NDArray[np.uint8]
     """What a collective does; NONE for messages."""
     size_bytes: I64
-    """Input bytes per member, or of the message; 0 where not known."""
+    """Input bytes per member, or bytes of the message; 0 if unknown."""
     place: I64
     """Row of `lowered.groups` of a collective, of `lowered.matching.links` of a message."""
     lag_ns: I64
@@ -49,7 +49,7 @@ class _Part:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Operations(_Part):
-    """All of them: first the collectives, then the messages, from `messages_from` on."""
+    """All operations: first the collectives, then the messages, from `messages_from` on."""
 
     messages_from: int
     single_node: I64
@@ -94,7 +94,7 @@ def _collectives(lowered: Lowered, notes: list[str]) -> _Part:
     at = uses.at[mine][which]
     total = int(calls.sum())
     one = np.zeros(lowered.classes.groups, np.int64)
-    one[lowered.classes.group] = np.arange(len(groups.group))  # any group stands for its class
+    one[lowered.classes.group] = np.arange(len(groups.group))  # any group represents its class
     of_op = np.repeat(one, calls)
     comers = np.bincount(use_class, minlength=lowered.classes.groups) + groups.lacks[one]
     kind, size = np.zeros(total, np.uint8), np.full(total, UNKNOWN, np.int64)
@@ -123,7 +123,7 @@ def _collectives(lowered: Lowered, notes: list[str]) -> _Part:
 
 
 def _lags(lowered: Lowered, row: I64, of: I64, cost: I64, recorded: I64) -> I64:
-    """How long after its operation each member was done, if linking has separated that from waiting."""
+    """How long after its operation each member was done, if linking separated that from waiting."""
     without_waiting = np.zeros(len(recorded), bool)
     without_waiting[of[_is_own(lowered)[row]]] = True
     known = without_waiting[of] & (recorded[of] != NEVER) & (cost != UNKNOWN)
@@ -131,7 +131,7 @@ def _lags(lowered: Lowered, row: I64, of: I64, cost: I64, recorded: I64) -> I64:
 
 
 def _is_own(lowered: Lowered) -> Bool:
-    """Rows of programs whose own time is not what was recorded: one that waited, and whose waiting is known."""
+    """Program rows whose own time is not the recorded one: nodes that waited, and whose waiting is known."""
     programs, job = lowered.programs, lowered.job
     found = np.zeros(len(programs.cost_ns), bool)
     if lowered.options.collective_times == Times.RECORDED:
@@ -143,7 +143,7 @@ def _is_own(lowered: Lowered) -> Bool:
 
 
 def _input(lowered: Lowered, row: I64, kind: NDArray[np.uint8], size: I64, members: I64) -> I64:
-    """Input bytes, from output bytes where only those were recorded."""
+    """Input bytes, derived from output bytes if only those were recorded."""
     derived = lowered.programs.from_output[row] & (size != UNKNOWN)
     if not derived.any():
         return size
@@ -156,7 +156,7 @@ def _input(lowered: Lowered, row: I64, kind: NDArray[np.uint8], size: I64, membe
 def _collective_times(
     lowered: Lowered, of_op: I64, kind: NDArray[np.uint8], size: I64, recorded: I64, notes: list[str]
 ) -> tuple[I64, Bool]:
-    """(Times; where they are recorded ones): where asked for or where members are absent and it is known; else
+    """(Times; mask of recorded ones): recorded if requested, or if members are absent and the time is known; otherwise
     modelled."""
     groups, system = lowered.groups, lowered.system
     everywhere = lowered.options.collective_times == Times.RECORDED
@@ -197,7 +197,7 @@ def _collective_times(
 
 
 def _own_notes(lowered: Lowered, of_op: I64, kind: NDArray[np.uint8]) -> list[str]:
-    """Where an algorithm of the user's was not for all groups; an error if it was for none."""
+    """Notes if a user's algorithm did not fit all groups; an error if it fitted none."""
     said = []
     members = np.array([s.size for s in lowered.groups.shapes] or [1], np.int64)[lowered.groups.shape]
     for name, given in lowered.options.collective.items():
@@ -252,7 +252,7 @@ def _messages(lowered: Lowered, notes: list[str]) -> _Part:
         costs = [cost_ns[row] for row in rows]
         best = np.minimum(*(np.where(c == UNKNOWN, NEVER, c) for c in costs))
         time_ns = np.where(best == NEVER, time_ns, best)
-        # without waiting, each takes its own time once both are there: a receive also if the message came before it
+        # without rendezvous, each takes its own time once both have arrived: also a receive whose message came first
         own = (is_own[rows[0]] | is_own[rows[1]]) & (best != NEVER)
         lag_ns = np.concatenate([np.where(own, np.where(c == UNKNOWN, best, c), 0) for c in costs])
         time_ns[own] = 0
@@ -273,7 +273,7 @@ def _messages(lowered: Lowered, notes: list[str]) -> _Part:
 
 
 def _check_sizes(lowered: Lowered, link: I64, send: I64, recv: I64) -> None:
-    """Refuses messages of which sender and receiver give different sizes."""
+    """Refuses messages whose sender and receiver give different sizes."""
     links, sides = lowered.matching.links, lowered.matching.sides
     sent, got = sides.size_bytes[send], sides.size_bytes[recv]
     wrong = np.flatnonzero((sent != got) & (sent != UNKNOWN) & (got != UNKNOWN))
@@ -292,7 +292,7 @@ def _eager(lowered: Lowered, size: I64) -> Bool:
 
 
 def _lone(lowered: Lowered, notes: list[str]) -> _Part:
-    """Sends and receives whose partner should be there and is not. An eager send ends, the others never complete."""
+    """Sends and receives whose partner should be present and is not. An eager send ends, the others never complete."""
     links, sides, pairs = lowered.matching.links, lowered.matching.sides, lowered.matching.pairings
     first = lowered.is_simulated
     parts: list[tuple[I64, I64, Bool]] = []
@@ -326,7 +326,7 @@ def _lone(lowered: Lowered, notes: list[str]) -> _Part:
 
 
 def _singles(lowered: Lowered, notes: list[str]) -> tuple[I64, I64]:
-    """Sends and receives with a rank that is absent, or that name none: they last as recorded, or as modelled."""
+    """Sends and receives with an absent rank, or without any: they last as recorded, or as modelled."""
     nodes, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     links, sides, job = lowered.matching.links, lowered.matching.sides, lowered.job
     first = lowered.is_simulated

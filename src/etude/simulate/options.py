@@ -1,4 +1,4 @@
-"""What can be asked of a simulation besides the job and the system."""
+"""Options of a simulation besides the job and the system."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Policy(StrEnum):
     """Which of its ready nodes a free lane takes."""
 
     READY = "ready"
-    """The one that became ready first; of those of one instant the first by (priority, row)."""
+    """The one that became ready first; within one instant the first by (priority, row)."""
     PRIORITY = "priority"
     """The first by (priority, row)."""
     RECORDED = "recorded"
-    """A rule: the next in the recorded order, and the lane waits until that one is ready."""
+    """Strict: the next in the recorded order; the lane waits until that one is ready."""
     HINT = "hint"
-    """A hint: of the ready nodes the first in the recorded order."""
+    """A hint: the first ready node in the recorded order."""
 
 
 class Compute(StrEnum):
@@ -54,7 +54,7 @@ class Times(StrEnum):
 
     MODELLED = "modelled"
     RECORDED = "recorded"
-    """The least `duration_ns` of its members, which is the one that waited least; modelled where there is none."""
+    """The least `duration_ns` of its members, which is that of the one that waited least; modelled if there is none."""
 
 
 class Network(StrEnum):
@@ -73,12 +73,12 @@ class Network(StrEnum):
 
 
 class Routing(StrEnum):
-    """Which of several equally short ways bytes take, in networks with links."""
+    """Which of several equally short routes bytes take, in networks with links."""
 
     STATIC = "static"
-    """The one that a hash of both ends says (ECMP): flows may meet on a link while others are idle."""
+    """The one that a hash of both ends selects (ECMP): flows may share a link while others are idle."""
     ADAPTIVE = "adaptive"
-    """The least loaded one at the moment in which a transfer sets off."""
+    """The least loaded one when a transfer starts."""
     SPRAY = "spray"
     """All of them, an equal part each."""
 
@@ -109,7 +109,7 @@ def _factor(what: str, value: float, least: float = 0.0) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Compute and communication on one rank at a time take longer by these factors, as they share SMs and memory."""
+    """Compute and communication that overlap on one rank take longer by these factors, as they share SMs and memory."""
 
     compute: float = 1.0
     """Factor on a compute node while the rank communicates."""
@@ -136,9 +136,9 @@ class RemoteMemory:
 
 
 class LinkChange(NamedTuple):
-    """From a time on, the links between two ends take `factor` times as long for a byte as at first: 1 restores them,
-    math.inf lets nothing through. What is on its way goes on at the new rate; with `flow` it takes another way where a
-    link fails, and waits where there is none."""
+    """From a time on, the links between two ends take `factor` times as long for a byte as originally: 1 restores them,
+    math.inf lets nothing through. Traffic in flight continues at the new rate; with `flow` it takes another route if a
+    link fails, and waits if there is none."""
 
     time_ns: int
     ends: tuple[int | str, int | str]
@@ -157,7 +157,7 @@ def _in_order(changes: Sequence[LinkChange]) -> tuple[LinkChange, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a job is simulated; what is not given is as the job and the system say."""
+    """How a job is simulated; anything not given follows the job and the system."""
 
     policy: Policy = Policy.READY
     compute: Compute = Compute.RECORDED
@@ -185,11 +185,10 @@ class Options:
     overlap: Overlap = Overlap()
     share: Mapping[str, Mapping[str, Draw]] = field(default_factory=dict)
     """Capacities by name, and what each class of node draws of them: {"sm": {"communication": Draw(demand=0.15),
-    "compute": Draw(priority=1)}}; `nic@node` is one that the ranks of a node have in common. In the place of
-    `overlap`."""
+    "compute": Draw(priority=1)}}; the ranks of a node share `nic@node`. Replaces `overlap`."""
     contention: bool = False
-    """Kernels, collectives and copies of a rank meet on its device: cores, memory, the link to the host. In the place
-    of `overlap`; see docs/contention.md."""
+    """Kernels, collectives and copies of a rank contend on its device: cores, memory, the link to the host. Replaces
+    `overlap`; see docs/contention.md."""
     grain: Grain | None = None
     """Transfers are loads or stores of lines, with this many in flight."""
     remote_memory: RemoteMemory | None = None
@@ -202,18 +201,18 @@ class Options:
     starts: Mapping[int, int] = field(default_factory=dict)
     """Rank -> when it starts, in ns; the others start at 0."""
     slow_links: Mapping[tuple[int | str, int | str], float] = field(default_factory=dict)
-    """Two ends -> factor on the time of what goes between them; math.inf is a link that failed. With closed forms two
+    """Two ends -> factor on the time of transfers between them; math.inf is a link that failed. With closed forms two
     ranks; with links the two ends of one: a rank is its device, a text the name of a vertex."""
     link_changes: tuple[LinkChange, ...] = ()
-    """Links whose rate changes during the run, as (time_ns, ends, factor); with `flow`, and `links` where none fails
-    for good."""
+    """Links whose rate changes during the run, as (time_ns, ends, factor); with `flow`, and with `links` if none fails
+    permanently."""
     network: Network | None = None
-    """None: closed forms where the system has levels, `flow` where it is a graph."""
+    """None: closed forms if the system has levels, `flow` if it is a graph."""
     routing: Routing = Routing.STATIC
     link_stats: bool = False
-    """Keep what every link did over time; with `links` or `flow`."""
+    """Keep statistics of every link over time; with `links` or `flow`."""
     fold: bool | None = None
-    """Simulate ranks that must behave alike once: None where that is possible, True insists, False never."""
+    """Simulate ranks that must behave alike once: None: if possible, True: raise if not, False: never."""
 
     def __post_init__(self) -> None:
         for name, kind in (
@@ -261,7 +260,7 @@ class Options:
             self._check_links()
 
     def on(self, system: System) -> Options:
-        """The same, with the network that the system is simulated on."""
+        """A copy with the network that the system is simulated on."""
         if self.network is None:
             return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
         if self.link_changes:
@@ -288,18 +287,18 @@ class Options:
         return self
 
     def algorithm(self, what: Collective) -> str:
-        """The name that was asked for; `auto` where none was."""
+        """The requested algorithm; `auto` if none was."""
         given = self.collective.get(what.name.lower(), AUTO)
         return given if isinstance(given, str) else AUTO
 
     @property
     def slow_pairs(self) -> list[tuple[tuple[int, int], float]]:
-        """Pairs of ranks between which an operation as a whole is slower: where there are no links to be slow."""
+        """Pairs of ranks between which whole operations are slower, if there are no links to slow down."""
         return [] if self._has_links else [((int(a), int(b)), factor) for (a, b), factor in self.slow_links.items()]
 
     @property
     def why_not_folded(self) -> str:
-        """Why no two ranks behave alike; empty where they may."""
+        """Why no two ranks behave alike; empty if they may."""
         if self._has_links:
             return "ranks share links, so no two are equivalent"
         if any(map(scope_of, self.share)):

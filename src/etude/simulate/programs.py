@@ -1,4 +1,5 @@
-"""What the ranks run, as the engine sees it: who waits for whom, which lane holds a node, in which order lanes take."""
+"""What the ranks run, as the engine sees it: dependencies, the lane of each node, the order in which lanes take
+nodes."""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ IS_COMM[[Kind.SEND, Kind.RECV, Kind.COLL]] = IS_MEMORY[[Kind.MEM_LOAD, Kind.MEM_
 
 
 def _uses(trace: Trace, options: Options) -> U8:
-    """What nodes are to their device, where compute and communication slow each other down; else nothing asks."""
+    """Use of the device by each node, if compute and communication slow each other down; otherwise not needed."""
     asked = options.overlap != Overlap() or options.share or options.contention
     return uses(trace) if asked else np.zeros(len(trace), np.uint8)
 
 
 def lanes_held(trace: Trace, options: Options) -> I32:
-    """Lane of each node, -1 where it holds none: frames, metadata and, if asked for, what has no stream."""
+    """Lane of each node, -1: none (frames, metadata and, if requested, communication without a stream)."""
     lane = np.where(frames(trace) | (trace.kind == Kind.METADATA), np.int32(-1), trace.lane)
     if options.concurrent_network:
         network = np.append(trace.lane_kind == LaneKind.NETWORK, False)
@@ -63,7 +64,7 @@ def lane_order(trace: Trace, lane: I32, recorded: I64 | None) -> I32:
 
 
 def merged(job: Job, costs: list[I64], options: Options) -> tuple[Job, list[I64]]:
-    """The same job, in which ranks whose programs cannot be distinguished by a simulation share a trace."""
+    """The same job, in which ranks whose programs a simulation cannot distinguish share a trace."""
     seen: dict[bytes, int] = {}
     kept: list[int] = []
     bases = np.zeros(len(job.traces), np.int64)
@@ -86,7 +87,7 @@ def _less_tag(trace: Trace, base: int) -> Trace:
 
 
 def agrees(trace: Trace) -> bool:
-    """Does a node say whose order the rank takes?"""
+    """Whether a node names the rank whose order this rank follows."""
     return any(attr.name == AGREE and attr.kind == ValueKind.INT64 for layout in trace.layouts for attr in layout)
 
 
@@ -120,7 +121,7 @@ class BuiltPrograms:
     start: I64
     lane_start: I64
     tables: Programs
-    """What the kernels take; there is one entry more in `lane_first` for the end of each program's last lane."""
+    """Tables for the kernels; `lane_first` has one extra entry for the end of each program's last lane."""
     waits: I32
     cost_ns: I64
     """For sends, receives and collectives the recorded time, or UNKNOWN."""
@@ -181,12 +182,12 @@ def _lanes(rows: Table, trace: Trace, recorded: I64 | None, options: Options) ->
 
 
 ORDERS: Final[dict[Policy, Callable[[Trace], I64]]] = {}
-"""Policies by a number of each node: of the ready nodes a free lane takes the one with the least."""
+"""Policies by a key for each node: a free lane takes the ready node with the smallest."""
 
 
 def _orders(job: Job, options: Options) -> tuple[I32, list[int], list[I64 | None]]:
-    """(program of each rank, trace of each program, recorded starts of each program where they give the order, or
-    what stands for them)."""
+    """(program of each rank, trace of each program, recorded starts of each program if they determine the order, or the
+    keys used instead)."""
     if options.policy in ORDERS:
         made: list[I64 | None] = [ORDERS[options.policy](trace) for trace in job.traces]
         return job.trace_of, list(range(len(job.traces))), made

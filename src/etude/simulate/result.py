@@ -1,4 +1,4 @@
-"""What a simulation returns: a Run that also knows what the links carried and what was assumed."""
+"""The result of a simulation: a Run with what the links carried and what was assumed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from etude.model.timing import Timing
 from etude.simulate.link_stats import LinkStats
 
 LINKS_SHOWN = 1000
-"""Links that a result names."""
+"""Most links in a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """What went over one direction of a link, and how long it was in use."""
+    """Traffic in one direction of a link, and how long it was in use."""
 
     link: str
     bytes: int
@@ -40,18 +40,18 @@ class Simulated(Run):
     simulated_ranks: int
     """Ranks that were simulated; the others are in the class of one of them."""
     links: tuple[LinkUse, ...] = field(default=())
-    """Links that carried something, those that were in use longest first, at most `LINKS_SHOWN`; none if analytic."""
+    """Links that carried something, longest in use first, at most `LINKS_SHOWN`; none if analytic."""
     notes: tuple[str, ...] = field(default=())
-    """What was assumed where the job does not say."""
+    """Assumptions made where the job says nothing."""
     link_stats: LinkStats | None = None
-    """What links did over time, where that was asked for."""
+    """Statistics of links over time, if requested."""
     kernels: Mapping[str, Taken] = field(default_factory=dict)
-    """Compute nodes and their work by the kernel and the units that were chosen for them, where some were asked for."""
+    """Compute nodes and their work by the kernel and units chosen for them, if requested."""
     unit_flops: Mapping[str, int] = field(default_factory=dict)
-    """Operations by the unit that does them, where units were asked for."""
+    """Operations by the unit that runs them, if units were requested."""
 
     def step_ends(self) -> dict[int, int]:
-        """When the last node of each step ends, of any rank; steps of which no end is known are not in it."""
+        """When the last node of each step ends, over all ranks; steps without a known end are left out."""
         ends: dict[int, int] = {}
         for part in self.parts():
             known = part.end_ns != UNKNOWN
@@ -61,7 +61,7 @@ class Simulated(Run):
         return dict(sorted(ends.items()))
 
     def choices(self) -> dict[str, Any]:
-        """What kernels and units were chosen, and the part of the operations that each unit does."""
+        """The chosen kernels and units, and the fraction of the operations that each unit runs."""
         total = sum(self.unit_flops.values())
         found: dict[str, Any] = {"kernels": {k: v._asdict() for k, v in self.kernels.items()}} if self.kernels else {}
         return found | ({"unit_shares": {u: f / total for u, f in self.unit_flops.items()}} if total else {})

@@ -29,7 +29,7 @@ from etude.simulate.result import Simulated, simulated
 from etude.simulate.state import DONE
 
 EXPLAINED: Final = 1 << 20
-"""Nodes up to which a deadlock of a folded job is looked at again rank by rank."""
+"""Nodes up to which a deadlock of a folded job is examined again rank by rank."""
 Progress = Callable[[int, int], None]
 """(nodes done, simulated time in ns)."""
 
@@ -61,7 +61,7 @@ def simulate(
 def simulate_with_links(
     job: Job, system: System, options: Options, *, progress: Progress | None = None
 ) -> tuple[Simulated, CarriedBytes]:
-    """The same, with what went over every link; of none where closed forms carry."""
+    """The same, with the traffic on every link; empty with closed forms."""
     if options.grain:
         system = options.grain.on(system)
     options = options.on(system)
@@ -79,14 +79,14 @@ def simulate_with_links(
 
 
 def start_engine(job: Job, system: System, options: Options | None = None) -> tuple[Engine, list[str]]:
-    """A simulation at time 0, and what had to be assumed: `engine.advance(until_ns)` runs it as far as that."""
+    """A simulation at time 0, and the assumptions made: `engine.advance(until_ns)` runs it up to a time."""
     lowered, notes = lower(job, system, (options or Options()).on(system))
     engine, said = start(lowered)
     return engine, [*notes, *said]
 
 
 def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list[str]]:
-    """The engine at time 0, and what had to be assumed."""
+    """The engine at time 0, and the assumptions made."""
     ops = operations(lowered) if ops is None else ops
     met = meetings(lowered, ops)
     state = initial_state(lowered, ops, met.kinds if met else None)
@@ -104,7 +104,7 @@ def _options(given: dict[str, Any]) -> Options:
 
 
 def _go(engine: Engine, changes: Sequence[LinkChange], progress: Progress | None) -> bool:
-    """Runs to the end, with the links changing meanwhile; True if Ctrl-C came first."""
+    """Runs to the end, applying the changes of links; True if interrupted by Ctrl-C."""
     try:
         for change in changes:
             engine.advance(change.time_ns)

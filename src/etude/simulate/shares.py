@@ -1,7 +1,7 @@
-"""Capacities that nodes share, as they are asked for: who draws what of which, and who has it in common.
+"""Capacities that nodes share, as given in options: who draws how much, and which ranks share one.
 
 {"hbm": {"compute": Draw(demand=0.8), "memory": Draw(demand=0.4)}}      each rank has one
-{"nic@node": {"communication": Draw(demand=0.25)}}                      the ranks of a node have one in common
+{"nic@node": {"communication": Draw(demand=0.25)}}                      the ranks of a node share one
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Draw:
     """What one node of a class draws of a capacity."""
 
     demand: float = 1.0
-    """Part of the capacity at full rate; 0: nothing."""
+    """Fraction of the capacity at full rate; 0: nothing."""
     weight: float = 1.0
-    """In the share of it, beside those of the same priority."""
+    """Weight of its share among those of the same priority."""
     priority: int = 0
-    """The least comes first."""
+    """The smallest comes first."""
     chunk_bytes: int = 0
-    """It yields to those of higher priority at the borders of equal pieces of at most this many bytes; 0: at once."""
+    """Yields to higher priorities at the boundaries of equal pieces of at most this many bytes; 0: at once."""
     chunk_ns: int = 0
-    """The same in pieces that take so long at full rate."""
+    """The same in pieces that take this long at full rate."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.demand <= 1e6 and 0 < self.weight <= 1e6 and 0 <= self.priority <= 1000):
@@ -44,7 +44,7 @@ Shares = Mapping[str, Mapping[str, Draw]]
 
 
 def scope_of(name: str) -> str:
-    """The level whose units have the capacity in common; empty: each rank has its own."""
+    """The level whose units share the capacity; empty: each rank has its own."""
     return name.partition("@")[2]
 
 
@@ -67,7 +67,7 @@ def check_shares(shares: Shares) -> None:
 
 
 def check_on_links(shares: Shares) -> None:
-    """Refuses what would stop a transfer that has set off."""
+    """Refuses what would stop a transfer in flight."""
     for name, draws in shares.items():
         talk = draws.get("communication")
         if talk and talk.demand and any(d.priority < talk.priority and d.demand for d in draws.values()):
@@ -78,6 +78,6 @@ def check_on_links(shares: Shares) -> None:
 
 
 def level_of(system: System, name: str) -> int:
-    """Position of the level whose units have a capacity in common; -1 where each rank has its own."""
+    """Position of the level whose units share a capacity; -1: each rank has its own."""
     scope = scope_of(name)
     return scope_level(system, scope, f"share: {name}") if scope else -1

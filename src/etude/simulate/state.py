@@ -1,7 +1,7 @@
 """The state of a simulation: tables that the kernels of the engine read and change.
 
 A table is an array of records: `nodes[node].waits`. A *node* is a node of one simulated rank (an *instance*); a *row*
-is what its program says of it, which all instances of the program share.
+is its entry in the program, which all instances of the program share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from etude.simulate.networks.sharing import Sharing
 from etude.simulate.networks.state import I32, I64, Table
 
 DONE: Final = -1
-"""In `waits` of a node: it has ended."""
+"""Value of `waits` of a node that has ended."""
 
 CLOCK: Final = np.dtype(
     [
@@ -31,7 +31,7 @@ CLOCK: Final = np.dtype(
 )
 ROW: Final = np.dtype(
     [
-        ("lane", np.int32),  # of the program; -1: it holds none
+        ("lane", np.int32),  # of the program; -1: none
         ("position", np.int32),  # in the order in which its lane takes rows
         ("use", np.int32),  # as in `etude.model.use`
         ("succ_count", np.int32),
@@ -39,7 +39,8 @@ ROW: Final = np.dtype(
     ],
     align=True,
 )
-"""Row r is waited for by the `succ_count` rows of `succ` from `succ_start` on, counted from their program's first."""
+"""The successors of row r are the `succ_count` rows of `succ` from `succ_start` on, counted from their program's
+first."""
 INSTANCE: Final = np.dtype(
     [
         (name, np.int64)
@@ -49,17 +50,17 @@ INSTANCE: Final = np.dtype(
     ],
     align=True,
 )  # fmt: skip
-"""Where the tables of a simulated rank begin; the instance whose choices it takes, the first that takes its own, and
-the next that takes those of the same leader, -1 where there is none; when it starts."""
+"""Where the tables of a simulated rank begin; its leader, its first follower, and the next follower of the same leader
+(-1: none); when it starts."""
 NODE: Final = np.dtype(
     [
         ("waits", np.int32),  # nodes that it waits for and that have not ended, or DONE
         ("op", np.int32),  # the operation that it is a member of, or -1
         ("instance", np.int32),
-        ("comer_before", np.int32),  # a list of those that have come to its operation
+        ("comer_before", np.int32),  # a list of those that have arrived at its operation
         ("start_ns", np.int64),
         ("end_ns", np.int64),
-        ("cost_ns", np.int64),  # of a member of an operation: what it takes once that is over
+        ("cost_ns", np.int64),  # for a member of an operation: its time once that is over
     ],
     align=True,
 )
@@ -69,7 +70,7 @@ LANE: Final = np.dtype(
         ("count", np.int32),  # ready nodes; with a strict order, nodes that it has taken
         ("is_touched", np.int32),
         ("instance", np.int32),
-        ("taken", np.int64),  # nodes that it has taken, where ranks agree on an order
+        ("taken", np.int64),  # nodes that it has taken, if ranks agree on an order
     ],
     align=True,
 )
@@ -98,14 +99,14 @@ class State(NamedTuple):
     lanes: Table
     ends: Heap  # of (time, node)
     ready: I64  # a heap of keys for each lane, one after the other
-    taken: I32  # where ranks agree: rows that each lane has taken, in its order, one lane after the other
+    taken: I32  # if ranks agree: rows that each lane has taken, in its order, one lane after the other
     touched: I32  # lanes that may take a node when this round issues
     starting: I32  # nodes that start in this round; those without a lane come first
     sharing: Sharing | None
 
 
 def with_room(heap: Heap, room: int) -> Heap:
-    """The same entries with room for at least this many more."""
+    """A copy with room for at least this many more entries."""
     size = int(heap.size[0])
     if len(heap.entry) - size >= room:
         return heap

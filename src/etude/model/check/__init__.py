@@ -1,4 +1,4 @@
-"""Is a job sound? Every way in which it is broken, as findings."""
+"""Checks a job: every way in which it is broken, as findings."""
 
 from typing import TYPE_CHECKING
 

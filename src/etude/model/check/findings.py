@@ -27,12 +27,12 @@ SEVERITY: Final[dict[str, Severity]] = {
     "never_starts": "error",
     "duplicate_id": "error",
     "duplicate_dependency": "warning",
-    # nodes that nothing knows how to run
+    # nodes that no simulator can run
     "invalid_node": "error",
     "unknown_kind": "error",
     "unknown_collective": "error",
     "no_peer": "error",
-    # values: what contradicts is an error, what was not recorded a warning
+    # values: a contradiction is an error, a value that was not recorded a warning
     "negative_value": "error",
     "negative_time": "error",
     "bad_time": "warning",
@@ -54,17 +54,17 @@ SEVERITY: Final[dict[str, Severity]] = {
     "members_unknown": "warning",
     # the job
     "rank_outside": "error",
-    "ranks_absent": "warning",  # an error where the job is said to be complete
+    "ranks_absent": "warning",  # an error if the job is declared complete
     "empty_trace": "warning",
     "timing_length": "error",
     "note": "warning",
 }
-"""Every kind of finding. An error: the job cannot run as it stands, because a node can never start or finish, has no
+"""Every kind of finding. An error: the job cannot run as it is, because a node can never start or finish, has no
 meaning, or contradicts another. A warning: it can run, but something was not recorded or looks wrong."""
 
 
 FEW: Final = 4
-"""Findings of one kind that begin on one rank; the last of them counts the rest."""
+"""Findings of one kind with the same first rank; the last of them counts the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Finding:
 
     severity: Severity
     rank: int | None
-    """The first rank that has it; None where it belongs to no rank, as a group's members do."""
+    """The first rank that has it; None if it belongs to no rank, like a group's members."""
     node: int | None
     """The first node that has it on that rank, as the id in the rank's file."""
     what: str
@@ -87,7 +87,7 @@ class Finding:
     row: int | None = None
     """The node's row in the rank's trace."""
     column: str = ""
-    """The column whose values are wrong, where it is one."""
+    """The column with the wrong values, if there is one."""
 
     @property
     def where(self) -> str:
@@ -115,7 +115,7 @@ class Report:
     def nodes(
         self, kind: str, at: I32, rows: NDArray[Any], what: str, hint: str = "", *, count: int = 0, column: str = ""
     ) -> None:
-        """Something wrong with these rows (the first is named in `what`) on the ranks at these positions."""
+        """Adds a problem of these rows (the first is named in `what`) on the ranks at these positions."""
         job, first = self.job, int(at[0])
         count = count or len(rows)
         more = ""
@@ -145,7 +145,7 @@ class Report:
     def ranks(
         self, kind: str, ranks: NDArray[Any], what: str, hint: str = "", severity: Severity | None = None
     ) -> None:
-        """Something wrong with ranks as a whole."""
+        """Adds a problem of whole ranks."""
         level = severity or SEVERITY[kind]
         self.found.append(Finding(level, int(ranks[0]), None, what, hint, kind, ranges(ranks)))
 
@@ -154,7 +154,7 @@ class Report:
         self.found.append(Finding(SEVERITY[kind], None, None, what + more, hint, kind, "", count))
 
     def sorted(self) -> list[Finding]:
-        """Errors first, then by rank and node; at most FEW of a kind that begin on the same rank."""
+        """Errors first, then by rank and node; at most FEW of a kind with the same first rank."""
 
         def order(f: Finding) -> tuple[bool, int, int, str, str, str]:
             none = -1
@@ -189,7 +189,7 @@ _STRUCTURE: Final = ("kind", "collective", "group", "src", "dst", "data_start", 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramClasses:
-    """Ranks that look the same to every check but for their values, whether the job is folded or not."""
+    """Ranks that look the same to every check except for their values, whether the job is folded or not."""
 
     of: I32
     """Program of the i-th rank present; programs are numbered by their first rank."""
@@ -204,7 +204,7 @@ def programs(job: Job) -> ProgramClasses:
 
 
 def classes(code: I32) -> ProgramClasses:
-    """Classes of ranks, from a number that ranks of one program share."""
+    """Classes of ranks, from a number shared by the ranks of a program."""
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     renumber = np.empty(len(first), np.int32)
     renumber[np.argsort(first)] = np.arange(len(first))
@@ -215,11 +215,11 @@ def classes(code: I32) -> ProgramClasses:
 
 
 def structure(trace: Trace) -> bytes:
-    """A fingerprint of what checks look at, but for values; ids and tags count from their smallest, as in fold."""
+    """A fingerprint of what checks look at, except values; ids and tags count from their smallest, as in fold."""
     found = Fingerprint(len(trace.group_slots), trace.peer_slots)
     for name in _STRUCTURE:
         column = getattr(trace, name)
-        found.add(column.copy() if column.strides == (0,) else column)  # whether it was recorded does not count
+        found.add(column.copy() if column.strides == (0,) else column)  # whether it was recorded does not matter
     if len(trace):
         least = trace.source_id.min()
         tagged = trace.tag >= 0
@@ -229,7 +229,7 @@ def structure(trace: Trace) -> bytes:
 
 
 def split_by(keys: NDArray[Any], which: NDArray[Any]) -> list[NDArray[Any]]:
-    """`which`, positions in `keys`, in parts of equal keys: keys ascend, the order within a part is kept."""
+    """`which`, positions in `keys`, split by equal keys: keys ascend, the order within a part is kept."""
     if not len(which):
         return []
     order = which[np.argsort(keys[which], kind="stable")]

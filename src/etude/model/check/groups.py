@@ -1,4 +1,4 @@
-"""What can be wrong within groups: members that cannot be, collectives that disagree."""
+"""Problems within groups: impossible members, collectives that disagree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ scatter has an input. For all others (all-reduce, all-gather, broadcast, reduce,
 
 
 def check_groups(report: Report, programs: ProgramClasses, matching: Matching) -> None:
-    """Members that cannot be, and ranks that use groups which are not theirs."""
+    """Impossible members, and ranks that use groups they do not belong to."""
     job = report.job
     groups = job.groups
     owner = np.repeat(np.arange(len(groups)), np.diff(groups.start))
@@ -46,7 +46,7 @@ def check_groups(report: Report, programs: ProgramClasses, matching: Matching) -
 
 
 def _check_users(report: Report, programs: ProgramClasses, matching: Matching) -> None:
-    """One finding a program for groups whose members are unknown; one for each slot bound to others' groups."""
+    """One finding per program for groups whose members are unknown; one for each slot bound to groups of others."""
     job, uses, sides = report.job, matching.uses, matching.sides
     first_row = sides.rows[sides.start[uses.side]]
     in_group = uses.group != WORLD
@@ -87,7 +87,7 @@ def named(report: Report, group: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupCalls:
-    """The collectives that a rank issues on a group: what each does and its bytes, UNKNOWN where they may differ."""
+    """The collectives that a rank issues on a group: what each does and its bytes, UNKNOWN if they may differ."""
 
     collective: NDArray[np.uint8]
     size_bytes: I64
@@ -108,7 +108,7 @@ class CallDifference:
     """The first call that differs."""
     count: int
     say: Callable[[str, str], str]
-    """(the group, the rank that is right) -> words."""
+    """(the group, the rank that is right) -> text."""
 
 
 NO_CALLS: Final = 0
@@ -132,8 +132,8 @@ def calls_of(matching: Matching) -> tuple[I32, list[GroupCalls]]:
 
 
 def check_collectives(report: Report, matching: Matching) -> None:
-    """The k-th collective on a group must be the same on every member that is present; the most common calls are
-    taken to be right (of two as common, those of the first member)."""
+    """The k-th collective on a group must be the same on every member that is present; the most common calls are taken
+    to be right (ties go to the first member)."""
     number, calls = calls_of(matching)
     found: dict[tuple[int, int], list[tuple[int, int, I32]]] = {}
     for group, which in _suspects(report, matching, number):
@@ -149,7 +149,7 @@ def check_collectives(report: Report, matching: Matching) -> None:
 
 
 def _suspects(report: Report, matching: Matching, number: I32) -> list[tuple[int, NDArray[Any]]]:
-    """Groups on which calls differ or a member that is present has none: (group, its uses by members)."""
+    """Groups on which calls differ or a present member has none: (group, its uses by members)."""
     job, uses = report.job, matching.uses
     inside = np.flatnonzero(uses.group_rank >= 0)
     if not len(inside):
@@ -188,7 +188,7 @@ def _most_common(numbers: I32) -> int:
 
 
 def compare(right: GroupCalls, wrong: GroupCalls) -> CallDifference | None:
-    """How the second differs from the first; None where they agree as far as was recorded."""
+    """How the second differs from the first; None if they agree as far as was recorded."""
     n = min(len(right), len(wrong))
     a, b = right.collective[:n], wrong.collective[:n]
     vague = (a == Collective.NONE) | (b == Collective.NONE)
@@ -268,7 +268,7 @@ def _row_of_call(matching: Matching, group: int, at: int, k: int) -> int:
 
 
 def _other_group(report: Report, matching: Matching, group: int, at: int) -> str:
-    """A hint where a rank uses a group of the same name that has other members."""
+    """A hint if a rank uses a group of the same name with other members."""
     if group == WORLD:
         return ""
     names, uses = report.job.groups.names, matching.uses

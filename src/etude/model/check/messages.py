@@ -1,4 +1,4 @@
-"""What can be wrong with sends and receives: no partner, another size, a peer that cannot be."""
+"""Problems of sends and receives: no partner, another size, an impossible peer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Say = Callable[[int, int], tuple[str, str]]
 
 
 def check_messages(report: Report, programs: ProgramClasses, matching: Matching) -> None:
-    """Every send has its receive, of the same size, and the other way round, as far as both ranks are present."""
+    """Every send has a receive of the same size, and vice versa, if both ranks are present."""
     for side in (_Side(report, matching, True), _Side(report, matching, False)):
         _report(report, programs, matching, "peer_outside", side.me, side.outside(), side.all, side.say_outside)
         kind = "send_unmatched" if side.sends else "recv_unmatched"
@@ -41,7 +41,7 @@ def _report(
     places: Places,
     say: Say,
 ) -> None:
-    """One finding for each program and set of its rows; the first rank that has it speaks for all."""
+    """One finding for each program and set of its rows, reported for the first rank that has it."""
     rows_of = matching.sides.rows
     found: dict[tuple[int, bytes], list[int]] = {}
     for link in links.tolist():
@@ -70,7 +70,7 @@ class _Side:
         self.lone_flat = pairs.lone_send if sends else pairs.lone_recv
 
     def outside(self) -> I64:
-        """Links to a rank that cannot be."""
+        """Links to a rank outside the world."""
         return np.flatnonzero((self.side >= 0) & ((self.peer < 0) | (self.peer >= self.report.job.world_size)))
 
     def say_outside(self, link: int, spot: int) -> tuple[str, str]:
@@ -144,7 +144,7 @@ def _check_sizes(report: Report, programs: ProgramClasses, matching: Matching) -
 
 
 def _check_ends(report: Report, programs: ProgramClasses) -> None:
-    """A send may name its own rank as its source, a receive as its destination; another rank there is odd."""
+    """A send may name its own rank as its source, a receive as its destination; another rank there is suspicious."""
     job = report.job
     for at in programs.at:
         trace = job.traces[int(job.trace_of[at[0]])]

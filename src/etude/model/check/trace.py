@@ -1,4 +1,4 @@
-"""What can be wrong with one program: its graph, its nodes, its values."""
+"""Problems of one program: its graph, its nodes, its values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEVER_HINT: Final = "repair the dependencies named above; then these nodes can 
 
 
 def check_programs(report: Report, programs: ProgramClasses) -> None:
-    """Structure: looked at once for each program."""
+    """Checks the structure, once for each program."""
     job = report.job
     for at in programs.at:
         trace = job.traces[int(job.trace_of[at[0]])]
@@ -63,7 +63,7 @@ def _check_graph(report: Report, at: I32, trace: Trace) -> None:
         _check_edges(report, at, trace, "data", data)
         _check_edges(report, at, trace, "ctrl", ctrl)
     if not (odd_data or odd_ctrl or forward_data or forward_ctrl):
-        return  # every node waits for earlier ones only: no cycle, and all of them start
+        return  # every node waits for earlier ones only, so there is no cycle and all of them start
     cycle = graph.find_cycle(trace, but_self=True)
     if len(cycle):
         ids = [report.id_of(int(at[0]), int(r)) for r in cycle]
@@ -73,7 +73,7 @@ def _check_graph(report: Report, at: I32, trace: Trace) -> None:
 
 
 def _check_edges(report: Report, at: I32, trace: Trace, which: str, dep: graph.Csr) -> None:
-    """Dependencies that are dangling, on the node itself, or there twice."""
+    """Dependencies that are dangling, on the node itself, or repeated."""
     first = int(at[0])
     owner = np.repeat(np.arange(len(dep), dtype=np.int32), np.diff(dep.start))
     aside = "" if which == "data" else " (control)"
@@ -97,7 +97,7 @@ def _check_edges(report: Report, at: I32, trace: Trace, which: str, dep: graph.C
 
 
 def _check_never(report: Report, at: I32, trace: Trace, cycle: I32) -> None:
-    """Nodes behind what was found already."""
+    """Nodes that can never start because of problems found before."""
     never = np.ones(len(trace), bool)
     never[graph.topological_order(trace, block_missing=True)] = False
     dep = graph.dependencies(trace)
@@ -190,15 +190,15 @@ def _check_kinds(report: Report, at: I32, trace: Trace) -> None:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 LONGEST_NS: Final = 30 * 86_400 * 10**9
-"""No node lasts longer than this, and no recording."""
+"""Longest plausible node or recording."""
 _LONGEST: Final = "30 days"
 _BAD_TIME_HINT: Final = "the tool that wrote it recorded a wrong time; spans and sums that include it are meaningless"
 _UNITS: Final = {"duration_ns": "ns", "in_bytes": "B", "out_bytes": "B", "tensor_bytes": "B", "flops": "operations"}
 
 
 class _Bad:
-    """Bad values by (program, kind, column, first row). Values differ from rank to rank, so ranks whose first bad
-    node is the same share a finding, which counts the nodes of the first rank."""
+    """Bad values by (program, kind, column, first row). Values differ from rank to rank, so ranks with the same first
+    bad node share a finding, which counts the nodes of the first rank."""
 
     def __init__(self) -> None:
         self.at: dict[tuple[int, str, str, int], list[int]] = {}
@@ -213,7 +213,7 @@ class _Bad:
 
 
 def check_values(report: Report, programs: ProgramClasses) -> None:
-    """Values: looked at once for each trace and each rank with values of its own."""
+    """Checks values, once for each trace and each rank with values of its own."""
     job = report.job
     bad = _Bad()
     own = {job.index(rank): columns for rank, columns in job.values.items()}
@@ -272,7 +272,7 @@ def _check_timing(report: Report, programs: ProgramClasses, bad: _Bad) -> None:
 
 
 def _far_off(start: I64) -> NDArray[Any]:
-    """Rows that start longer than any recording lasts before or after the median."""
+    """Rows whose start is further from the median than any recording is long."""
     known = np.flatnonzero(start != UNKNOWN)
     if not len(known) or int(start[known].max()) - int(start[known].min()) <= LONGEST_NS:
         return known[:0]

@@ -1,7 +1,7 @@
 """check: every way in which a job is broken.
 
-Structure is looked at once for each program and communication once for each pair of programs that communicate, so
-folded and unfolded jobs give the same findings and a folded one costs no more than its distinct traces.
+Structure is checked once for each program and communication once for each pair of programs that communicate, so folded
+and unfolded jobs give the same findings and a folded one costs no more than its distinct traces.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ _COLUMNS = ("source_id", "kind", "collective", "group", "src", "dst", "tag", "in
 
 
 class RankByRank:
-    """The check of a job that is too large to hold: `look` at its ranks in ascending order, each of which may then be
-    let go but for its communication, and `finish` with the job of these. The findings are those of `check`."""
+    """The check of a job that does not fit in memory: `look` at its ranks in ascending order, each of which can then be
+    dropped except for its communication, and `finish` with the job of these. The findings are those of `check`."""
 
     def __init__(self) -> None:
         self._programs: dict[bytes, int] = {}
@@ -84,7 +84,7 @@ class RankByRank:
         self._values: dict[tuple[int, str, str, int | None], tuple[Finding, list[int]]] = {}
 
     def look(self, part: Part, timing: Timing | None) -> Trace:
-        """Checks one rank by itself, with its recorded times; returns what is needed of it when all are there."""
+        """Checks one rank by itself, with its recorded times; returns what `finish` needs of it."""
         trace, rank = part.trace, part.rank
         program = self._programs.setdefault(structure(trace), len(self._programs))
         self._program_of[rank] = program

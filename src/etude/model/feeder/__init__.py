@@ -1,4 +1,4 @@
-"""The nodes of a job one after the other, each when what it waits for is completed."""
+"""The nodes of a job one after the other, each once its dependencies are completed."""
 
 from typing import TYPE_CHECKING
 

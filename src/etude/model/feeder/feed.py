@@ -1,4 +1,4 @@
-"""Feeder: the nodes of a job one after the other, each when what it waits for is completed.
+"""Feeder: the nodes of a job one after the other, each once its dependencies are completed.
 
     feed = feeder(job)
     while (node := feed.next(rank)) is not None:     # the smallest ready row; None: nothing is ready
@@ -31,9 +31,9 @@ I32 = NDArray[np.int32]
 
 
 class Feeder:
-    """The nodes of all ranks of a job. Ranks do not wait for one another here: that is the simulator's part.
+    """The nodes of all ranks of a job. Ranks do not wait for one another here: that is up to the simulator.
 
-    The state of a rank is made when the rank is first asked for, and given up when its last node is completed.
+    The state of a rank is made when the rank is first used, and freed when its last node is completed.
     """
 
     def __init__(self, source: Source) -> None:
@@ -83,11 +83,11 @@ class Feeder:
         self.rank(rank).take(node)
 
     def complete(self, rank: int, node: int) -> None:
-        """An issued node is through; what waited only for it is ready."""
+        """Completes an issued node; nodes that waited only for it become ready."""
         self.rank(rank).complete(node)
 
     def push_back(self, rank: int, node: int) -> None:
-        """An issued node was not run after all; it is ready again, at its old place in the order."""
+        """Returns an issued node that was not run; it is ready again, at its old place in the order."""
         self.rank(rank).push_back(node)
 
     def ready(self, rank: int, limit: int | None = None) -> I32:
@@ -103,7 +103,7 @@ class Feeder:
         return self.rank(rank).complete_many(nodes)
 
     def drain(self, rank: int, limit: int | None = None) -> I32:
-        """Issues and at once completes node after node, all or up to `limit`; returns them in that order."""
+        """Issues and immediately completes node after node, all or up to `limit`; returns them in that order."""
         return self.rank(rank).drain(limit)
 
     def node(self, rank: int, node: int) -> NodeView:
@@ -119,7 +119,7 @@ class Feeder:
         return self.rank(rank).waiting(limit)
 
     def done(self, rank: int | None = None) -> bool:
-        """Are all nodes of the rank completed; of all ranks, if none is given?"""
+        """Whether all nodes of the rank are completed; of all ranks, if none is given."""
         if rank is not None:
             return self.rank(rank).done
         return next(self._unfinished(), None) is None

@@ -1,8 +1,9 @@
 """Kernels of the feeder: successors, the set of ready nodes, issue and release. Each sees arrays only.
 
 The ready set is a tree of 64-bit words: bit i of the lowest level is node i, bit w of a level says that word w of the
-level below is not zero, the highest level is one word. The levels lie one behind the other in `bits`; level k begins
-at `base[k]`. The smallest ready node is a walk down, an insertion a walk up, and a node costs 1/8 B and a little.
+level below is not zero, the highest level is one word. The levels are stored one after the other in `bits`; level k
+begins at `base[k]`. Finding the smallest ready node walks down, an insertion walks up, and a node costs a little more
+than 1/8 B.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from etude.kernels.compile import kernel
 
 READY, ISSUED, COMPLETED = 0, -1, -2
-"""What `remaining` holds of a node that waits for nothing; above 0 it is how many completions it waits for."""
+"""Values of `remaining` for a node that waits for nothing; above 0 it is the number of completions it waits for."""
 
 _ONE = np.uint64(1)
 _LOW = np.uint64(63)
@@ -33,8 +34,8 @@ def bad_edge(start, dep, missing):
 
 @kernel(allocates=False)
 def count_edges(start, dep, indegree, succ_start):
-    """Adds to the in-degrees and, one place up, to the numbers of successors. Returns (edges that lead to a missing
-    node, the first node that has one, edges that lead to a later row)."""
+    """Adds to the in-degrees and, one place up, to the numbers of successors. Returns (edges to a missing node, the
+    first node that has one, edges to a later row)."""
     lost, first, forward = 0, -1, 0
     for i in range(len(start) - 1):
         for k in range(start[i], start[i + 1]):
@@ -142,8 +143,8 @@ def issue(remaining, bits, base, out):
 
 @kernel
 def complete(nodes, remaining, succ_start, succ, bits, base):
-    """Completes nodes and releases what waited only for them; (released, -1), or (0, place of the first node that is
-    not issued) and nothing is changed."""
+    """Completes nodes and releases what waited only for them; (released, -1), or (0, position of the first node that is
+    not issued) with nothing changed."""
     for k in range(len(nodes)):
         if nodes[k] < 0 or nodes[k] >= len(remaining) or remaining[nodes[k]] != ISSUED:
             for j in range(k):
@@ -164,7 +165,7 @@ def complete(nodes, remaining, succ_start, succ, bits, base):
 @kernel
 def drain(remaining, succ_start, succ, bits, base, out):
     """Issues the smallest ready node and completes it at once, until len(out) are done or none is ready; returns how
-    many were. `released - drained` is what the set has gained."""
+    many were. The set has grown by `released - drained`."""
     done = released = 0
     while done < len(out):
         node = _pop(bits, base)
@@ -187,22 +188,23 @@ def drain(remaining, succ_start, succ, bits, base, out):
 
 @kernel
 def one_cycle(remaining, succ_start, succ, before):
-    """Given what a topological order left: `before` is filled with one reason to wait for each stuck node; returns a
-    node that is on a circle of them."""
+    """Given the rest of a topological order: fills `before` with one reason to wait for each stuck node; returns a node
+    on a cycle."""
     last = -1
     for i in range(len(remaining)):
         if remaining[i] > 0:
             last = i
             for e in range(succ_start[i], succ_start[i + 1]):
                 before[succ[e]] = i
-    for _ in range(len(remaining)):  # back along the reasons until surely on the circle
+    for _ in range(len(remaining)):  # back along the reasons until surely on the cycle
         last = before[last]
     return last
 
 
 @kernel(allocates=False)
 def reasons(node, remaining, succ_start, succ, out):
-    """Nodes not completed that `node` waits for, each once, ascending; returns how many there are, writes what fits."""
+    """Incomplete nodes that `node` waits for, each once, ascending; returns how many there are, writes those that
+    fit."""
     count = 0
     for i in range(len(remaining)):
         if remaining[i] == COMPLETED:

@@ -1,4 +1,4 @@
-"""One node by name: what a simulator asks of a node while it is in flight. Columns stay columns for everything else."""
+"""One node by name, for a simulator that has it in flight. Everything else uses columns."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ I64 = NDArray[np.int64]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Bound:
-    """A trace, or a stretch of one, as one rank runs it: slots bound to groups and ranks, bases of ids and tags."""
+    """A trace, or a range of one, as one rank runs it: slots bound to groups and ranks, bases of ids and tags."""
 
     trace: Trace
     groups: Groups
     group_of: I32
     """Group of each group slot."""
     peer_of: I64
-    """Rank behind each peer slot; below 0 where it is not known."""
+    """Rank behind each peer slot; below 0 if unknown."""
     id_base: int = 0
     tag_base: int = 0
     start_ns: I64 | None = None
@@ -40,7 +40,7 @@ class Bound:
         return self._cell_start
 
     def values(self, column: str, rows: I32) -> NDArray[Any]:
-        """A column of numbers at these rows, ids and tags as the rank's file has them."""
+        """A column of numbers at these rows, with ids and tags as in the rank's file."""
         found: NDArray[Any] = getattr(self.trace, column)[rows]
         if column == "source_id":
             return found + np.uint64(self.id_base)
@@ -56,11 +56,11 @@ class NodeSource(Protocol):
     """Where views find their nodes."""
 
     def locate(self, rank: int, node: int) -> tuple[Bound, int]:
-        """A stretch of the rank's trace that has the node, and the node's row in it."""
+        """A range of the rank's trace that contains the node, and the node's row in it."""
 
 
 class _Number:
-    """A column of integers; None where nothing was recorded."""
+    """A column of integers; None if not recorded."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.column = name
@@ -78,7 +78,7 @@ class _Number:
 
 
 class _Text:
-    """A column of text; "" where nothing was recorded."""
+    """A column of text; "" if not recorded."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.column = name
@@ -150,14 +150,15 @@ class NodeView:
 
     @property
     def cpu(self) -> bool | None:
-        """True on the host, False on the device, None if not said."""
+        """True on the host, False on the device, None if unknown."""
         bound, row = self._locate()
         value = int(bound.trace.cpu[row])
         return None if value < 0 else bool(value)
 
     @property
     def lane(self) -> tuple[LaneKind, int] | None:
-        """What executes it in order: a thread, a stream, the device's compute or network; None if nothing holds it."""
+        """The lane that executes it in order: a thread, a stream, the device's compute or network; None if it has
+        none."""
         bound, row = self._locate()
         lane = int(bound.trace.lane[row])
         return None if lane < 0 else (LaneKind(int(bound.trace.lane_kind[lane])), int(bound.trace.lane_id[lane]))
@@ -176,14 +177,14 @@ class NodeView:
 
     @property
     def group_name(self) -> str | None:
-        """Name of the group in the source; None where the node names none, which means all ranks."""
+        """Name of the group in the source; None if the node names none, which means all ranks."""
         bound, row = self._locate()
         slot = int(bound.trace.group[row])
         return None if slot < 0 else bound.groups.names[int(bound.group_of[slot])]
 
     @property
     def group(self) -> tuple[int, ...] | None:
-        """Ranks of the group, in order; None where the node names none or its members are not known."""
+        """Ranks of the group, in order; None if the node names none or its members are unknown."""
         bound, row = self._locate()
         slot = int(bound.trace.group[row])
         members = None if slot < 0 else bound.groups.ranks(int(bound.group_of[slot]))
@@ -191,31 +192,31 @@ class NodeView:
 
     @property
     def src(self) -> int | None:
-        """Rank that sends."""
+        """The sending rank."""
         bound, row = self._locate()
         return _peer(bound, int(bound.trace.src[row]))
 
     @property
     def dst(self) -> int | None:
-        """Rank that receives."""
+        """The receiving rank."""
         bound, row = self._locate()
         return _peer(bound, int(bound.trace.dst[row]))
 
     @property
     def tag(self) -> int | None:
-        """Message tag as the rank's file has it; None if there is none."""
+        """Message tag as in the rank's file; None if there is none."""
         bound, row = self._locate()
         value = int(bound.trace.tag[row])
         return None if value == -1 else value + bound.tag_base if value >= 0 else value
 
     @property
     def data_ids(self) -> list[int]:
-        """Ids of the nodes whose data this one needs, as the file has them."""
+        """Ids of the nodes whose data this one needs, as in the file."""
         return self._ids("data")
 
     @property
     def ctrl_ids(self) -> list[int]:
-        """Ids of the nodes that must come before this one, as the file has them."""
+        """Ids of the nodes that must come before this one, as in the file."""
         return self._ids("ctrl")
 
     def _ids(self, edges: str) -> list[int]:
@@ -228,14 +229,14 @@ class NodeView:
 
     @property
     def dep_why(self) -> str:
-        """Why the node waits for each of its data and control dependencies, a letter each (`Why.letter`); "" if no
+        """Why the node waits for each of its data and control dependencies, one letter each (`Why.letter`); "" if no
         reason is known."""
         bound, row = self._locate()
         return reasons.spelled(bound.trace, row)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """The value of an attribute by its name in the file (the first, should there be several); `default` if the node
-        has no such attribute. An attribute that has a name and no value is None."""
+        """The value of an attribute by its name in the file (the first, if there are several); `default` if the node
+        has no such attribute. An attribute with a name and no value is None."""
         bound, row = self._locate()
         cell = 0
         for attr in bound.trace.layouts[bound.trace.layout[row]]:
@@ -246,7 +247,7 @@ class NodeView:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """All attributes by name; of those given twice, the first."""
+        """All attributes by name; the first of repeated ones."""
         bound, row = self._locate()
         return {a.name: self.attr(a.name) for a in bound.trace.layouts[bound.trace.layout[row]]}
 

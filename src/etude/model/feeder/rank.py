@@ -1,4 +1,4 @@
-"""The nodes of one rank, each when what it waits for is completed."""
+"""The nodes of one rank, each once its dependencies are completed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ I32 = NDArray[np.int32]
 
 _READY, _ISSUED, _COMPLETED = k.READY, k.ISSUED, k.COMPLETED
 _NUMBERED = ("group", "src", "dst", "lane", "layout")
-"""Columns whose numbers mean something only inside a trace."""
+"""Columns whose numbers have a meaning only within a trace."""
 
 
 class RankFeeder:
-    """The nodes of one rank, each when what it waits for is completed."""
+    """The nodes of one rank, each once its dependencies are completed."""
 
     __slots__ = (
         *("_above", "_base", "_bases", "_bits", "_bits_view", "_graph", "_hint", "_remaining", "_remaining_view"),
@@ -41,18 +41,18 @@ class RankFeeder:
         self.ready_count: int = int(k.fill_ready(self._remaining, self._bits, self._base))
         self.in_flight = 0
         self.completed = 0
-        # single nodes are handled in Python over the same arrays: cheaper than a call into compiled code
+        # single nodes are handled in Python on the same arrays: cheaper than a call into compiled code
         self._remaining_view = self._remaining.data
         self._bits_view = self._bits.data
         self._start_view = graph.succ_start.data
         self._succ_view = graph.succ.data
         self._above = self._bases[:0:-1]
-        """Where the levels above the lowest begin, the highest first."""
+        """Where the levels above the lowest begin, highest first."""
         self._hint = 0
         """No word of the lowest level before this one has a ready node."""
 
     def __len__(self) -> int:
-        """Nodes in all."""
+        """Number of nodes."""
         return len(self._remaining)
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class RankFeeder:
         self.in_flight += 1
 
     def complete(self, node: int) -> None:
-        """An issued node is through; what waited only for it is ready."""
+        """Completes an issued node; nodes that waited only for it become ready."""
         remaining = self._remaining_view
         if node < 0 or node >= len(remaining) or remaining[node] != _ISSUED:
             self._refuse(node, _ISSUED)
@@ -136,7 +136,7 @@ class RankFeeder:
                 self._insert(other)
 
     def push_back(self, node: int) -> None:
-        """An issued node was not run after all; it is ready again, at its old place in the order."""
+        """Returns an issued node that was not run; it is ready again, at its old place in the order."""
         self._check(node, _ISSUED)
         self._remaining_view[node] = _READY
         self.in_flight -= 1
@@ -213,7 +213,7 @@ class RankFeeder:
         return int(released)
 
     def drain(self, limit: int | None = None) -> I32:
-        """Issues and at once completes node after node, all or up to `limit`; returns them in that order."""
+        """Issues and immediately completes node after node, all or up to `limit`; returns them in that order."""
         left = len(self) - self.completed - self.in_flight
         out = np.empty(left if limit is None else min(max(limit, 0), left), np.int32)
         if not len(out):
@@ -228,7 +228,7 @@ class RankFeeder:
         return out[:count]
 
     def _finish(self) -> None:
-        """All is completed: the state goes, and every node still answers that it is."""
+        """Frees the state when all is completed; every node still reports that it is."""
         self._remaining = np.broadcast_to(np.int32(_COMPLETED), (len(self),))
         self._remaining_view = self._remaining.data
         self._bits = np.zeros(0, np.uint64)
@@ -246,7 +246,7 @@ class RankFeeder:
         return NodeView(self._source, self.rank, node)
 
     def values(self, column: str, nodes: ArrayLike) -> NDArray[Any]:
-        """A column of numbers at these nodes, UNKNOWN where nothing was recorded; text and slots come by `node`."""
+        """A column of numbers at these nodes, UNKNOWN if not recorded; for text and slots use `node`."""
         if column not in COLUMN or COLUMN[column].is_text or column in _NUMBERED:
             raise UsageError(f"`{column}` is not a column of plain numbers", hint="ask `node(...)` for it")
         rows = np.asarray(nodes)
@@ -268,7 +268,8 @@ class RankFeeder:
         return found
 
     def explain(self) -> str:
-        """Where the rank stands, in words: how far it is, what is in flight, what waits for what; ids of the file."""
+        """Describes the state of the rank: its progress, what is in flight, what waits for what; with ids of the
+        file."""
         lines = [f"rank {self.rank}: {self.completed} of {len(self)} nodes completed, {self.ready_count} ready"]
         for node in self.issued()[:SHOWN].tolist():
             view = self.node(node)

@@ -1,4 +1,4 @@
-"""What waits for what, and where nodes are looked up: shared by all ranks that run the same program."""
+"""Dependencies and node lookup, shared by all ranks that run the same program."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Edges = tuple[I64, I32]
 """Dependencies as CSR: node i waits for rows[start[i]:start[i+1]]; below 0 is ~k, the k-th missing id."""
 
 SHOWN = 8
-"""Nodes that an error names before it says how many more there are."""
+"""Nodes that an error names before it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeederGraph:
-    """Who is released by whom. Node i is waited for by succ[succ_start[i]:succ_start[i+1]], with repeats as in the
-    file, and waits for indegree[i] completions itself."""
+    """Successors. Those of node i are succ[succ_start[i]:succ_start[i+1]], with repeats as in the file; it waits for
+    indegree[i] completions itself."""
 
     succ_start: I64
     succ: I32
@@ -43,11 +43,12 @@ class FeederGraph:
 
     @classmethod
     def of(cls, nodes: int, edges: Sequence[Edges]) -> tuple[FeederGraph, list[tuple[int, int]], bool]:
-        """(graph, for each CSR (edges to missing nodes, the first node that has one), does any edge lead forward).
+        """(graph, for each CSR (edges to missing nodes, the first node that has one), whether any edge leads forward).
 
-        Edges to missing nodes are left out. Entries must be rows of the graph or below 0."""
+        Edges to missing nodes are left out. Entries must be rows of the graph or below 0.
+        """
         indegree = np.zeros(nodes, np.int32)
-        places = np.zeros(nodes + 2, np.int64)  # one place more: filling moves every start one down
+        places = np.zeros(nodes + 2, np.int64)  # one extra: filling moves every start one down
         lost, ahead = [], False
         for start, dep in edges:
             count, first, forward = k.count_edges(start, dep, indegree, places[1:])
@@ -63,7 +64,7 @@ class FeederGraph:
         return cls(succ_start, succ, indegree), lost, ahead
 
     def cycle(self) -> list[int]:
-        """Nodes that wait for one another in a cycle, each for the one before it; [] if there is no circle."""
+        """Nodes of a cycle, each of which waits for the one before it; [] if there is none."""
         remaining = self.indegree.copy()
         if topological(remaining, self.succ_start, self.succ, np.empty(len(self), np.int32)) == len(self):
             return []
@@ -88,7 +89,7 @@ class Source(Protocol):
     def graph(self, rank: int) -> FeederGraph: ...
 
     def locate(self, rank: int, node: int) -> tuple[Bound, int]:
-        """A stretch of the rank's trace that has the node, and the node's row in it."""
+        """A range of the rank's trace that contains the node, and the node's row in it."""
 
     def values(self, rank: int, column: str, nodes: I32) -> NDArray[Any]:
         """A column of numbers at these nodes."""
@@ -97,7 +98,7 @@ class Source(Protocol):
 
 
 def raise_dangling(view: NodeView, missing_id: int, edges: int) -> None:
-    """`edges` dependencies lead to missing nodes; the first is that of `view` on `missing_id`."""
+    """Raises: `edges` dependencies lead to missing nodes; the first is that of `view` on `missing_id`."""
     kinds = [name for name, found in (("data", view.data_ids), ("ctrl", view.ctrl_ids)) if missing_id in found]
     kind = kinds[0] if kinds else "data"
     more = f" ({edges} such dependencies in total)" if edges > 1 else ""
@@ -179,7 +180,7 @@ class JobSource:
         return bound.values(column, nodes)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file is open."""
 
 
 def check_missing(missing: str) -> None:

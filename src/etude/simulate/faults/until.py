@@ -1,4 +1,4 @@
-"""simulate_until: a job to a time, with what happens to ranks and links on the way, and what is done by then."""
+"""simulate_until: runs a job up to a time, with events on ranks and links, and reports what is done by then."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interrupted:
-    """A run up to a time; ends of nodes that are not done are unknown."""
+    """A run up to a time; ends of unfinished nodes are unknown."""
 
     run: Run
     at_ns: int
-    """When it was looked at, or when the last node ended."""
+    """The time of the stop, or the end of the last node."""
     nodes: I64
     """Nodes of each rank present."""
     done: I64
-    """How many of them have ended."""
+    """Nodes of each rank that have ended."""
     finish_ns: I64
-    """When the last of these ended; UNKNOWN where none did."""
+    """When the last of these ended; UNKNOWN: none did."""
 
     @property
     def complete(self) -> NDArray[np.bool_]:
-        """Ranks that did all they had to."""
+        """Ranks whose nodes have all ended."""
         return self.done == self.nodes
 
     def micro_batches(self, step: int = 0) -> I64:
-        """For each rank present the micro-batches of a step of which all compute is done."""
+        """For each rank present, the micro-batches of a step whose compute is all done."""
         found = np.zeros(len(self.nodes), np.int64)
         for part in self.run.parts():
             mine = (part.trace.micro_batch >= 0) & (part.trace.kind == Kind.COMP) & (part.trace.step == step)
@@ -54,7 +54,7 @@ class Interrupted:
         return found
 
     def done_ns(self) -> I64:
-        """For each rank present the time of its nodes that are done, waits of communication included."""
+        """For each rank present, the total time of its finished nodes, including waits of communication."""
         found = np.zeros(len(self.nodes), np.int64)
         for part in self.run.parts():
             known = part.timed
@@ -70,8 +70,8 @@ def simulate_until(
     *,
     until_ns: int | None = None,
 ) -> Interrupted:
-    """Runs the job, applies each event at its time, and stops at `until_ns`, or where nothing more can happen. What
-    hangs is no error here: it is what a fault does. All ranks are simulated."""
+    """Runs the job, applies each event at its time, and stops at `until_ns` or when nothing more can happen. A hang is
+    not an error here, since faults cause them. All ranks are simulated."""
     if until_ns is not None and until_ns < 0:
         raise UsageError(f"until {until_ns} ns: that is before the run")
     if any(at_ns < 0 for at_ns, _ in events):

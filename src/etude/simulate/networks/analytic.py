@@ -1,6 +1,6 @@
-"""The analytic network: an operation lasts a known time from the moment in which its members are there.
+"""The analytic network: an operation lasts a known time from the moment its members have arrived.
 
-The other networks have one too, for operations that use no links.
+The other networks use it too, for operations without links.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from etude.simulate.networks.state import MILLI, NEVER, OVER, RUNNING, Operation
 
 @kernel(allocates=False)
 def post(operations: OperationState, sharing: Sharing | None, nodes: Table, node: int, now_ns: int) -> bool:
-    """The node comes to its operation. A collective or a rendezvous begins with its last member, an eager message with
-    its sender. True: it is over already, and so the node is done at once."""
+    """The node arrives at its operation. A collective or a rendezvous begins with its last member, an eager message
+    with its sender. True: the operation is over already, so the node is done at once."""
     op = nodes[node].op
     it = operations.table[op]
     if it.status == OVER:
@@ -36,7 +36,7 @@ def post(operations: OperationState, sharing: Sharing | None, nodes: Table, node
 
 @kernel(allocates=False)
 def _share_devices(operations: OperationState, sharing: Sharing | None, nodes: Table, op: int, now_ns: int) -> None:
-    """With sharing, an operation that begins ends as late as its members' compute makes it."""
+    """With sharing, delays the end of an operation that begins by its members' compute."""
     if sharing is not None:
         it = operations.table[op]
         if it.duration_ns > 0:
@@ -45,7 +45,7 @@ def _share_devices(operations: OperationState, sharing: Sharing | None, nodes: T
                 it.slow += _attend(sharing, nodes, node)
                 node = nodes[node].comer_before
             it.since_ns = now_ns
-            if sharing.by_rate:  # at the full rate until the capacities are looked at, when the round is over
+            if sharing.by_rate:  # at the full rate until capacities are computed at the end of the round
                 it.slow = FULL
                 it.left = it.duration_ns * FULL
             else:
@@ -55,14 +55,14 @@ def _share_devices(operations: OperationState, sharing: Sharing | None, nodes: T
 
 @kernel(allocates=False)
 def _attend(sharing: Sharing, nodes: Table, node: int) -> int:
-    """A member of a running operation communicates from now on. Returns 1 if its compute slows the operation down."""
+    """A member of a running operation starts to communicate. Returns 1 if its compute slows the operation down."""
     attend(sharing, nodes, node, True)
     return sharing.instances[nodes[node].instance].slows_communication
 
 
 @kernel(allocates=False)
 def _come_late(operations: OperationState, sharing: Sharing | None, nodes: Table, node: int, now_ns: int) -> None:
-    """The receiver of a message that is on its way: with sharing, its compute may make the message slower."""
+    """The receiver of a message in flight arrives: with sharing, its compute may slow the message down."""
     if sharing is not None:
         op = nodes[node].op
         it = operations.table[op]
@@ -72,7 +72,7 @@ def _come_late(operations: OperationState, sharing: Sharing | None, nodes: Table
 
 @kernel(allocates=False)
 def _slow_down(operations: OperationState, sharing: Sharing, op: int, amount: int, now_ns: int) -> None:
-    """More members of a running operation compute, or fewer: between none and some, it runs on at another rate."""
+    """More or fewer members of a running operation compute: the rate changes between none and some."""
     it = operations.table[op]
     was_slow = it.slow > 0
     it.slow += amount
@@ -86,7 +86,7 @@ def _slow_down(operations: OperationState, sharing: Sharing, op: int, amount: in
 
 @kernel(allocates=False)
 def retime_operations(operations: OperationState, sharing: Sharing, nodes: Table, instance: int, now_ns: int) -> None:
-    """The operations of an instance run on at another rate, if it began or ended to compute."""
+    """Changes the rate of an instance's operations, if it started or stopped computing."""
     here = sharing.instances[instance]
     slows = 1 if here.computing > 0 else 0
     if slows == here.slows_communication:
@@ -106,12 +106,12 @@ def next_time(ends: Heap) -> int:
 
 @kernel(allocates=False)
 def advance(operations: OperationState, sharing: Sharing | None, nodes: Table, now_ns: int) -> None:
-    """Operations that end now: their members are done."""
+    """Ends the operations that are due now: their members are done."""
     ends = operations.ends
     while ends.size[0] > 0 and ends.entry[0, KEY] == now_ns:
         it = operations.table[pop(ends)]
         if it.status == OVER or it.end_ns != now_ns:
-            continue  # it was given another end since
+            continue  # its end has moved since
         it.status = OVER
         node = it.last_comer
         while node >= 0:

@@ -1,7 +1,7 @@
-"""Collectives and messages as operations of a network with links: which algorithm, in how many chunks, at which costs.
+"""Collectives and messages as operations of a network with links: algorithm, number of chunks, costs.
 
 What closed forms add to the bytes is added here in the same way: the launch and the ramp of the protocol before the
-first transfers, the protocol's part of the bandwidth on all bytes, its step latency in place of the level's.
+first transfers, the protocol's fraction of the bandwidth on all bytes, its step latency in place of the level's.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from etude.simulate.networks.state import WHOLE
 I64 = NDArray[np.int64]
 
 _PLAIN: Final = ("ring", "direct", "dissemination")
-"""Taken, the first that there is, where the algorithm does not fit the group."""
+"""Fallbacks, the first that exists, if the algorithm does not fit the group."""
 _LIKE: Final = {"torus": "ring_both"}
 _RINGS: Final = ("ring", "ring_both")
 _SHORTER: Final = ("tree", "hierarchical")
 _FROM_ONE: Final = (*ROOTED, Collective.GATHER, Collective.SCATTER)
 _MOST_CHUNKS: Final = 64
 _CHUNKS_A_HOP: Final = 8
-"""Long chains have more, or their fill time would count."""
+"""Long chains get more, to keep their fill time small."""
 _MOST_WAYS: Final = 16
 
 
@@ -65,10 +65,10 @@ class Carriage:
 
 
 class Carrier:
-    """Makes operations of the network; what they have in common is made once.
+    """Makes operations of the network; what they share is made once.
 
-    `window` chunks of one transfer may be in progress. Links take them one by one; where flows share a link, more than
-    two only make each other late.
+    `window` chunks of one transfer may be in progress. `links` takes them one by one; where flows share a link, more
+    than two only delay each other.
     """
 
     def __init__(self, system: System, topology: Topology, *, window: int = IN_FLIGHT) -> None:
@@ -82,7 +82,7 @@ class Carrier:
     # -- collectives
 
     def collective(self, what: Collective, size: int, members: I64, shape: GroupShape, algorithm: str) -> Carriage:
-        """The algorithm that is asked for, or the one whose closed form is fastest."""
+        """Uses the requested algorithm, or the one with the fastest closed form."""
         name, there = what.name.lower(), schedulable(what)
         size = 0 if what == Collective.BARRIER else size
         asked = algorithm != AUTO
@@ -94,7 +94,7 @@ class Carrier:
         plain = ("direct",) if what == Collective.ALL_TO_ALL else _PLAIN
         one_switch = algorithm == "hierarchical" and len(dims) == 1 and "in_switch" in there
         if one_switch and reduces_in_switch(self.system.levels[shape.spans[0].level], shape.spans[0]):
-            algorithm = "in_switch"  # which it is, on one level
+            algorithm = "in_switch"  # the same on one level
         tiers = algorithm == "in_switch" and len(dims) > 1 and "hierarchical" in there
         take = "hierarchical" if tiers else self._pick(algorithm, there, dims, members, plain)
         if not take:
@@ -119,8 +119,8 @@ class Carrier:
         return Carriage(plan, start, wire, lags, self._factors(plan, members, take))
 
     def _fastest(self, what: Collective, size: int, shape: GroupShape, dims: tuple[int, ...]) -> str:
-        """By closed forms; over levels, rings of very many members are too many transfers, and the next best is taken.
-        What the system's file names is taken as it is."""
+        """The fastest by closed form; over levels, rings of very many members are too many transfers, so the next best
+        is taken. An algorithm named in the system file is used as it is."""
         best = str(choose(self.system, what, [size], shape).algorithm[0])
         named = what.name.lower() in self.system.collectives.algorithm
         if named or best not in _RINGS or what in ROOTED or len(dims) < 2:
@@ -142,7 +142,7 @@ class Carrier:
         return in_line(self.system.levels[span.level], span)
 
     def own(self, plan: Schedule, members: I64) -> Carriage:
-        """An algorithm that the user brought: its transfers, with the launch and the steps of a protocol."""
+        """A user's algorithm: its transfers, with the launch and the steps of a protocol."""
         protocols = self.system.collectives.of_plan(in_switch=False)
         protocol = plan.protocol if plan.protocol in protocols else list(protocols)[-1]
         costs = protocols[protocol]
@@ -165,8 +165,8 @@ class Carrier:
         return ""
 
     def _dims(self, shape: GroupShape, members: I64, what: Collective) -> tuple[tuple[int, ...], I64 | None]:
-        """(Members under each unit, level by level, where their devices are a product of levels; the members in the
-        order of their devices, where that is another one). Where one of them is the root, the order must be that."""
+        """(Members under each unit, level by level, if their devices are a product of levels; the members in device
+        order, if different from theirs). If one of them is the root, their order must be the device order."""
         device = self.system.device_of(members)
         ordered = bool((np.diff(device) > 0).all())
         dims = tuple(span.units for span in shape.spans)
@@ -181,8 +181,8 @@ class Carrier:
         return True
 
     def _chunks(self, what: Collective, take: str, size: int, shape: GroupShape, protocol: str, chunks: int) -> int:
-        """What passes the same bytes on and on is cut so that chunks that may be in progress at once fill the wire for
-        about two steps: smaller ones would leave it idle. The rest as in closed form."""
+        """Number of chunks. Algorithms that forward the same bytes repeatedly are cut so that the chunks in progress
+        fill the wire for about two steps; smaller ones would leave it idle. Others as in closed form."""
         if take == "ring_both" and what == Collective.ALL_TO_ALL and any(map(self._in_line, shape.spans)):
             return _MOST_CHUNKS if len(shape.spans) == 1 and shape.size <= _MOST_CHUNKS else chunks
         passed_on = take in ("tree", "in_switch") or (take in _RINGS and what in ROOTED)
@@ -201,7 +201,7 @@ class Carrier:
         return 1 << int(np.log2(np.clip(most, 1, at_most)))
 
     def _messages(self, plan: Schedule, take: str, what: Collective) -> I64 | None:
-        """Where a member posts messages to many one by one: how long the posts before each take."""
+        """If a member posts messages to many one by one: the time of the posts before each."""
         each = self.system.collectives.message_ns
         made = ALGORITHMS[take]
         if not each or not (made.straight or (made.nested and what == Collective.ALL_TO_ALL)):
@@ -217,7 +217,7 @@ class Carrier:
         return np.tile(np.where(moves, np.rint(before * each), 0), plan.chunks).astype(np.int64)
 
     def _ways(self, members: I64) -> int:
-        """Equal ways between neighbours, which chunks take in turn as channels do."""
+        """Number of equal routes between neighbours, which chunks take in turn as channels do."""
         if self.topology.dimensions or len(members) < 2:
             return 1
         pair = (int(self.topology.device[members[0]]), int(self.topology.device[members[1]]))
@@ -228,8 +228,8 @@ class Carrier:
         return self.ways_of[pair]
 
     def _tied(self, what: Collective, take: str) -> int:
-        """2: halves of what goes to the opposite device of a ring, where pairs alone cannot take turns."""
-        every = 2 if what in _FROM_ONE else 4  # all pairs of a ring of 4, 8, ... are as many one way as the other
+        """2: traffic to the opposite device of a ring is halved, if pairs alone cannot alternate."""
+        every = 2 if what in _FROM_ONE else 4  # all pairs of a ring of 4, 8, ... balance in both directions
         rings = [d for d in self.topology.dimensions if d.split_ties and d.shape == "ring" and d.size > 2]
         odd = any(d.size % 2 == 0 and (every == 2 or d.size % every) for d in rings)
         return 2 if odd and ALGORITHMS[take].straight else 1
@@ -248,7 +248,7 @@ class Carrier:
         return round(factor * WHOLE)
 
     def _lags(self, key: tuple[Any, ...], plan: Schedule, members: I64, protocol: str, more: I64 | None) -> I64 | None:
-        """The protocol's step in place of the latency of the outermost level that a transfer crosses, and `more`."""
+        """The protocol's step instead of the latency of the outermost level that a transfer crosses, plus `more`."""
         levels = self.system.levels
         latency = np.array([level.latency_ns for level in levels])
         step = np.array([level.step(protocol) for level in levels])
@@ -267,8 +267,8 @@ class Carrier:
         return self.lags[full]
 
     def _crossed(self, plan: Schedule, members: I64) -> I64:
-        """The outermost level at which the ends of each transfer are apart; -1 where they are not. A switch that helps
-        is as far from a member as its members are from one another."""
+        """The outermost level that separates the ends of each transfer; -1: none. A helping switch is as far from a
+        member as its members are from one another."""
         unit, count = self.system.device_of(members), plan.members + plan.helpers
         low, high = np.empty(count, np.int64), np.empty(count, np.int64)
         crossed = np.full(len(plan), -1, np.int64)
@@ -288,7 +288,7 @@ class Carrier:
         return crossed
 
     def _factors(self, plan: Schedule, members: I64, take: str) -> I64 | None:
-        """What bytes are to the links of a level that reduces in its switch, at another part of the bandwidth."""
+        """Byte factors of a level that reduces in its switch, at another fraction of the bandwidth."""
         if not plan.helpers or take == "in_switch":
             return None
         levels = self.system.levels
@@ -333,7 +333,7 @@ def _at_helper(plan: Schedule) -> NDArray[np.bool_]:
 
 
 def alone_ns(system: System, plan: Schedule, members: I64, sizes: I64) -> I64:
-    """Time of a user's algorithm on the links of a system that has nothing else to do, for each size."""
+    """Time of a user's algorithm on the links of an idle system, for each size."""
     topology = topology_of_system(system)
     carriage = Carrier(system, topology).own(plan, members)
     times = np.zeros(len(sizes), np.int64)
@@ -346,5 +346,5 @@ def alone_ns(system: System, plan: Schedule, members: I64, sizes: I64) -> I64:
 
 
 def schedulable(what: Collective) -> list[str]:
-    """Algorithms that carry it out."""
+    """Algorithms that implement the collective."""
     return list(BY_COLLECTIVE.get(what, ()))

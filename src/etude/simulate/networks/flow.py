@@ -1,12 +1,12 @@
-"""Kernels of the model `flow`: all live flows share the links of their ways max-min fairly.
+"""Kernels of the model `flow`: all live flows share the links of their routes max-min fairly.
 
 Every flow has a bottleneck, a full link on which no flow is faster. Rates change when a flow begins or ends; a flow
-ends at a whole ns, and all that happens in one is worked out once. What one operation sends over one connection goes in
-order, one transfer after the other, as bytes of a connection do: it takes one share of a link, however many are ready.
+ends at a whole ns, and rates are computed once per ns. Transfers of one operation over one connection go in order, one
+after the other, as bytes of a connection do: they take one share of a link, however many are ready.
 
-Only flows that can feel a change are worked out again:
-those that began, those whose bottleneck no longer is full, and those that are faster than the new share of a full link.
-All others still have their bottleneck, so the rates are those that working out all of them would give.
+Only flows that a change can affect are computed again: those that began, those whose bottleneck is no longer full, and
+those that are faster than the new share of a full link. All others still have their bottleneck, so the rates equal
+those of a full computation.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def make_flows(links: int, slots: int, most_hops: int, tolerance: float) -> Flow
 
 
 def grown(flows: FlowState) -> FlowState:
-    """Twice the slots, their contents kept."""
+    """A copy with twice the slots."""
     return flows._replace(
         slots=twice(flows.slots),
         entries=twice(flows.entries),
@@ -65,13 +65,13 @@ def grown(flows: FlowState) -> FlowState:
 
 
 def twice(array: NDArray[Any]) -> NDArray[Any]:
-    """The same with as many zeros after it."""
+    """A copy followed by as many zeros."""
     return np.concatenate((array, np.zeros_like(array)))
 
 
 @kernel(allocates=False)
 def _connection(state: LinkState, slot: int) -> int:
-    """The slot of the transfer's connection; -1 if it has that for itself."""
+    """The slot of the transfer's connection; -1 if it is not shared."""
     it = state.carried[state.slots[slot].operation]
     line, plan = state.paths.line[it.path0 + slot - it.base], state.schedules.plans[it.plan]
     return it.base + plan.transfers + plan.members + line if line >= 0 else -1
@@ -79,11 +79,11 @@ def _connection(state: LinkState, slot: int) -> int:
 
 @kernel(allocates=False)
 def take_line(state: LinkState, slot: int) -> bool:
-    """True: the connection is the transfer's from now on; False: others are before it, and it waits for its turn."""
+    """True: the transfer now owns the connection; False: others are ahead, and it waits for its turn."""
     at = _connection(state, slot)
     if at < 0:
         return True
-    line = state.slots[at]  # `waits`: 1 if it is in use; `hop`: the first that waits for it, or -1; `path`: the last
+    line = state.slots[at]  # `waits`: 1 if in use; `hop`: the first transfer in line, or -1; `path`: the last
     if line.waits == 0:
         line.waits = 1
         return True
@@ -98,7 +98,7 @@ def take_line(state: LinkState, slot: int) -> bool:
 
 @kernel(allocates=False)
 def leave_line(state: LinkState, slot: int) -> int:
-    """The transfer has drained. Returns the one whose turn it is, or -1."""
+    """The transfer has drained. Returns the next one in line, or -1."""
     at = _connection(state, slot)
     if at < 0:
         return -1
@@ -113,7 +113,7 @@ def leave_line(state: LinkState, slot: int) -> int:
 
 @kernel(allocates=False)
 def begin_flow(state: LinkState, flows: FlowState, slot: int, size_bytes: int, lag_ns: int) -> None:
-    """The flow is on all links of its way until it has drained; then it lands, after the latency of the way."""
+    """The flow is on all links of its route until it has drained; then it lands, after the latency of the route."""
     it, paths, now_ns = state.slots[slot], state.paths, state.clock[0].now_ns
     begin, end = paths.start[it.path], paths.start[it.path + 1]
     for k in range(begin, end):
@@ -137,7 +137,7 @@ def begin_flow(state: LinkState, flows: FlowState, slot: int, size_bytes: int, l
 
 @kernel(allocates=False)
 def _add_flow(flows: FlowState, slot: int, wire_bytes: float, now_ns: int) -> None:
-    """A live flow that has no rate yet."""
+    """Adds a live flow without a rate."""
     it, clock = flows.slots[slot], flows.clock[0]
     it.rest_bytes = wire_bytes
     it.speed = 0.0
@@ -152,7 +152,7 @@ def _add_flow(flows: FlowState, slot: int, wire_bytes: float, now_ns: int) -> No
 
 @kernel(allocates=False)
 def _enter(flows: FlowState, link: int, entry: int) -> None:
-    """A flow is on a link from now on."""
+    """Adds a flow to a link."""
     it, entries = flows.links[link], flows.entries
     it.active += 1
     entries[entry].after = it.head
@@ -164,7 +164,7 @@ def _enter(flows: FlowState, link: int, entry: int) -> None:
 
 @kernel(allocates=False)
 def _leave(flows: FlowState, link: int, entry: int) -> None:
-    """A flow is on a link no longer."""
+    """Removes a flow from a link."""
     it, clock, entries = flows.links[link], flows.clock[0], flows.entries
     after, before = entries[entry].after, entries[entry].before
     if before >= 0:
@@ -203,8 +203,8 @@ def end_flow(state: LinkState, flows: FlowState, slot: int) -> None:
 
 @kernel(allocates=False)
 def _touch(flows: FlowState, links: Table, link: int) -> None:
-    """A link comes into play: what the flows that stay as they are leave of it, and the level at which it holds some of
-    them (its own level: it is their bottleneck)."""
+    """Brings a link into the computation: the capacity that unaffected flows leave, and the level at which it is the
+    bottleneck of some of them."""
     it, stamp = flows.links[link], flows.clock[0].stamp
     it.mark = stamp
     it.free = links[link].bytes_per_ns - it.load
@@ -224,7 +224,7 @@ def _touch(flows: FlowState, links: Table, link: int) -> None:
 
 @kernel(allocates=False)
 def _choose(state: LinkState, flows: FlowState, slot: int, count: int) -> None:
-    """The flow's rate is to be found anew: its part of every link is free again."""
+    """Marks the flow for a new rate: its share of every link is free again."""
     stamp, it, paths = flows.clock[0].stamp, flows.slots[slot], state.paths
     it.mark = stamp
     it.fixed = 0
@@ -238,16 +238,16 @@ def _choose(state: LinkState, flows: FlowState, slot: int, count: int) -> None:
         link.free += it.speed
         link.looking += 1
         key = min(max(link.free, 0.0) / link.looking, link.level)
-        # A key that is too small is put right when its turn comes.
+        # A key that is too small is corrected when its turn comes.
         if flows.queue.place[number] < 0 or key < flows.queue.key[number]:
             put(flows.queue, number, key, 0)
 
 
 @kernel(allocates=False)
 def share_out(state: LinkState, flows: FlowState) -> None:
-    """Works out the rates again, as flows began or ended: water-filling from the lowest level up, in which flows that
-    cannot feel the change never take part. Links come in the order of their level; at its level a link either gives
-    all flows that still look for a rate their share, or shows whether it is still the bottleneck of those it held."""
+    """Computes the rates again after flows began or ended: water-filling from the lowest level up, without flows that
+    the change cannot affect. Links come in the order of their level; at its level a link either gives all flows without
+    a rate their share, or shows whether it is still the bottleneck of its flows."""
     queue, close = flows.queue, flows.close
     count = _begin_sharing(state, flows)
     while queue.size[0] > 0:
@@ -265,7 +265,7 @@ def share_out(state: LinkState, flows: FlowState) -> None:
         if holds:
             link.level = np.inf
             if link.looking == 0 and link.free <= close * state.links[number].bytes_per_ns:
-                continue  # as full as it was: whom it held stays
+                continue  # as full as before: its flows keep their rates
         chosen = _choose_on(state, flows, number, count, share, holds)
         if not holds and chosen == count:
             _fix(state.paths, state.slots, flows, number, share)
@@ -275,7 +275,7 @@ def share_out(state: LinkState, flows: FlowState) -> None:
 
 @kernel(allocates=False)
 def _begin_sharing(state: LinkState, flows: FlowState) -> int:
-    """Links that flows have left and flows that have no rate yet come into play. Returns how many are chosen."""
+    """Brings in links that flows have left and flows without a rate. Returns how many are chosen."""
     clock = flows.clock[0]
     clock.stamp += 1
     for k in range(clock.dirty):
@@ -293,7 +293,7 @@ def _begin_sharing(state: LinkState, flows: FlowState) -> int:
 
 @kernel(allocates=False)
 def _choose_on(state: LinkState, flows: FlowState, link: int, count: int, share: float, holds: bool) -> int:
-    """Chooses the flows that the link held, or those that are faster than its share. Returns how many are chosen."""
+    """Chooses the flows bound by the link, or those that are faster than its share. Returns how many are chosen."""
     stamp, most = flows.clock[0].stamp, share * (1 + flows.close)
     entry = flows.links[link].head
     while entry >= 0:
@@ -308,7 +308,7 @@ def _choose_on(state: LinkState, flows: FlowState, link: int, count: int, share:
 
 @kernel(allocates=False)
 def _fix(paths: Paths, slots: Table, flows: FlowState, link: int, share: float) -> None:
-    """The link is the bottleneck of all flows on it that still look for a rate."""
+    """The link is the bottleneck of all flows on it that have no rate yet."""
     stamp, entry = flows.clock[0].stamp, flows.links[link].head
     while entry >= 0:
         slot = entry >> flows.hop_bits
@@ -327,7 +327,7 @@ def _fix(paths: Paths, slots: Table, flows: FlowState, link: int, share: float) 
 
 @kernel(allocates=False)
 def _apply(state: LinkState, flows: FlowState, count: int) -> None:
-    """The new rates hold from now on."""
+    """Applies the new rates from now on."""
     paths, events, now_ns = state.paths, state.events, state.clock[0].now_ns
     for k in range(count):
         slot = flows.chosen[k]
@@ -342,7 +342,7 @@ def _apply(state: LinkState, flows: FlowState, count: int) -> None:
         it.rest_bytes = max(it.rest_bytes - it.speed * (now_ns - it.since_ns), 0.0)
         it.since_ns = now_ns
         it.speed = it.new_speed
-        # Less than a millionth of a ns is the noise of the division.
+        # Less than a millionth of a ns is rounding noise of the division.
         left_ns = np.ceil(it.rest_bytes / it.speed - 1e-6) if it.speed > 0 else 1e18
         end_ns = now_ns + max(np.int64(min(left_ns, 1e18)), 0)
         if events.place[slot] < 0 or events.key[slot] != end_ns:

@@ -1,4 +1,4 @@
-"""Kernels of the model `links`: a link takes one message at a time, in the order in which they come to it.
+"""Kernels of the model `links`: a link takes one message at a time, in order of arrival.
 
 Store-and-forward: a message that a link takes at t is whole at the next vertex at t + floor(latency + bytes / rate),
 and the link is free again at t + floor(bytes / rate). Cut-through: its head goes on after the latency alone, its tail
@@ -16,7 +16,7 @@ from etude.simulate.networks.state import LAND, MOVE, LinkState, Rates
 
 @kernel(allocates=False)
 def _moving_ns(rates: Rates, link: int, begin_ns: int, wire_bytes: float) -> float:
-    """How long the link has to do from a time on, while its rate changes: the bytes are the integral of the rate."""
+    """Time that the link needs from a time on, while its rate changes: the bytes are the integral of the rate."""
     at_ns, rest = np.float64(begin_ns), wire_bytes
     for k in range(rates.start[link], rates.start[link + 1]):
         last = k + 1 == rates.start[link + 1]
@@ -32,7 +32,7 @@ def _moving_ns(rates: Rates, link: int, begin_ns: int, wire_bytes: float) -> flo
 
 @kernel(allocates=False)
 def hop(state: LinkState, slot: int, size_bytes: int, lag_ns: int) -> None:
-    """The message is at its next link, or at its end."""
+    """The message is at its next link, or at its destination."""
     it, now_ns = state.slots[slot], state.clock[0].now_ns
     at, last = state.paths.start[it.path] + it.hop, state.paths.start[it.path + 1]
     it.phase = MOVE
@@ -54,8 +54,8 @@ def hop(state: LinkState, slot: int, size_bytes: int, lag_ns: int) -> None:
         link.coming -= 1
     it.hop += 1
     if state.costs.cut_through:
-        # Its tail cannot leave before it has come from the link before. A link that is faster than that one passes on
-        # other messages in between: it is taken for as long as the bytes need.
+        # Its tail cannot leave before it has arrived from the previous link. A link that is faster than that one
+        # forwards other messages in between: it is busy for as long as the bytes need.
         it.tail_ns = max(begin_ns + np.int64(moving_ns), it.tail_ns) + latency_ns
         put_event(state, slot, begin_ns + latency_ns)
     else:

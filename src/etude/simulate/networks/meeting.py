@@ -1,7 +1,7 @@
 """Kernels, collectives and copies of one rank on its device: what one costs the other, pair by pair.
 
-Whoever runs is of a *kind*: how it is launched, and how long it takes alone. `excess[a, b]` is how much longer one of
-kind a takes for as long as one of kind b is beside it; delays of several add up. Pairs are priced when they first meet.
+Everything that runs has a *kind*: how it is launched, and how long it takes alone. `excess[a, b]` is the slowdown of
+kind a while one of kind b runs at the same time; delays of several add up. Pairs are priced when they first overlap.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def kind_of_member(kinds: Kinds, instance: int, op: int) -> int:
 
 @kernel(allocates=False)
 def rate_beside(kinds: Kinds, shared: Table, first: int, second: int, node: int) -> int:
-    """Rate of a node beside those of two lists, or NOT_KNOWN."""
+    """Rate of a node that runs next to those of two lists, or NOT_KNOWN."""
     kind = shared[node].kind
     if kind < 0:
         return FULL

@@ -1,4 +1,4 @@
-"""Messages in columns: they come in hundreds of thousands, and nothing is done for one of them alone."""
+"""Messages in columns: there are hundreds of thousands, so all are handled at once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 
 _WALKED: Final = 1 << 18
-"""Ways that are looked at together: a few MB."""
+"""Routes that are examined together: a few MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """Message i goes from rank src[i] to rank dst[i], in parts[i] parts that set off together."""
+    """Message i goes from rank src[i] to rank dst[i], in parts[i] parts that start together."""
 
     src: I64
     dst: I64
@@ -36,14 +36,14 @@ class Messages:
 
 
 def messages_of(operations: Sequence[Operation]) -> Messages:
-    """Operations that are messages; each in one part."""
+    """Operations that are messages, each in one part."""
     pair = np.array([op.members for op in operations], np.int64).reshape(-1, 2)
     rows = [(op.size_bytes, op.flow, op.launch_ns, op.wire_ppm, 1) for op in operations]
     return Messages(pair[:, 0], pair[:, 1], *np.array(rows, np.int64).reshape(-1, 5).T)
 
 
 def distinct(*columns: I64) -> tuple[I64, I64]:
-    """(first, which): rows that are not equal to one before them, and of each row which of those it equals."""
+    """(first, which): rows that differ from all before them, and for each row its index among those."""
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), bool)
     new[:1] = True
@@ -55,7 +55,8 @@ def distinct(*columns: I64) -> tuple[I64, I64]:
 
 
 def equal_ways(routes: Routes, src: I64, dst: I64, most: int) -> I64:
-    """How many ways the first `most` flows from each vertex to another go. Equal pairs are looked at once."""
+    """Number of distinct routes of the first `most` flows from each vertex to another. Equal pairs are examined
+    once."""
     first, which = distinct(src, dst)
     count = np.ones(len(first), np.int64)
     step = max(_WALKED // most, 1)
@@ -68,7 +69,7 @@ def equal_ways(routes: Routes, src: I64, dst: I64, most: int) -> I64:
 
 
 def _different(start: I64, links: I32, each: int) -> I64:
-    """How many of each pair's routes use other links than those before."""
+    """How many of each pair's routes use links different from those before."""
     length = np.diff(start)
     of = np.arange(len(length)) // each
     number = of

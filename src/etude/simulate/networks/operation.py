@@ -1,4 +1,4 @@
-"""What a network with links is given: operations as schedules on ranks, and the options of its model."""
+"""Input of a network with links: operations as schedules on ranks, and the options of its model."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Operation:
     members: Sequence[int] | NDArray[Any]
     size_bytes: int
     flow: int = 0
-    """Which of several equal ways: as in `etude.machine.routes`; chunks count on from it."""
+    """Selects one of several equal routes, as in `etude.machine.routes`; chunks count up from it."""
     launch_ns: int = 0
-    """Before its first transfers."""
+    """Time before its first transfers."""
     wire_ppm: int = 1_000_000
-    """What its bytes are to the links, in millionths: more than they are where a protocol adds flags."""
+    """Bytes on the wire per byte sent, in millionths: above one million if a protocol adds flags."""
     lags: I64 | None = None
-    """For each transfer: ns more (or less) than the latency of its route."""
+    """For each transfer: ns added to (or taken off) the latency of its route."""
     factors: I64 | None = None
-    """For each transfer, on top of `wire_ppm` and in the same way."""
+    """For each transfer, multiplied with `wire_ppm`, in the same unit."""
 
     @classmethod
     def message(cls, src: int, dst: int, size_bytes: int, flow: int = 0, **costs: Any) -> Operation:
@@ -47,7 +47,7 @@ class NetworkOptions:
     cut_through: bool = True
     """For `links`; False: store-and-forward."""
     endpoint_ns: int = 0
-    """Before the first transfers of a member, and after every arrival."""
+    """Time before the first transfers of a member, and after every arrival."""
     reduce_bytes_per_s: float = 0.0
     """Memory rate of a reduction, which moves three times its bytes; 0: takes no time."""
     tolerance: float = 0.0
@@ -59,7 +59,7 @@ class NetworkOptions:
     when a transfer starts, and `spray` cuts a transfer evenly over all."""
 
     busy_factor: float = 1.0
-    """On the time of a transfer's bytes, where its sender or receiver computes when it starts; in thousandths."""
+    """Factor on the time of a transfer's bytes, if its sender or receiver computes when it starts; in thousandths."""
 
     def __post_init__(self) -> None:
         if self.model not in ("flow", "links"):

@@ -1,7 +1,7 @@
 """Operations gathered into the state of a network with links.
 
-Operations that have a schedule in common share its arrays; those with schedule, members and flow in common share their
-ways; those with schedule and size in common share their bytes.
+Operations with the same schedule share its arrays; those with the same schedule, members and flow share their routes;
+those with the same schedule and size share their bytes.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from etude.simulate.networks.state import (
 
 FIRST_SLOTS: Final = 1 << 12
 _CHOICES: Final = 16
-"""Ways that adaptive routing looks at."""
+"""Routes that adaptive routing chooses from."""
 _MOST_WAYS: Final = 64
-"""Ways that a transfer is sprayed over, at most."""
+"""Most routes that a transfer is sprayed over."""
 
 
 class _Column:
-    """Grows by parts; one array when asked for."""
+    """An array that grows by parts."""
 
     def __init__(self) -> None:
         self.parts: list[I64] = []
         self.size = 0
 
     def add(self, values: Any) -> int:
-        """Where the values begin."""
+        """Appends values; returns where they begin."""
         part = np.asarray(values, np.int64)
         first = self.size
         self.parts.append(part)
@@ -90,8 +90,8 @@ class Registry:
         instance_of: I64 | None = None,
         work: Table | None = None,
     ) -> None:
-        """`instances[instance_of[rank]].computing` is > 0 while a rank computes; looked at where `busy_factor` is not
-        1. `work[node].rate` is that at which a member communicates, where nodes have rates."""
+        """`instances[instance_of[rank]].computing` is > 0 while a rank computes; used if `busy_factor` is not 1.
+        `work[node].rate` is the rate at which a member communicates, if nodes have rates."""
         self.topology, self.options = topology, options
         self.instances = np.zeros(1, SHARED_INSTANCE) if instances is None else instances
         self.work = np.zeros(0, SHARED_NODE) if work is None else work
@@ -100,7 +100,7 @@ class Registry:
         self.routes = Routes(topology)
         self.columns = {name: _Column() for name in _COLUMNS}
         self.plans: dict[int, int] = {}
-        self.kept: list[Schedule] = []  # ids of dead schedules could come again
+        self.kept: list[Schedule] = []  # ids of dead schedules could be reused
         self.plan_rows: list[tuple[int, int, int, int, int]] = []
         self.ways: dict[Hashable, int] = {}
         self.sizes: dict[tuple[int, int], int] = {}
@@ -111,14 +111,14 @@ class Registry:
         self.most_hops = 1
         self.choices = _CHOICES if options.routing == "adaptive" and not topology.dimensions else 1
         self.split: dict[tuple[int, int], Any] = {}
-        self.held: list[Any] = []  # what ids in `split` are of
+        self.held: list[Any] = []  # the objects behind ids in `split`
         self.equal_ways: dict[tuple[int, ...], int] = {}
         self.in_parts: dict[int, Schedule] = {}
 
     # --- registering
 
     def register(self, operations: Sequence[Operation]) -> None:
-        """Adds operations; they are numbered in order. The ways of all new ones are searched together."""
+        """Adds operations, numbered in order. Routes of all new ones are searched together."""
         table = np.zeros(len(operations), CARRIED)
         is_message = np.array([_is_message(op) for op in operations], bool)
         single, rest = np.flatnonzero(is_message), np.flatnonzero(~is_message)
@@ -127,7 +127,7 @@ class Registry:
         self.carried.append(table)
 
     def register_messages(self, messages: Messages) -> None:
-        """Adds messages; they are numbered on in order."""
+        """Adds messages; their numbers continue in order."""
         self.carried.append(self._messages(messages))
 
     def _schedules_of(self, operations: Sequence[Operation]) -> Table:
@@ -157,14 +157,14 @@ class Registry:
         return _table(CARRIED, rows)
 
     def _sizes(self, plan: int, size_bytes: int) -> int:
-        """Where the bytes of the transfers of a schedule begin."""
+        """Index of the first of a schedule's transfer sizes."""
         if (plan, size_bytes) not in self.sizes:
             sizes = self.kept[plan].transfer_bytes(size_bytes)
             self.sizes[plan, size_bytes] = self.columns["sizes"].add(sizes)
         return self.sizes[plan, size_bytes]
 
     def _sprayed(self, op: Operation) -> Operation:
-        """The operation in as many parts as there are ways between its members; what is in parts already stays so."""
+        """The operation in as many parts as there are routes between its members; unchanged if it has parts already."""
         s = op.schedule
         ways = self._equal_ways(op) if len(s) and s.chunks == 1 and s.fixed_bytes is None else 1
         if ways == 1:
@@ -182,7 +182,7 @@ class Registry:
         return replace(op, schedule=self.split[id(s), ways], **parts)
 
     def _equal_ways(self, op: Operation) -> int:
-        """Ways between the first member and the one with the most of them, of a few."""
+        """Routes between the first member and the one with the most of them, among a few."""
         self._check(op)
         device = self.topology.device[np.asarray(op.members, np.int64)].astype(np.int64)
         goals = device[[1, len(device) // 2, -1]] if len(device) > 1 else device
@@ -195,7 +195,7 @@ class Registry:
     # --- messages
 
     def _messages(self, messages: Messages) -> Table:
-        """All at once, nothing but their ways shared."""
+        """All messages at once; they share only routes."""
         m, table = messages, np.zeros(len(messages), CARRIED)
         if not len(m):
             return table
@@ -226,7 +226,7 @@ class Registry:
             message().transfer_bytes(int(m.size_bytes[i]))
 
     def _message(self, parts: int) -> Schedule:
-        """A message, or one in this many parts that set off together."""
+        """A message, or one in this many parts that start together."""
         if parts not in self.in_parts:
             one = message()
             several = replace(chunked(one, parts, parts), algorithm="message over several paths") if parts > 1 else one
@@ -234,7 +234,7 @@ class Registry:
         return self.in_parts[parts]
 
     def _message_ways(self, plan: int, src: I64, dst: I64, flow: I64) -> I64:
-        """Where the ways of the parts of each message begin; equal messages have them in common."""
+        """Index of the first route of each message's parts; equal messages share routes."""
         first, which = distinct(src, dst, flow)
         chunk = self.kept[plan].chunk.astype(np.int64)
         parts = len(chunk)
@@ -250,13 +250,13 @@ class Registry:
         return at + which * parts
 
     def _message_sizes(self, plan: int, size_bytes: I64) -> I64:
-        """Where the bytes of the parts of each message begin."""
+        """Index of the first size of each message's parts."""
         if self.kept[plan].chunks == 1:
             return self.columns["sizes"].add(size_bytes) + np.arange(len(size_bytes))
         sizes, which = np.unique(size_bytes, return_inverse=True)
         return np.array([self._sizes(plan, size) for size in sizes.tolist()], np.int64)[which.reshape(-1)]
 
-    # --- what operations have in common
+    # --- shared by operations
 
     def _lags(self, lags: I64 | None) -> int:
         if lags is None:
@@ -315,7 +315,7 @@ class Registry:
         return len(self.plan_rows) - 1
 
     def _most_lines(self, s: Schedule) -> int:
-        """Connections that may carry several transfers of the schedule, whatever the ways: 0 where none does."""
+        """Connections that may carry several transfers of the schedule, whatever the routes; 0: none does."""
         if self.options.model != "flow" or not len(s):
             return 0
         pair = s.src.astype(np.int64) * (s.members + s.helpers) + s.dst
@@ -324,7 +324,7 @@ class Registry:
         return len(np.unique(each[moves])) if len(np.unique(pair[moves])) < moves.sum() else 0
 
     def _lines(self, plan: int, path: I64) -> I64:
-        """The connection of each transfer: those that go the same way have one in common."""
+        """The connection of each transfer: those with the same route share one."""
         if self.plan_rows[plan][4] == 0:
             return np.full(len(path), -1)
         s = self.kept[plan]
@@ -341,7 +341,7 @@ class Registry:
         return vertex[op.schedule.src], vertex[op.schedule.dst], way
 
     def _helpers(self, op: Operation) -> I64:
-        """The switch of each helper: the one nearest to all members that it exchanges something with."""
+        """The switch of each helper: the one nearest to all members that exchange data with it."""
         s, members = op.schedule, np.asarray(op.members, np.int64)
         with_helper = np.concatenate((s.src[s.dst >= s.members], s.dst[s.src >= s.members]))
         helper = np.concatenate((s.dst[s.dst >= s.members], s.src[s.src >= s.members])) - s.members
@@ -353,7 +353,7 @@ class Registry:
 
     def _find_ways(self, asked: list[tuple[I64, I64, I64]], new: list[tuple[Hashable, int, int]]) -> None:
         if not any(len(part) for part, _, _ in asked):
-            self.ways |= {key: 0 for key, _, _ in new}  # one member alone goes nowhere
+            self.ways |= {key: 0 for key, _, _ in new}  # a single member needs no route
             return
         at = self._add_paths(*(np.concatenate(part) for part in zip(*asked, strict=True)))
         path, done = self.columns["path_of"].parts[-1], 0
@@ -363,13 +363,13 @@ class Registry:
             done += count
 
     def _way(self, flow: I64) -> I64:
-        """Flows that may go another way: in a grid only those between opposite devices of a ring."""
+        """Flows that may take another route: in a grid only those between opposite devices of a ring."""
         if not self.topology.dimensions:
             return flow
         return flow % 2 if any(d.split_ties for d in self.topology.dimensions) else np.zeros_like(flow)
 
     def _add_paths(self, src: I64, dst: I64, way: I64) -> int:
-        """Ways of these pairs of vertices; equal ones are kept once. Returns where in `path_of` they begin."""
+        """Adds routes of these pairs of vertices, equal ones once. Returns where in `path_of` they begin."""
         once, which = distinct(src, dst, self._way(way))
         if self.choices > 1:
             many = [np.repeat(v[once], self.choices) for v in (src, dst)]
@@ -387,12 +387,12 @@ class Registry:
     # --- state
 
     def state(self, slots: int = FIRST_SLOTS) -> tuple[LinkState, FlowState | None]:
-        """What the kernels take, before anything has happened. All places are free."""
+        """The initial state for the kernels. All places are free."""
         o, links, column = self.options, len(self.topology.src), {n: c.array() for n, c in self.columns.items()}
         plans = _table(PLAN, [(*row, -1) for row in self.plan_rows])
         slots = max(slots, int((plans["transfers"] + plans["members"] + plans["lines"]).max(initial=1)))
         carried, places = self._places()
-        # Per us, so that a rate in whole bytes is exact where it is whole in bytes per us.
+        # Per us, so that a rate in whole bytes per us is exact.
         reduce = round(o.reduce_bytes_per_s / 1e6)
         numbers = [np.zeros(size, np.int64) for size in (2 * len(places) + 2, len(places) + 1, slots, slots)]
         state = LinkState(
@@ -431,7 +431,7 @@ class Registry:
         return carried, places
 
     def _schedules(self, plans: Table) -> Schedules:
-        """There is one extra transfer and member, which ends the last list."""
+        """One extra transfer and member terminate the last list."""
         of = self.columns
         transfers, members = np.zeros(of["src"].size + 1, TRANSFER), np.zeros(of["left"].size + 1, MEMBER)
         for name in ("src", "dst", "delay_ns", "has_deps", "put", "waits"):
@@ -452,7 +452,7 @@ def _is_message(op: Operation) -> bool:
 
 
 def _first_alike(pair: I64, start: I64, links: Any) -> I64:
-    """For each route the first of those between the same two ends over the same links. Equal pairs are adjacent."""
+    """For each route, the first one between the same two ends over the same links. Equal pairs are adjacent."""
     again = np.flatnonzero(np.append(False, np.diff(pair) == 0))
     alike = np.arange(len(pair))
     if len(again):
@@ -472,7 +472,7 @@ def _table(kind: np.dtype[np.void], rows: Sequence[tuple[int, ...]]) -> Table:
 
 
 def grown(state: LinkState, flows: FlowState | None) -> tuple[LinkState, FlowState | None]:
-    """Twice the slots, their contents kept."""
+    """A copy with twice the slots."""
     events = state.events
     item, key, turn = (flow.twice(array) for array in (events.item, events.key, events.turn))
     place = np.concatenate((events.place, np.full(len(events.place), -1)))

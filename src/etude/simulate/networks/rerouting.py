@@ -1,7 +1,8 @@
-"""Links that change during a run: rates over time, and other ways where links fail.
+"""Links that change during a run: rates over time, and other routes when links fail.
 
-A way with a failed link on it is searched again in what is left; it is as it was when all of its links are back. What
-is on such a way goes on over the new one with the rest of its bytes. Where no way is left, it waits for the link.
+A route with a failed link is searched again among the remaining links; it is restored when all of its links are back.
+Traffic on such a route continues on the new one with the rest of its bytes. If no route is left, it waits for the
+link.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from etude.simulate.networks.state import ENTRY, I64, VISIT, FlowState, LinkStat
 
 F64 = NDArray[np.float64]
 LATE_NS: Final = 10**17
-"""Three years: what ends later is on a link that lets nothing through."""
+"""Three years: whatever ends later is on a link that lets nothing through."""
 
 
 def rates_over_time(topology: Topology, changes: Sequence[tuple[int, I64, float]]) -> Rates:
-    """From (time, links, factor) in order of time: for each link its rates, each from a time on."""
+    """From (time, links, factor) in order of time: the rates of each link, each from a time on."""
     n = len(topology.src)
     link = np.concatenate((np.arange(n), *(rows for _, rows, _ in changes)))
     since = np.concatenate((np.zeros(n), *(np.full(len(rows), time) for time, rows, _ in changes)))
@@ -34,7 +35,7 @@ def rates_over_time(topology: Topology, changes: Sequence[tuple[int, I64, float]
 
 
 class Rerouting:
-    """The ways of a network with links, as links fail and come back."""
+    """The routes of a network with links, as links fail and come back."""
 
     def __init__(self, topology: Topology, paths: Paths) -> None:
         self.topology, self.paths = topology, paths
@@ -43,8 +44,7 @@ class Rerouting:
         self.path_of_link = np.repeat(np.arange(len(self.length)), self.length)
 
     def change(self, links: I64, factor: float) -> Paths | None:
-        """Links are slower by a factor from now on, or let nothing through (math.inf); the ways where these are others
-        than before."""
+        """Slows links down by a factor from now on, or cuts them (math.inf). Returns the routes if they change."""
         failed = np.isinf(self.factor)
         self.factor[links] = factor
         now = np.isinf(self.factor)
@@ -74,7 +74,7 @@ class Rerouting:
 
 
 def _turn(pair: I64) -> I64:
-    """For each route how many before it join the same two ends: each takes another of the remaining routes."""
+    """For each route, how many before it join the same two ends: each takes another of the remaining routes."""
     order = np.argsort(pair, kind="stable")
     first = np.append(True, np.diff(pair[order]) != 0)[: len(pair)]
     place = np.arange(len(pair))
@@ -84,7 +84,7 @@ def _turn(pair: I64) -> I64:
 
 
 def _spread(begin: I64, length: I64) -> I64:
-    """begin[0] .. begin[0] + length[0], begin[1] .. and so on."""
+    """begin[0] .. begin[0] + length[0], then begin[1] .. and so on."""
     return np.arange(int(length.sum())) + np.repeat(begin - np.append(0, np.cumsum(length))[:-1], length)
 
 
@@ -92,7 +92,7 @@ def _spread(begin: I64, length: I64) -> I64:
 
 
 def moved(state: LinkState, flows: FlowState, paths: Paths) -> tuple[LinkState, FlowState]:
-    """The same with all live flows on these ways. Rates are those of before until they are shared out again."""
+    """A copy with all live flows on these routes. They keep their old rates until the next sharing."""
     live = flows.live[: int(flows.clock["live"][0])]
     path, now_ns = state.slots["path"][live], int(state.clock["now_ns"][0])
     old, new = (_on_links(p, path) for p in (state.paths, paths))
@@ -114,7 +114,7 @@ def moved(state: LinkState, flows: FlowState, paths: Paths) -> tuple[LinkState, 
 
 
 class _OnLinks:
-    """Some flows in order: flow, hop, and link."""
+    """Some flows in order: flow, hop and link."""
 
     def __init__(self, who: I64, hop: I64, link: I64) -> None:
         self.who, self.hop, self.link = who, hop, link
@@ -127,7 +127,7 @@ def _on_links(paths: Paths, path: I64) -> _OnLinks:
 
 
 def _enter(flows: FlowState, entries: Table, entry: I64, link: I64, now_ns: int, links: Table) -> None:
-    """All lists of links anew."""
+    """Rebuilds all lists of links."""
     of = flows.links
     busy = of["active"] > 0
     links["busy_ns"][busy] += now_ns - of["busy_since_ns"][busy]
@@ -168,7 +168,7 @@ def _lags(state: LinkState, live: I64) -> I64:
 
 
 def _visits(state: LinkState, paths: Paths, live: I64, old: _OnLinks, new: _OnLinks, rest: I64) -> Table:
-    """Statistics: what went until now was on the old links, and what is left is on the new ones."""
+    """Statistics: bytes sent so far were on the old links, the rest is on the new ones."""
     visits, clock = state.visits, state.clock[0]
     if not len(visits):
         return visits
@@ -189,7 +189,7 @@ def _visits(state: LinkState, paths: Paths, live: I64, old: _OnLinks, new: _OnLi
 
 
 def waiting(state: LinkState, flows: FlowState | None, topology: Topology) -> list[tuple[int, int]]:
-    """Ends (vertices) of transfers that are on a link that lets nothing through."""
+    """Ends (vertices) of transfers on a link that lets nothing through."""
     if flows is None:
         return []
     live = flows.live[: int(flows.clock["live"][0])]

@@ -1,11 +1,12 @@
-"""Named capacities that what runs shares: `sm`, `hbm`, `pcie` of a rank, `nic`, `dram`, `cpu` of a node, or any other.
+"""Named capacities that running nodes share: `sm`, `hbm`, `pcie` of a rank, `nic`, `dram`, `cpu` of a node, or any
+other.
 
-Each class of nodes draws a part of each capacity while it runs at full rate. Of one capacity the classes of a higher
-priority have what they want first; those of one priority share what is left max-min fairly by weight. A node runs at
-the least of the rates that its capacities give it; an operation at the least of its members'.
+Each class of nodes draws a fraction of each capacity while it runs at full rate. Within a capacity, classes of a higher
+priority get what they want first; those of one priority share the rest max-min fairly by weight. A node runs at the
+lowest of the rates that its capacities give it; an operation at the lowest of its members'.
 
-A class may yield at the borders of chunks alone: a node in the middle of a chunk is *held*, which is a class of its own
-that comes before all others.
+A class may yield only at chunk boundaries: a node in the middle of a chunk is *held*, which is a class of its own with
+precedence over all others.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ FIRST: Final = -1
 
 class Resources(NamedTuple):
     """Tables of [capacity, class], [pool, class] and [instance, class]. A pool is one capacity of a rank, or of ranks
-    that have it in common: pool p is that of the instances member[start[p]:start[p + 1]]."""
+    that share it: pool p belongs to the instances member[start[p]:start[p + 1]]."""
 
-    class_of: I32  # of each use; -1: it shares nothing
-    demand: F64  # part that one node draws at full rate
+    class_of: I32  # of each use; -1: shares nothing
+    demand: F64  # fraction that one node draws at full rate
     weight: F64
     priority: I64  # the least comes first
     pool: I32  # [capacity, instance]
@@ -45,15 +46,15 @@ class Resources(NamedTuple):
     member: I32
     running: I64  # [pool, class]: nodes that run
     rate: I64  # [instance, class], of FULL
-    share: F64  # [class]: room for a computation
-    chunk_ns: I64  # of each row of programs, at full rate; 0: it yields at once. Empty: all do
+    share: F64  # [class]: scratch space
+    chunk_ns: I64  # of each program row, at full rate; 0: yields at once. Empty: all do
 
 
 def make_resources(
     demand: F64, weight: F64, priority: I64, pool: I32, *, chunk_ns: I64 | None = None, by_rate: bool = True
 ) -> Resources:
     """Tables of [capacity, class of CLASSES], and the pool of each capacity and instance. `by_rate`: nodes of all uses
-    take part; else only those that compute."""
+    take part; otherwise only those that compute."""
     capacities, instances = pool.shape
     order = np.argsort(pool.ravel(), kind="stable")
     pools = int(pool.max(initial=-1)) + 1
@@ -78,14 +79,15 @@ def make_resources(
 
 @kernel(allocates=False)
 def count(resources: Resources, i: int, klass: int, amount: int) -> None:
-    """More nodes of a class run on an instance, or fewer."""
+    """Adds to the number of running nodes of a class on an instance."""
     for r in range(len(resources.pool)):
         resources.running[resources.pool[r, i], klass] += amount
 
 
 @kernel(allocates=False)
 def set_rates(resources: Resources, i: int) -> None:
-    """Rates of the classes on an instance, from what runs on all that have a capacity in common with it."""
+    """Computes the rates of the classes on an instance, from everything that runs on instances that share a
+    capacity."""
     rate, share = resources.rate, resources.share
     for c in range(ALL):
         rate[i, c] = FULL
@@ -108,7 +110,7 @@ def set_rates(resources: Resources, i: int) -> None:
 
 @kernel(allocates=False)
 def _fill(resources: Resources, running: I64, r: int, level: int, left: float) -> float:
-    """What one node of each class of a priority gets of `left`: max-min fair by weight. Returns what remains."""
+    """Share of `left` for one node of each class of a priority: max-min fair by weight. Returns what remains."""
     share, priority, demand, weight = resources.share, resources.priority[r], resources.demand[r], resources.weight[r]
     for c in range(ALL):
         if priority[c] == level:

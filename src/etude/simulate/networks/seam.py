@@ -1,11 +1,11 @@
-"""The seam between the engine and any network: three verbs.
+"""The interface between the engine and any network: three verbs.
 
-    post(network, ...)        a node comes to its operation; True: it is done at once
+    post(network, ...)        a node arrives at its operation; True: it is done at once
     next_time(network, ...)   when something happens next
     advance(network, ...)     all that happens up to an instant; network.done[:n] are the nodes that are done
 
-A network of another kind is a file in this folder and, where its state is not that of these, a field of NetworkState
-that is None for the others: branches on it are decided when the engine is compiled for the network.
+A network of another kind is a file in this folder and, if its state differs from these, a field of NetworkState that is
+None for the others: branches on it are resolved when the engine is compiled for the network.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _post(
 
 @kernel(allocates=False)
 def _come(links: LinkState, operations: Table, op: int, node: int, now_ns: int) -> bool:
-    """The node comes to a carried operation: posted[:clock.posted] are the places that join it when the instant is
-    over. An eager message goes off with its sender, so that both its ends join at once."""
+    """The node arrives at a carried operation: posted[:clock.posted] are the places that join it at the end of the
+    instant. An eager message starts with its sender, so both its ends join at once."""
     clock, it, place = links.clock[0], operations[op], links.place_of[node]
     if links.places[place].done_ns >= 0:
         return True
@@ -63,7 +63,7 @@ def _come(links: LinkState, operations: Table, op: int, node: int, now_ns: int) 
 
 @kernel(allocates=False)
 def next_time(network: NetworkState, now_ns: int, ahead_ns: int) -> int:
-    """When something happens next, on the network or, at `ahead_ns`, on the ranks. NO_ROOM: it is not known yet."""
+    """When something happens next, on the network or, at `ahead_ns`, on the ranks. NO_ROOM: not known yet."""
     soon_ns = min(ahead_ns, analytic.next_time(network.operations.ends))
     return _next_time(network.links, network.flows, now_ns, soon_ns)
 
@@ -72,7 +72,7 @@ def next_time(network: NetworkState, now_ns: int, ahead_ns: int) -> int:
 def _next_time(links: LinkState | None, flows: FlowState | None, now_ns: int, soon_ns: int) -> int:
     if links is None:
         return soon_ns
-    if soon_ns == now_ns:  # links take what was posted when the instant is over
+    if soon_ns == now_ns:  # links take what was posted at the end of the instant
         return soon_ns
     if not _join_posted(links, now_ns):
         return NO_ROOM
@@ -83,7 +83,7 @@ def _next_time(links: LinkState | None, flows: FlowState | None, now_ns: int, so
 
 @kernel(allocates=False)
 def _join_posted(links: LinkState, now_ns: int) -> bool:
-    """All that were posted join; False where there is no room for some, which are then tried again."""
+    """Lets all posted places join; False if there is no room for some, which are tried again later."""
     clock = links.clock[0]
     if clock.posted == 0:
         return True
@@ -117,7 +117,7 @@ def _advance(links: LinkState | None, flows: FlowState | None, until_ns: int) ->
 
 @kernel(allocates=False)
 def _collect_done(links: LinkState | None, operations: OperationState, sharing: Sharing | None, nodes: Table) -> None:
-    """Members of carried operations with which the network is done, and that have come."""
+    """Collects members of carried operations that the network is done with, and that have arrived."""
     if links is not None:
         clock = links.clock[0]
         for k in range(clock.done):

@@ -1,7 +1,7 @@
-"""What runs on a rank slows others down: by the factors of an overlap, by shares of capacities, by meeting on a device.
+"""Slowdowns between things that run on a rank: by overlap factors, by shares of capacities, or by pairs on a device.
 
-Work that is left is counted at a rate: of the factors in 1/1000 ns of the undisturbed rate times the factor, so that
-both rates are whole numbers; else in 1/FULL ns.
+Remaining work is counted at a rate: with factors in 1/1000 ns of the undisturbed rate times the factor, so that both
+rates are integers; otherwise in 1/FULL ns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from etude.simulate.networks.state import I32, I64, MILLI, SHARED_INSTANCE, SHAR
 
 
 class Sharing(NamedTuple):
-    by_rate: bool  # capacities or kinds, in the place of the factors
+    by_rate: bool  # capacities or kinds, instead of factors
     compute_milli: int
     communication_milli: int
     instances: Table
@@ -37,7 +37,7 @@ def make_sharing(
     resources: Resources | None = None,
     kinds: Kinds | None = None,
 ) -> Sharing | None:
-    """None where the factors are 1, there are no capacities to share and overlaps have no cost."""
+    """None if the factors are 1, there are no capacities to share and overlaps have no cost."""
     by_rate = resources is not None or kinds is not None
     if compute == communication == 1.0 and not by_rate:
         return None
@@ -70,7 +70,7 @@ def rest_ns(left: int, rate: int) -> int:
 
 @kernel(allocates=False)
 def note_change(sharing: Sharing, instance: int) -> None:
-    """The rates on the instance are looked at when the round is over."""
+    """Marks the instance, so that its rates are updated at the end of the round."""
     if sharing.instances[instance].is_changed == 0:
         sharing.instances[instance].is_changed = 1
         sharing.changed[sharing.changed_count[0]] = instance
@@ -79,7 +79,7 @@ def note_change(sharing: Sharing, instance: int) -> None:
 
 @kernel(allocates=False)
 def enlist(sharing: Sharing, node: int, head: int) -> None:
-    """The node becomes the first of the list that began with `head`."""
+    """Makes the node the first of the list that began with `head`."""
     sharing.nodes[node].after = head
     sharing.nodes[node].before = -1
     if head >= 0:
@@ -88,7 +88,7 @@ def enlist(sharing: Sharing, node: int, head: int) -> None:
 
 @kernel(allocates=False)
 def delist(sharing: Sharing, node: int, head: int) -> int:
-    """Takes the node out of the list that begins with `head`. Returns what it begins with now."""
+    """Takes the node out of the list that begins with `head`. Returns the new head."""
     after, before = sharing.nodes[node].after, sharing.nodes[node].before
     if after >= 0:
         sharing.nodes[after].before = before
@@ -103,7 +103,7 @@ def delist(sharing: Sharing, node: int, head: int) -> int:
 
 @kernel(allocates=False)
 def attend(sharing: Sharing, nodes: Table, node: int, listed: bool) -> None:
-    """A member of an operation communicates from now on. `listed`: among those that can be given another rate."""
+    """A member of an operation starts to communicate. `listed`: among those whose rate may change."""
     i = nodes[node].instance
     instance = sharing.instances[i]
     if listed:
@@ -117,7 +117,7 @@ def attend(sharing: Sharing, nodes: Table, node: int, listed: bool) -> None:
 
 @kernel(allocates=False)
 def leave(sharing: Sharing, nodes: Table, node: int, listed: bool) -> None:
-    """It communicates no longer."""
+    """A member of an operation stops communicating."""
     i = nodes[node].instance
     instance = sharing.instances[i]
     if listed:
@@ -132,7 +132,7 @@ def leave(sharing: Sharing, nodes: Table, node: int, listed: bool) -> None:
 
 @kernel(allocates=False)
 def begin(sharing: Sharing, nodes: Table, node: int, row: int, klass: int, now_ns: int) -> int:
-    """Time of a node that starts now and shares its device, as things stand."""
+    """Time of a node that starts now and shares its device, at the current rates."""
     i, work = nodes[node].instance, sharing.nodes[node]
     instance, resources = sharing.instances[i], sharing.resources
     work.since_ns = now_ns
@@ -148,13 +148,13 @@ def begin(sharing: Sharing, nodes: Table, node: int, row: int, klass: int, now_n
     work.chunk = resources.chunk_ns[row] * FULL if len(resources.chunk_ns) > 0 else 0
     work.left = nodes[node].cost_ns * FULL
     count(resources, i, klass, 1)
-    return nodes[node].cost_ns  # until the capacities are looked at, when the round is over
+    return nodes[node].cost_ns  # until capacities are computed at the end of the round
 
 
 @kernel(allocates=False)
 def end(sharing: Sharing, nodes: Table, ends: Heap, node: int, now_ns: int) -> bool:
-    """The node, if it is one that shares its device, does so no longer. False: it is at the border of a chunk, where it
-    yields if it has to, and goes on."""
+    """Ends the sharing of a node, if it shares its device. False: it is at the boundary of a chunk, where it yields if
+    it has to, and continues."""
     work = sharing.nodes[node]
     if nodes[node].op >= 0 or work.since_ns < 0:
         return True
@@ -179,7 +179,7 @@ def end(sharing: Sharing, nodes: Table, ends: Heap, node: int, now_ns: int) -> b
 
 @kernel(allocates=False)
 def retime_nodes(sharing: Sharing, nodes: Table, ends: Heap, instance: int, now_ns: int) -> None:
-    """By factors: the compute nodes of an instance run on at another rate, if it began or ended to communicate."""
+    """With factors: changes the rate of an instance's compute nodes, if it started or stopped communicating."""
     here = sharing.instances[instance]
     slow = 1 if here.communicating > 0 else 0
     if slow == here.slows_compute:
@@ -201,7 +201,7 @@ def retime_nodes(sharing: Sharing, nodes: Table, ends: Heap, instance: int, now_
 
 @kernel(allocates=False)
 def note_neighbours(sharing: Sharing) -> None:
-    """Whoever has a capacity in common with an instance that changed has changed too."""
+    """Marks all instances that share a capacity with a marked one."""
     resources = sharing.resources
     for k in range(sharing.changed_count[0]):
         for r in range(len(resources.pool)):
@@ -227,8 +227,8 @@ def rate_members(sharing: Sharing, i: int) -> bool:
 
 @kernel(allocates=False)
 def retime_work(sharing: Sharing, nodes: Table, ends: Heap, i: int, now_ns: int) -> bool:
-    """Nodes of an instance run on at their rates; one that has all it wants begins a chunk, or goes on with it. False:
-    a pair has no price."""
+    """Applies the rates to the nodes of an instance; one at full rate begins a chunk, or continues it. False: a pair
+    has no price."""
     here, rate = sharing.instances[i], sharing.resources.rate[i]
     node = here.first_computing
     while node >= 0:
@@ -258,8 +258,8 @@ def retime_work(sharing: Sharing, nodes: Table, ends: Heap, i: int, now_ns: int)
 
 @kernel(allocates=False)
 def retime_members(sharing: Sharing, operations: OperationState, nodes: Table, i: int, now_ns: int) -> None:
-    """Operations with members on an instance run on at the least rate of all members that have come. Those that are
-    carried over links look at the rates when a transfer sets off."""
+    """Runs operations with members on an instance at the lowest rate of all members that have arrived. Those carried
+    over links read the rates when a transfer starts."""
     node = sharing.instances[i].first_communicating
     while node >= 0:
         op = nodes[node].op

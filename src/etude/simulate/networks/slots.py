@@ -1,4 +1,4 @@
-"""Kernels of slots: events of transfers, who waits for them, and the order in which those that are ready set off."""
+"""Kernels of slots: events of transfers, their dependents, and the order in which ready ones start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from etude.simulate.networks.state import I64, RELEASED, LinkState
 
 @kernel(allocates=False)
 def put_event(state: LinkState, slot: int, time_ns: int) -> None:
-    """Puts the slot's event into the queue, or moves it there. Of equal times, the one put first comes first."""
+    """Puts the slot's event into the queue, or moves it there. At equal times, the one put first comes first."""
     clock = state.clock[0]
     put(state.events, slot, time_ns, clock.turn)
     clock.turn += 1
@@ -17,7 +17,7 @@ def put_event(state: LinkState, slot: int, time_ns: int) -> None:
 
 @kernel(allocates=False)
 def keep_visit(state: LinkState, slot: int, link: int, size_bytes: int, begin_ns: int, end_ns: int) -> None:
-    """Statistics: the slot's transfer is on a link."""
+    """Statistics: records the slot's transfer on a link."""
     if len(state.visits) > 0:
         clock = state.clock[0]
         visit = state.visits[clock.visits]
@@ -32,7 +32,7 @@ def keep_visit(state: LinkState, slot: int, link: int, size_bytes: int, begin_ns
 
 @kernel(allocates=False)
 def allocate(state: LinkState, operation: int) -> bool:
-    """Slots for an operation that goes live: those of one with the same schedule that ended, or new ones."""
+    """Slots for an operation that goes live: reused from an ended one with the same schedule, or new."""
     clock, slots = state.clock[0], state.slots
     plan = state.schedules.plans[state.carried[operation].plan]
     base = plan.free
@@ -59,7 +59,7 @@ def allocate(state: LinkState, operation: int) -> bool:
 
 @kernel(allocates=False)
 def one_less(state: LinkState, operation: int) -> None:
-    """One more member is done, or one more transfer over; after the last the slots are free."""
+    """One more member is done, or one more transfer has ended; after the last one the slots are free."""
     it = state.carried[operation]
     it.left -= 1
     if it.left == 0:

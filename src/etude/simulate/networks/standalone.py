@@ -27,12 +27,12 @@ from etude.simulate.networks.transfers import run_alone
 
 I64 = NDArray[np.int64]
 _SLICE: Final = 1 << 16
-"""Instants between two looks at the outside: compiled code cannot be interrupted."""
+"""Instants between two checks for interrupts: compiled code cannot be interrupted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationTimes:
-    """What happened; `finish_ns[i][m]` is when member m of operation i was done."""
+    """Result: `finish_ns[i][m]` is when member m of operation i was done."""
 
     finish_ns: tuple[I64, ...]
     link_bytes: I64
@@ -49,7 +49,7 @@ def run_operations(
     arrivals: Sequence[Any] | None = None,
     **options: Any,
 ) -> OperationTimes:
-    """Runs them all; arrivals[i] is when operation i starts, for all of its members or one time for each.
+    """Runs all operations; arrivals[i] is when operation i starts, one time for all members or one for each.
 
     `options` are those of `NetworkOptions`.
     """
@@ -74,7 +74,7 @@ def run_operations(
 
 
 def run_registered(state: LinkState, flows: FlowState | None, arrivals_ns: I64) -> LinkState:
-    """All members join, each at its time, and all operations run until everything is quiet. A time for each place."""
+    """All members join, each at its time (one for each place), and the operations run until nothing is left to do."""
     if len(arrivals_ns) and arrivals_ns.min() < 0:
         raise UsageError("an operation starts before time 0")
     order = np.argsort(arrivals_ns, kind="stable")

@@ -1,9 +1,9 @@
 """The state of a network: tables that its kernels read and change.
 
-An operation is a collective or a message. Those that are *timed* last a known time from the moment in which all have
-come; those that are *carried* are transfers over links. The analytic network is the one that carries nothing.
+An operation is a collective or a message. *Timed* operations last a known time from the moment all members have
+arrived; *carried* ones are transfers over links. The analytic network carries nothing.
 
-A *slot* is one transfer of a live operation or, after those, one of its members or, after those, one of its
+A *slot* is a transfer of a live operation or, after those, one of its members or, after those, one of its
 connections.
 """
 
@@ -25,13 +25,13 @@ NEVER: Final = np.iinfo(np.int64).max
 MILLI: Final = 1000
 
 WAITING, RUNNING, OVER = 0, 1, 2
-"""In `status` of an operation."""
+"""Values of `status` of an operation."""
 START, MOVE, LAND, END = 0, 1, 2, 3
-"""In `phase` of a slot: at its event it sets off, is on its way, has brought its bytes, is over."""
+"""Values of `phase` of a slot: at its event it starts, is in flight, has delivered its bytes, is over."""
 UNBORN, RELEASED = -1, -2
-"""In `base` of a carried operation: it has no slots yet, or no longer."""
+"""Values of `base` of a carried operation: it has no slots yet, or no longer."""
 WHOLE: Final = 1_000_000
-"""In `wire_ppm`: what goes over the wire is what is sent."""
+"""Value of `wire_ppm`: exactly the bytes sent go over the wire."""
 
 
 def _numbers(*names: str) -> np.dtype[np.void]:
@@ -40,17 +40,17 @@ def _numbers(*names: str) -> np.dtype[np.void]:
 
 OPERATION: Final = np.dtype(
     [
-        ("missing", np.int32),  # members that have not come
-        ("sender", np.int32),  # the node that begins it alone, or -1
-        ("last_comer", np.int32),  # a list of the nodes that have come
-        ("status", np.int32),  # this one and the following: if it is timed
+        ("missing", np.int32),  # members that have not arrived
+        ("sender", np.int32),  # the node that alone begins it, or -1
+        ("last_comer", np.int32),  # a list of the nodes that have arrived
+        ("status", np.int32),  # this one and the following: if timed
         ("slow", np.int32),  # members that compute
         ("carried", np.int32),  # its number among the carried operations, or -1
         ("begin_ns", np.int64),
         ("end_ns", np.int64),
         ("duration_ns", np.int64),
-        ("left", np.int64),  # with sharing: work that is left
-        ("since_ns", np.int64),  # ... when that was so
+        ("left", np.int64),  # with sharing: remaining work
+        ("since_ns", np.int64),  # ... at this time
     ],
     align=True,
 )
@@ -62,9 +62,9 @@ CARRIED: Final = _numbers(
     "path0",
     "size0",
     "launch_ns",  # before its first transfers
-    "wire_ppm",  # what its bytes are to the links
-    "lag0",  # -1: its transfers take the latency of their way
-    "factor0",  # -1: the bytes of its transfers are to the links as `wire_ppm` says
+    "wire_ppm",  # bytes on the wire per byte sent, in millionths
+    "lag0",  # -1: its transfers take the latency of their route
+    "factor0",  # -1: only `wire_ppm` applies to its transfers
     "seat0",  # -1: compute of its members does not matter
     "place0",
 )
@@ -72,20 +72,21 @@ PLACE: Final = _numbers("operation", "node", "came", "done_ns")
 """For each member of each carried operation: its node or -1, 1 once it has arrived, when the network was done with it
 or -1."""
 PLAN: Final = _numbers("transfer0", "transfers", "member0", "members", "lines", "free")
-"""For each schedule: where its transfers and members begin, and how many there are, including helpers; its most
-connections; `free` is a list of the slots of operations that ended."""
+"""For each schedule: where its transfers and members begin, and how many there are, including helpers; its largest
+number of connections; `free` is a list of the slots of ended operations."""
 TRANSFER: Final = _numbers(
     "src",
     "dst",
     "delay_ns",
     "has_deps",
-    "put",  # > 0: what arrives is added to what is there
+    "put",  # > 0: arriving data is added to existing data
     "waits",  # transfers and members that it waits for
     "succ_start",
 )
-"""Transfers of the schedules, in sequence. Transfer t is waited for by succ[succ_start of t:succ_start of t + 1]."""
+"""Transfers of the schedules, in sequence. The successors of transfer t are succ[succ_start of t:succ_start of t +
+1]."""
 MEMBER: Final = _numbers("transfers", "touch_start")
-"""Likewise: how many transfers it takes part in, and where in `touch` they begin."""
+"""Likewise for members: how many transfers it takes part in, and where in `touch` they begin."""
 SLOT: Final = np.dtype(
     [
         ("phase", np.int64),
@@ -93,11 +94,11 @@ SLOT: Final = np.dtype(
         ("operation", np.int64),
         ("path", np.int64),
         ("hop", np.int64),  # links that its head has passed
-        ("tail_ns", np.int64),  # when its tail comes; of a flow its latency
+        ("tail_ns", np.int64),  # when its tail arrives; for a flow its latency
         ("wire_bytes", np.float64),
         ("free_next", np.int64),
-        ("line_next", np.int64),  # who waits behind it on its connection, or -1
-        ("visit0", np.int64),  # of a flow: the first of its visits, where these are kept
+        ("line_next", np.int64),  # the next in line on its connection, or -1
+        ("visit0", np.int64),  # for a flow: the first of its visits, if kept
     ],
     align=True,
 )
@@ -107,20 +108,20 @@ VISIT: Final = np.dtype(
         ("link", np.int32),
         ("size_bytes", np.int64),
         ("came_ns", np.int64),  # at the link
-        ("begin_ns", np.int64),  # when that took it; a flow at once
+        ("begin_ns", np.int64),  # when the link took it; a flow at once
         ("end_ns", np.int64),  # when its last byte was on the link
     ],
     align=True,
 )
-"""A transfer on a link, where statistics of links are asked for."""
+"""A transfer on a link, if link statistics are requested."""
 LINK: Final = np.dtype(
     [
         ("latency_ns", np.int64),
         ("bytes_per_ns", np.float64),
         ("carried_bytes", np.int64),
         ("busy_ns", np.int64),
-        ("free_ns", np.int64),  # of the model `links`: when it has passed on what it took
-        ("coming", np.int64),  # ... messages that chose it, with adaptive routing, and have not come to it yet
+        ("free_ns", np.int64),  # model `links`: when it has forwarded what it took
+        ("coming", np.int64),  # ... messages that chose it, with adaptive routing, and have not arrived yet
     ],
     align=True,
 )
@@ -169,26 +170,26 @@ SHARED_INSTANCE: Final = np.dtype(
     [
         ("computing", np.int32),  # nodes that compute
         ("communicating", np.int32),
-        ("slows_communication", np.int32),  # 1 while it computes, as operations know
-        ("slows_compute", np.int32),  # 1 while it communicates, as nodes know
+        ("slows_communication", np.int32),  # 1 while it computes, as operations see it
+        ("slows_compute", np.int32),  # 1 while it communicates, as nodes see it
         ("first_computing", np.int32),  # a list of the nodes that compute
-        ("first_communicating", np.int32),  # ... and of those in operations that last a known time
+        ("first_communicating", np.int32),  # ... and of those in timed operations
         ("is_changed", np.int32),
     ],
     align=True,
 )
-"""For each simulated rank, where compute and communication slow each other down."""
+"""For each simulated rank, if compute and communication slow each other down."""
 SHARED_NODE: Final = np.dtype(
     [
-        ("after", np.int32),  # the next of its list
+        ("after", np.int32),  # the next in its list
         ("before", np.int32),
-        ("left", np.int64),  # work that is left
-        ("since_ns", np.int64),  # when that was so; -1: it shares nothing
-        ("klass", np.int32),  # by rate: of the node
-        ("rate", np.int32),  # ... as things stand, of FULL
-        ("kind", np.int32),  # ... of its kernel, or -1
-        ("chunk", np.int64),  # ... work of a chunk; 0: it yields at once
-        ("border", np.int64),  # ... while it is held: what is left at the end of the chunk
+        ("left", np.int64),  # remaining work
+        ("since_ns", np.int64),  # ... at this time; -1: it shares nothing
+        ("klass", np.int32),  # by rate: class of the node
+        ("rate", np.int32),  # ... current rate, of FULL
+        ("kind", np.int32),  # ... kind of its kernel, or -1
+        ("chunk", np.int64),  # ... work of a chunk; 0: yields at once
+        ("border", np.int64),  # ... while held: work remaining at the end of the chunk
     ],
     align=True,
 )
@@ -202,14 +203,14 @@ class FlowState(NamedTuple):
 
     clock: NDArray[Any]
     hop_bits: int  # an entry is its slot << hop_bits | the hop
-    close: float  # a rate this near to its share stays
+    close: float  # a rate this close to its share stays
     slots: Table
     links: Table
     entries: Table
     queue: Queue  # of links, by the rate that they give
     live: I64  # a list of slots
-    fresh: I64  # ... those that have no rate yet
-    chosen: I64  # ... those whose rate is to be found
+    fresh: I64  # ... those without a rate
+    chosen: I64  # ... those that need a new rate
     dirty: I64  # a list of links that flows have left
 
 
@@ -217,7 +218,7 @@ class LinkCosts(NamedTuple):
     cut_through: bool  # of the model `links`
     endpoint_ns: int  # before the first transfers of a member, and after every arrival
     reduce_bytes_per_us: int  # 0: a reduction takes no time
-    busy_milli: int  # of a transfer whose sender or receiver computes when it sets off
+    busy_milli: int  # for a transfer whose sender or receiver computes when it starts
 
 
 class Schedules(NamedTuple):
@@ -230,7 +231,7 @@ class Schedules(NamedTuple):
 
 class Paths(NamedTuple):
     """Path p goes over link[start[p]:start[p + 1]]; transfer t of an operation takes path of[path0 + t], or one of the
-    `choices` that begin there, on its connection line[path0 + t] (-1: on one that it has for itself)."""
+    `choices` that begin there, on its connection line[path0 + t] (-1: not shared)."""
 
     of: I64
     line: I64
@@ -241,7 +242,7 @@ class Paths(NamedTuple):
 
 class Rates(NamedTuple):
     """Rates of the model `links`: link i moves bytes_per_ns[k] from since_ns[k] on, for k from start[i] to start[i +
-    1]. Empty where no link changes."""
+    1]. Empty if no link changes."""
 
     start: I64
     since_ns: I64
@@ -253,7 +254,7 @@ class Amounts(NamedTuple):
     on."""
 
     size_bytes: I64
-    lag_ns: I64  # here are the factors too
+    lag_ns: I64  # includes the factors
     seat: I64  # the instance of each member
     instances: Table  # of `Sharing`
     work: Table  # likewise; empty where nodes have no rates
@@ -266,15 +267,15 @@ class LinkState(NamedTuple):
     costs: LinkCosts
     place_of: I64  # of each node
     places: Table
-    posted: I64  # places that came in this instant, and join when it is over
-    done: I64  # places with which the network was done at `now_ns`
+    posted: I64  # places that arrived in this instant, and join at its end
+    done: I64  # places that the network finished at `now_ns`
     carried: Table
     schedules: Schedules
     paths: Paths
     amounts: Amounts
     slots: Table
     events: Queue  # of slots, by (time, turn)
-    ready: I64  # slots that may set off
+    ready: I64  # slots that may start
     order: I64  # the same, in order
     links: Table
     rates: Rates
@@ -286,7 +287,7 @@ class OperationState(NamedTuple):
 
     table: Table
     ends: Heap  # of (time, timed operation)
-    done: I32  # nodes with which the network is done
+    done: I32  # nodes that the network is done with
     done_count: I64  # one number
 
 

@@ -1,14 +1,15 @@
-"""Kernels of networks with links: operations are carried out transfer by transfer.
+"""Kernels of networks with links: operations run transfer by transfer.
 
-    join(state, place)      a member has come to its operation; False: no room, grow the state and join again
+    join(state, place)      a member has arrived at its operation; False: no room, grow the state and join again
     next_time(state, ...)   when something happens next; NEVER if nothing will
     advance(state, ...)     all that happens up to a time, or up to the first instant that is the last of some member
 
 Within an instant all events are applied first, then what became ready starts, ordered by operation and transfer: so the
-order in which members come makes no difference.
+order in which members arrive makes no difference.
 
 An operation has costs of its own: a launch before its first transfers, more bytes on the wire than it sends (protocol,
-jitter), lags on the latency of its ways; and a transfer whose sender or receiver computes when it sets off is slower.
+jitter), lags on the latency of its routes; and a transfer whose sender or receiver computes when it starts is
+slower.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def join(state: LinkState, place: int) -> bool:
 
 @kernel(allocates=False)
 def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> float:
-    """What the bytes of a transfer are to the links: more for a protocol, with jitter, or beside compute."""
+    """Bytes of a transfer on the wire: more for a protocol, with jitter, or next to compute."""
     it, amounts = state.carried[operation], state.amounts
     wire = np.float64(size_bytes)
     if it.wire_ppm != WHOLE:
@@ -67,7 +68,7 @@ def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> 
 
 @kernel(allocates=False)
 def _move(state: LinkState, flows: FlowState | None, slot: int) -> None:
-    """The transfer goes on to its next link, or to all links of its way as soon as its connection is free."""
+    """Moves the transfer to its next link, or onto all links of its route as soon as its connection is free."""
     it = state.carried[state.slots[slot].operation]
     if flows is None or state.amounts.size_bytes[it.size0 + slot - it.base] == 0 or take_line(state, slot):
         _move_on(state, flows, slot)
@@ -75,7 +76,7 @@ def _move(state: LinkState, flows: FlowState | None, slot: int) -> None:
 
 @kernel(allocates=False)
 def _load(state: LinkState, flows: FlowState | None, link: int, size_bytes: int) -> float:
-    """How long a link would have to do with one more of this size, if those that are on it were as large."""
+    """How long a link would be busy with one more transfer of this size, if those on it were as large."""
     it = state.links[link]
     if flows is not None:
         return (flows.links[link].active + 1) * size_bytes / it.bytes_per_ns
@@ -84,7 +85,7 @@ def _load(state: LinkState, flows: FlowState | None, link: int, size_bytes: int)
 
 @kernel(allocates=False)
 def _least_loaded(state: LinkState, flows: FlowState | None, first: int, size_bytes: int) -> int:
-    """The least loaded of equal routes, which begin with `first`; ties: the first."""
+    """The least loaded of the equal routes that begin with `first`; ties go to the first."""
     best, least = first, np.inf
     for path in range(first, first + state.paths.choices):
         load = 0.0
@@ -117,7 +118,7 @@ def _move_on(state: LinkState, flows: FlowState | None, slot: int) -> None:
 
 @kernel(allocates=False)
 def _start(state: LinkState, flows: FlowState | None, slot: int) -> None:
-    """A transfer for which nothing is missing sets off, or is over where it goes nowhere."""
+    """Starts a transfer that waits for nothing, or ends it if it goes nowhere."""
     now_ns, here = state.clock[0].now_ns, state.slots[slot]
     it = state.carried[here.operation]
     transfer = state.schedules.transfers[state.schedules.plans[it.plan].transfer0 + slot - it.base]
@@ -149,7 +150,7 @@ def _start_ready(state: LinkState, flows: FlowState | None) -> None:
 
 @kernel(allocates=False)
 def _share(state: LinkState, flows: FlowState | None) -> None:
-    """Rates of the flows, where some began or ended."""
+    """Updates the rates of the flows, if some began or ended."""
     if flows is not None:
         clock = flows.clock[0]
         if clock.fresh > 0 or clock.dirty > 0:
@@ -183,7 +184,7 @@ def _is_there(state: LinkState, flows: FlowState | None, slot: int) -> bool:
 
 @kernel(allocates=False)
 def _receive_ns(state: LinkState, slot: int) -> int:
-    """What the receiver does before a transfer that has landed is over."""
+    """Time of the receiver between the landing of a transfer and its end."""
     it, costs = state.carried[state.slots[slot].operation], state.costs
     if costs.reduce_bytes_per_us > 0:
         row = state.schedules.plans[it.plan].transfer0 + slot - it.base
@@ -195,7 +196,7 @@ def _receive_ns(state: LinkState, slot: int) -> int:
 
 @kernel(allocates=False)
 def _happen(state: LinkState, flows: FlowState | None, slot: int) -> None:
-    """The event of a slot."""
+    """Handles the event of a slot."""
     here = state.slots[slot]
     if here.phase == START or (here.phase == MOVE and flows is None):
         _move(state, flows, slot)
@@ -213,7 +214,7 @@ def _happen(state: LinkState, flows: FlowState | None, slot: int) -> None:
 
 @kernel(allocates=False)
 def happen_all(state: LinkState, flows: FlowState | None, now_ns: int) -> None:
-    """All events of the instant."""
+    """Handles all events of the instant."""
     clock, events = state.clock[0], state.events
     clock.now_ns = now_ns
     while True:
@@ -227,8 +228,8 @@ def happen_all(state: LinkState, flows: FlowState | None, now_ns: int) -> None:
 
 @kernel(allocates=False)
 def advance(state: LinkState, flows: FlowState | None, until_ns: int) -> None:
-    """Afterwards done[:clock.done] are the places with which the network is done; `clock.next_ns` is when something
-    happens next, NEVER where that is not known before `next_time` is asked."""
+    """Afterwards done[:clock.done] are the places that the network is done with; `clock.next_ns` is when something
+    happens next, NEVER if only `next_time` can find out."""
     clock = state.clock[0]
     while clock.done == 0 and clock.next_ns <= until_ns:
         happen_all(state, flows, clock.next_ns)
@@ -238,8 +239,8 @@ def advance(state: LinkState, flows: FlowState | None, until_ns: int) -> None:
 @kernel(allocates=False)
 def run_alone(state: LinkState, flows: FlowState | None, joins_ns: I64, at: int, max_instants: int) -> int:
     """Drives the network without a workload: members join in the order of `posted`, each at its time. Returns how many
-    have joined. It is over if that is all and `clock.next_ns` is NEVER; if not, either there is no room
-    (`clock.crowded`) or this many instants have passed."""
+    have joined. The run is over if all have and `clock.next_ns` is NEVER; otherwise there is no room (`clock.crowded`)
+    or this many instants have passed."""
     clock = state.clock[0]
     for _ in range(max_instants):
         clock.next_ns = next_time(state, flows)

@@ -1,6 +1,6 @@
 """Several jobs on one fabric: placed on ranks of their own, started at their times, simulated as one job.
 
-What each would do alone, at the same place and time, is simulated too: the difference is what the others cost it.
+Each job is also simulated alone, at the same place and time: the difference is what the others cost it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Together:
-    """Several jobs that ran at a time."""
+    """Several jobs that ran at the same time."""
 
     run: Simulated
     """All of them as one job; its ranks are those of the system."""
@@ -36,16 +36,16 @@ class Together:
     """places[k][r]: rank of the system on which rank r of job k ran."""
     start_ns: I64
     end_ns: I64
-    """When each job's last node ended; UNKNOWN where none did."""
+    """When each job's last node ended; UNKNOWN: none did."""
     alone_ns: I64
     """How long each takes alone, at the same place and time."""
     link_names: tuple[str, ...]
     link_busy_ns: I64
     link_bytes: I64
-    """What went over each link; of all jobs together."""
+    """Bytes over each link, of all jobs together."""
     link_bytes_of: I64
-    """What each job alone sends over each link, one row per job. With fixed routes it is the same together with the
-    others."""
+    """Bytes that each job alone sends over each link, one row per job. With fixed routes it sends the same together
+    with the others."""
 
     @property
     def time_ns(self) -> I64:
@@ -53,13 +53,13 @@ class Together:
 
     def job_table(self) -> pa.Table:
         """One row per job: name, ranks, start_ns, end_ns, time_ns, alone_ns, slowdown, links (that it uses),
-        shared_links (that another uses too), shared_bytes (part of its bytes over links that went over those)."""
+        shared_links (that another uses too), shared_bytes (fraction of its bytes that went over those)."""
         used = self.link_bytes_of > 0
         shared = used & (used.sum(0) > 1)
         part = (self.link_bytes_of * shared).sum(1) / np.maximum(self.link_bytes_of.sum(1), 1)
         time_ns, missing = self.time_ns, (self.end_ns == UNKNOWN) | (self.alone_ns == UNKNOWN)
         slow = np.where(missing, 0.0, time_ns / np.maximum(np.where(missing, 1, self.alone_ns), 1))
-        slow = np.where((time_ns == 0) & (self.alone_ns == 0), 1.0, slow)  # nothing takes as long as nothing
+        slow = np.where((time_ns == 0) & (self.alone_ns == 0), 1.0, slow)  # a job without work is not slower
         return pa.table({
             "job": np.arange(len(self.jobs)),
             "name": [job.name for job in self.jobs],
@@ -95,7 +95,7 @@ class Together:
         return found
 
     def run_of(self, k: int) -> Run:
-        """The k-th job's own run: its own ranks, the times of the common clock."""
+        """The k-th job's own run: its own ranks, times on the common clock."""
         at, timing = self._at(k), self.run.timing
         own = replace(timing, block_of=timing.block_of[at], clock_offset_ns=timing.clock_offset_ns[at])
         return Run(self.jobs[k], own)
@@ -114,8 +114,8 @@ def simulate_jobs(
     places: Places | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Together:
-    """What jobs do beside each other. `at_ns`: when each starts, by default at 0; `places`: the system's rank of each
-    of its ranks, by default one job after the other. Ranks that `options` names are the system's."""
+    """Simulates jobs that share a system. `at_ns`: when each starts, by default at 0; `places`: the system's rank of
+    each of its ranks, by default one job after the other. Ranks in `options` are the system's."""
     options = options or Options()
     starts = [0] * len(jobs) if at_ns is None else [int(t) for t in at_ns]
     if len(starts) != len(jobs):
