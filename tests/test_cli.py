@@ -291,6 +291,11 @@ def test_rows_and_tables_print_alike(value: Any, capsys: pytest.CaptureFixture[s
     assert len(shown(json=True).splitlines()) == len(ROWS) + 2
 
 
+def test_csv_has_all_digits_of_a_number(capsys: pytest.CaptureFixture[str]):
+    emit([{"mean_ns": 146916127.5, "count": 6.0, "share": 0.1}], csv=True)
+    assert capsys.readouterr().out == "mean_ns,count,share\n146916127.5,6,0.1\n"
+
+
 def test_csv_holds_no_formula_and_numbers_stay_numbers(capsys: pytest.CaptureFixture[str]):
     texts = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "-", "-5", "a=b", "\t=1", "-inf"]
     emit([{"=name": text, "n": -1.5, "k": -7} for text in texts], csv=True)

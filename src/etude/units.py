@@ -102,6 +102,11 @@ def format_count(count: int, *, digits: int | None = 3) -> str:
     return _format(count, _DECIMAL, digits).rstrip()
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 rank`, `1,024 ranks`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def _parse(text: str | int, scales: _Scales, *, what: str, whole: str, hint: str) -> int:
     if isinstance(text, int) and not isinstance(text, bool):
         value = Fraction(text)

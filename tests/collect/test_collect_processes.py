@@ -103,7 +103,7 @@ def test_profilers_of_the_program_are_left_as_they_are_and_recording_goes_on_aft
     process = start(*collecting(tmp_path), sys.executable, PROGRAMS / "profilers.py", "6")
     out, talk = finished(process)
     assert (out, process.returncode) == (OWN, 5), talk
-    assert talk.splitlines()[-1] == f"etude collect: 1 ranks, 3 steps each, in {tmp_path}"
+    assert talk.splitlines()[-1] == f"etude collect: 1 rank, 3 steps each, in {tmp_path}"
     found = Files(tmp_path)
     assert len(found.steps()) == 3
     assert found.nodes.count("aten::linear") == found.events.count("aten::linear") == 3 * 2

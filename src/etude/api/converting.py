@@ -17,6 +17,7 @@ from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.store import cards, chakra, columns
 from etude.store import json as json_store
+from etude.units import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +97,7 @@ def _known(what: str, given: str, known: tuple[str, ...]) -> None:
 
 
 def _size(job: Job) -> str:
-    return f"{len(job):,} ranks, {job.nodes:,} nodes"
+    return f"{counted(len(job), 'rank')}, {counted(job.nodes, 'node')}"
 
 
 def _write(job: Job, folder: Path, to: str, packed: str, advance: Any) -> None:

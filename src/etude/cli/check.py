@@ -5,6 +5,7 @@ import typer
 from etude.cli.app import LOOK, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, read_options
 from etude.cli.output import AsJson, emit, say
+from etude.units import counted
 
 
 @app.command(rich_help_panel=LOOK)
@@ -30,5 +31,5 @@ def check(
         emit({"findings": rows, "errors": errors, "warnings": len(rows) - errors}, json=True)
     elif rows:
         emit([{k: v for k, v in row.items() if k != "rank"} for row in rows])
-    say(f"{errors} errors, {len(rows) - errors} warnings" if rows else "no problems found")
+    say(f"{counted(errors, 'error')}, {counted(len(rows) - errors, 'warning')}" if rows else "no problems found")
     return 1 if errors else 0

@@ -5,6 +5,7 @@ import typer
 
 from etude.cli.app import MAKE, app
 from etude.cli.output import say
+from etude.units import counted
 
 
 @app.command(rich_help_panel=MAKE, context_settings={"ignore_unknown_options": True})
@@ -32,7 +33,7 @@ def collect(
     if done.manifests:
         counts = sorted({m["steps"]["recorded"] for m in done.manifests})
         shown = f"{'-'.join(map(str, counts))} steps each" if counts[-1] else "steps not separated"
-        say(f"etude collect: {len(done.manifests)} ranks, {shown}, in {out}")
+        say(f"etude collect: {counted(len(done.manifests), 'rank')}, {shown}, in {out}")
     if done.beside:
         named = ", ".join(f"{m['name']}.process{m['process']['pid']} ({m['process']['name']})" for m in done.beside)
         say(f"etude collect: other processes, not part of the job: {named}")

@@ -196,4 +196,5 @@ def _show(first: "Run", second: "Run", *, operators: bool, why: bool, top: int, 
             show(table)
             print()
     show(tables["causes"], csv=csv, md=md)
-    say(", ".join(f"{name} {100 * value:.1f}%" for name, value in record["similarity"].items()) + " alike")
+    alike = ", ".join(f"{name} {100 * value:.1f}%" for name, value in record["similarity"].items())
+    say(f"similarity of the operations on the devices: {alike}")

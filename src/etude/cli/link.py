@@ -8,6 +8,7 @@ from etude.cli.inputs import MaxBytes
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.runs import tell_absent
 from etude.errors import UsageError
+from etude.units import counted
 
 if TYPE_CHECKING:
     from etude.model.job import Job
@@ -91,7 +92,7 @@ def _causal(first: Path, second: Path | None, out: Path, options: dict[str, Any]
         say(f"wrote {out}")
         return
     _tell_run(found.report, found.job, json=json)
-    say(f"wrote {len(found.report['ranks'])} ranks to {out}")
+    say(f"wrote {counted(len(found.report['ranks']), 'rank')} to {out}")
 
 
 def _tell_run(report: dict[str, Any], job: "Job", *, json: bool) -> None:

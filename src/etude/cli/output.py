@@ -193,6 +193,8 @@ def _emit_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def _cell(value: Any) -> str:
     """Numbers stay numbers. Text comes from files: no control characters, and nothing that a spreadsheet would take
     for a formula; the quote before it makes it text there."""
+    if isinstance(value, float) and math.isfinite(value):
+        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     if isinstance(value, int | float):
         return _text(value)
     text = _printable(_text(value))

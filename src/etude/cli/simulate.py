@@ -60,6 +60,7 @@ from etude.cli.simulation import (
     share_option,
 )
 from etude.errors import DeadlockError, UsageError
+from etude.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -251,7 +252,7 @@ def _show(found: "Simulated", json: bool, jitter: "Mapping[str, float]") -> None
     if found.timing.partial:
         say("interrupted: the result covers completed nodes only")
     alike = "" if found.simulated_ranks == len(rows) else f", {found.simulated_ranks:,} simulated"
-    say(f"{len(rows):,} ranks{alike}, done at {format_time(found.makespan_ns)}")
+    say(f"{counted(len(rows), 'rank')}{alike}, done at {format_time(found.makespan_ns)}")
 
 
 def _write_links(found: "Simulated", path: Path, force: bool) -> None:

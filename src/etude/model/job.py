@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from etude.errors import TraceError, UsageError
 from etude.model.timing import Timing
 from etude.model.trace import Trace
+from etude.units import counted
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -126,8 +127,9 @@ class Job:
         return len(self.ranks)
 
     def __repr__(self) -> str:
-        whole = "" if len(self.ranks) == self.world_size else f" of {self.world_size}"
-        return f"Job(`{self.name}`: {len(self.ranks)}{whole} ranks, {len(self.traces)} traces, {self.nodes} nodes)"
+        part = "" if len(self.ranks) == self.world_size else f"{len(self.ranks):,} of "
+        ranks, traces = counted(self.world_size, "rank"), counted(len(self.traces), "trace")
+        return f"Job(`{self.name}`: {part}{ranks}, {traces}, {counted(self.nodes, 'node')})"
 
     def _repr_html_(self) -> str:
         from etude.model.shown import job_html

@@ -19,6 +19,7 @@ from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Timing
 from etude.model.trace import Trace
+from etude.units import counted
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -67,7 +68,7 @@ class Run:
 
     def __repr__(self) -> str:
         on = f", on {self.system.name}" if self.system is not None else ""
-        return f"{type(self).__name__}(`{self.job.name}`: {len(self.job):,} ranks, {self.timing.told()}{on})"
+        return f"{type(self).__name__}(`{self.job.name}`: {counted(len(self.job), 'rank')}, {self.timing.told()}{on})"
 
     def _repr_html_(self) -> str:
         from etude.model.shown import run_html

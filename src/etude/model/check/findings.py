@@ -236,10 +236,6 @@ def split_by(keys: NDArray[Any], which: NDArray[Any]) -> list[NDArray[Any]]:
     return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def ordinal(k: int) -> str:
     """0 -> 1st."""
     n = k + 1

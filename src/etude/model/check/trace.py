@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
 from etude.model import graph
-from etude.model.check.findings import ProgramClasses, Report, counted, split_by
+from etude.model.check.findings import ProgramClasses, Report, split_by
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
+from etude.units import counted
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
