@@ -41,8 +41,8 @@ def breakdown(
     etude breakdown trace.json.gz --json
     etude breakdown run/ --overlap compute --overlap all_to_all
     etude breakdown run/ --steps
-    etude breakdown run/ --ray auto            ranks are read on a Ray cluster: the same table
-    etude breakdown trace.json.gz --as hta     the numbers that HolisticTraceAnalysis gives
+    etude breakdown run/ --ray auto            read the ranks on a Ray cluster
+    etude breakdown trace.json.gz --as hta     count as HTA does
     """
     from etude.analyse import breakdown as analyse
     from etude.analyse.counting import counting_of

@@ -22,7 +22,13 @@ def collect(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run.")] = False,
 ) -> int:
-    """Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"""
+    """Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on
+
+    etude collect -o run/ -- python train.py
+    etude collect -o run/ --steps 2 -- torchrun --nproc-per-node 4 train.py
+
+    Then `etude report run/`, or `etude link run/ -o job/`.
+    """
     from etude.collect import CollectOptions, launch
 
     asked = {"steps": None, "warmup": 0} if whole else {"steps": steps, "warmup": warmup}

@@ -27,6 +27,9 @@ def query(
 ) -> None:
     """SQL over a job (nodes, deps, attrs, groups, ranks) or a served stream (requests, passes; sessions, tasks)
 
+    etude query job/ "select name, sum(duration_ns) from nodes group by 1"
+    etude query job/ "describe nodes"         the columns of a table
+
     A Parquet job is not loaded for it.
     """
     from etude.fleet import is_fleet

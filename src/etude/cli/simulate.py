@@ -70,10 +70,7 @@ if TYPE_CHECKING:
     from etude.simulate import Options, Simulated
 
 
-@app.command(
-    rich_help_panel=RUN,
-    epilog="etude simulate run/ --system dgx-h100 --network flow --collective all_reduce=tree --timing times.parquet",
-)
+@app.command(rich_help_panel=RUN)
 def simulate(
     paths: Annotated[
         list[Path],
@@ -133,6 +130,11 @@ def simulate(
     injection_scale: Annotated[float, typer.Option(hidden=True)] = 1.0,
 ) -> int:
     """Run a job on a simulated system: when each rank ends and how it spends its time
+
+    etude simulate job/ --system dgx-h100
+    etude simulate run/ --system dgx-a100 --compute roofline
+    etude simulate job/ --system dgx-h100 --slow-rank 3=1.2 --timing times.parquet
+    etude simulate job/ --system dgx-h100 --collective all_reduce=tree
 
     Of several jobs it says how much they slow each other down, and over which links. `etude simulate astra` takes
     ASTRA-sim's own files."""
