@@ -2,7 +2,7 @@
 
     VENV/bin/python benchmarks/hta_values.py OUT [--whole-us] NAME=TRACE[,TRACE...] ...     # ranks 0, 1, ... of one run
 
-Runs in an environment of its own with HolisticTraceAnalysis and pandas<3 (0.5.0 on PyPI). Times are exact, and sets
+Runs in an environment of its own with HolisticTraceAnalysis and pandas<3 (0.5.0). Times are exact, and sets
 then called NAME_ns, unless --whole-us leaves HTA its default, which cuts fractions of microseconds.
 """
 

@@ -210,6 +210,17 @@ def test_the_folder_gives_what_the_job_gives(
     assert main(["convert", str(source), str(out), "--to", "astra", "--system", system, "--force"]) == 0
 
 
+def test_what_it_changes_is_said_of_the_files_that_were_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An all-reduce of 2 bytes among 4 ranks runs, as one of 4."""
+    source = tmp_path / "job"
+    assert main(["generate", "micro", "all_reduce", "--ranks", "4", "--bytes", "2", "-o", str(source)]) == 0
+    assert main(["convert", str(source), str(tmp_path / "run"), "--to", "astra", "--system", "dgx-h100"]) == 0
+    said = capsys.readouterr().err
+    assert "what ASTRA-sim does with these files: it increases all-reduces" in said and "cannot run" not in said
+
+
 def test_a_group_without_members_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parts = []
     for rank in range(2):

@@ -130,7 +130,9 @@ def in_dialect(job: Job, to: str, dialect: str) -> tuple[Job, list[str]]:
 
 
 def _cannot_run(problems: list[str], dialect: str) -> list[str]:
-    """What ASTRA-sim cannot run, and the way out."""
+    """What ASTRA-sim cannot run, and the way out; of files in its dialect, what it still does with them."""
+    if dialect == "astra":
+        return [f"what ASTRA-sim does with these files: {'; '.join(problems)}"] if problems else []
     way_out = "; `--dialect astra` writes files that it can run" if dialect == "plain" else ""
     return [f"ASTRA-sim cannot run this job as it is: {'; '.join(problems)}{way_out}"] if problems else []
 
