@@ -100,7 +100,7 @@ def compared(real: Job, other: Job, system: System) -> dict[str, float]:
 
 def figures(rows: dict[str, float]) -> list[str]:
     distance = max((v for k, v in rows.items() if k.endswith(", each")), default=0.0)
-    sent = rows.get("collective bytes, a rank", rows.get("message bytes, a rank", 0.0))
+    sent = rows.get("collective bytes per rank", rows.get("message bytes per rank", 0.0))
     points = rows["simulated exposed_comm_ns, fraction of the step"]
     return [f"{distance:.3f}", f"{sent:+.1%}", f"{rows['simulated step, ns']:+.1%}", f"{100 * points:+.1f}"]
 
@@ -121,7 +121,7 @@ def recorded(shared: Path, captures: Path | None, system: System, only: str) -> 
         spread = np.mean([run.get("spread of ranks: deviation of compute time", 0.0) for run in tries])
         exposed = np.mean([run["simulated exposed_comm_ns, fraction of the step"] for run in tries])
         larger = compared(job, made(learned, ranks=4 * len(job)), system)
-        sent = tries[0].get("collective bytes, a rank", tries[0].get("message bytes, a rank", 0.0))
+        sent = tries[0].get("collective bytes per rank", tries[0].get("message bytes per rank", 0.0))
         distance = max(v for k, v in tries[0].items() if k.endswith(", each"))
         yield [f"{place.parent.name}/{place.name}", f"{len(job)}", f"{job.nodes:,}", f"{size:,}", f"{distance:.3f}",
                f"{sent:+.1%}", f"{step.mean():+.1%} ± {step.std():.1%}", f"{100 * exposed:+.1f}",
@@ -158,8 +158,8 @@ def _made_for(source: Job, real: Job, system: System) -> list[str]:
     job = made(learned, ranks=len(real))
     spent = time.process_time() - began
     rows = compared(real, job, system)
-    by_type = max((abs(v) for k, v in rows.items() if k.endswith(" bytes, a rank") and k[0] in "abgrs"), default=0.0)
-    nodes = rows["nodes, a rank and step"]
+    by_type = max((abs(v) for k, v in rows.items() if k.endswith(" bytes per rank") and k[0] in "abgrs"), default=0.0)
+    nodes = rows["nodes per rank and step"]
     size = len(msgspec.json.encode(learned))
     return [f"{size:,}", f"{spent:.2f}", f"{nodes:+.1%}", f"{by_type:.1%}", *figures(rows)]
 

@@ -74,7 +74,7 @@ def test_a_job_of_the_same_size_behaves_alike(plan: dict[str, object]):
     assert (len(made), made.nodes) == (len(job), job.nodes)
     found = {row["what"]: row["difference"] for row in likeness(job, made, one_level("switch", 8))}
     assert found["kinds of nodes"] == found["kinds of collectives"] == 0
-    for what in ("compute FLOPs, a rank", "compute bytes per rank", "collective bytes per rank"):
+    for what in ("compute FLOPs per rank", "compute bytes per rank", "collective bytes per rank"):
         assert abs(found.get(what, 0)) < 0.03, (what, found[what])
     assert abs(found["simulated step, ns"]) < 0.08
 
