@@ -406,6 +406,15 @@ def test_where_people_read_times_have_units(monkeypatch: pytest.MonkeyPatch, cap
     assert json.loads(capsys.readouterr().out) == rows
 
 
+def test_a_moment_is_a_time_of_day(capsys: pytest.CaptureFixture[str]):
+    """date -u -d @1794897869 is 06:44:29."""
+    rows = [{"start_ns": 1_794_897_869_488_559_266, "length_ns": 1500}]
+    emit(rows)
+    assert capsys.readouterr().out.split() == ["start", "length", "06:44:29.488559", "1.5", "µs"]
+    emit(rows, json=True)
+    assert json.loads(capsys.readouterr().out) == rows
+
+
 def test_in_markdown_times_have_units_and_in_csv_they_are_exact(capsys: pytest.CaptureFixture[str]):
     rows = [{"rank": 0, "span_ns": 812_400_000, "idle_ns": float("nan")}]
     emit(rows, md=True)

@@ -1,8 +1,8 @@
 """Results on stdout, talk on stderr.
 
 `emit` prints a table, a list of rows or one record: to a terminal as a Rich table, elsewhere as plain aligned
-text, or as JSON, CSV or Markdown if asked. Times have units where people read them, and
-are exact in JSON and CSV. `say` and `progress` talk; progress is silent off a terminal.
+text, or as JSON, CSV or Markdown if asked. Times have units where people read them (moments of a recording are times of
+day in UTC), and are exact in JSON and CSV. `say` and `progress` talk; progress is silent off a terminal.
 """
 
 import html
@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -32,6 +33,8 @@ _MEASURES = ("part", "measure")
 """Columns that name the measure of a row, `span_ns` ..."""
 _OF_MEASURE = ("a", "b", "delta")
 """... and those that have its values."""
+_EPOCH_NS = 10**17
+"""Profilers count from 1970 on: what is larger is a moment, since no run takes three years."""
 _NOTHING = "-"  # what a missing value looks like to a reader
 
 
@@ -120,7 +123,15 @@ def _bare(name: Any, value: Any) -> Any:
 
 
 def _timed(name: Any, value: Any) -> Any:
-    return readable_time(value) if _is_time(name, value) and value is not None and math.isfinite(value) else value
+    if not _is_time(name, value) or value is None or not math.isfinite(value):
+        return value
+    return _clock(value) if value >= _EPOCH_NS else readable_time(value)
+
+
+def _clock(value: float) -> str:
+    """When a recording says that something was, in UTC; the date is that of the run."""
+    moment = datetime.fromtimestamp(int(value) // 10**9, UTC)
+    return f"{moment:%H:%M:%S}.{int(value) % 10**9 // 1000:06}"
 
 
 def _is_time(name: Any, value: Any) -> bool:
