@@ -117,6 +117,11 @@ def test_a_table_shows_its_first_and_last_rows_with_units():
     assert harmless(notebook.table(table.slice(0, 0))).startswith("0 rows")
 
 
+def test_a_moment_of_a_recording_is_a_time_of_day():
+    table = pa.table({"start_ns": [1_794_897_869_488_559_266], "length_ns": [1500]})
+    assert "06:44:29.488559 1.5 " in harmless(notebook.table(table))
+
+
 def test_a_wide_table_says_what_is_left_out():
     said = harmless(notebook.table(pa.table({f"c{i}": [i] for i in range(40)})))
     assert "16 more columns" in said

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from etude.units import format_bytes, format_time
+from etude.units import clock_time, format_bytes, format_time, is_moment
 
 ROWS: Final = 10
 """Rows of a table that are shown: the first half and the last."""
@@ -175,7 +175,7 @@ def _head(name: str) -> str:
 def _value(name: str, value: Any) -> Any:
     known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if known and name.endswith("_ns"):
-        return format_time(round(value))
+        return clock_time(value) if is_moment(value) else format_time(round(value))
     if known and name.endswith("_bytes"):
         return format_bytes(round(value))
     return value

@@ -12,6 +12,7 @@ refused, never rounded.
 """
 
 import re
+from datetime import UTC, datetime
 from fractions import Fraction
 
 from etude.errors import UsageError
@@ -92,6 +93,17 @@ def readable_time(time_ns: float) -> str:
     """A time as people read it, in four digits: `950 ns`, `12.35 µs`, `812.4 ms`, `3.102 s`, `14.22 min`, `2.5 h`."""
     unit, scale = next((unit, scale) for unit, scale, below in _READ if abs(time_ns) < below)
     return f"{time_ns / scale:.4g} {unit}"
+
+
+def is_moment(time_ns: float) -> bool:
+    """Profilers count from 1970 on, and no run takes three years: what is larger is not a length of time."""
+    return time_ns >= 10**17
+
+
+def clock_time(time_ns: float) -> str:
+    """The time of day of a moment, in UTC: `06:44:29.488559`."""
+    moment = datetime.fromtimestamp(int(time_ns) // 10**9, UTC)
+    return f"{moment:%H:%M:%S}.{int(time_ns) % 10**9 // 1000:06}"
 
 
 def format_bandwidth(bytes_per_s: int, *, digits: int | None = 3) -> str:

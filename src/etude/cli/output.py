@@ -10,13 +10,12 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from etude.errors import UsageError
-from etude.units import readable_time
+from etude.units import clock_time, is_moment, readable_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +32,6 @@ _MEASURES = ("part", "measure")
 """Columns that name the measure of a row, `span_ns` ..."""
 _OF_MEASURE = ("a", "b", "delta")
 """... and those that have its values."""
-_EPOCH_NS = 10**17
-"""Profilers count from 1970 on: what is larger is a moment, since no run takes three years."""
 _NOTHING = "-"  # what a missing value looks like to a reader
 
 
@@ -125,13 +122,7 @@ def _bare(name: Any, value: Any) -> Any:
 def _timed(name: Any, value: Any) -> Any:
     if not _is_time(name, value) or value is None or not math.isfinite(value):
         return value
-    return _clock(value) if value >= _EPOCH_NS else readable_time(value)
-
-
-def _clock(value: float) -> str:
-    """When a recording says that something was, in UTC; the date is that of the run."""
-    moment = datetime.fromtimestamp(int(value) // 10**9, UTC)
-    return f"{moment:%H:%M:%S}.{int(value) % 10**9 // 1000:06}"
+    return clock_time(value) if is_moment(value) else readable_time(value)
 
 
 def _is_time(name: Any, value: Any) -> bool:
