@@ -1,4 +1,4 @@
-"""From what was recorded to Chakra traces."""
+"""From recordings to Chakra traces."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What the allocator did: the profiler's `[memory]` events as a table."""
+"""The allocator's activity: the profiler's `[memory]` events as a table."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DEVICE_TYPES = {0: "cpu", 1: "cuda", 20: "privateuse"}
 
 
 def allocations(trace: DeviceTrace) -> pa.Table:
-    """One row per allocation or release: time_ns, device (`cuda:0`), address, size_bytes (negative: released),
-    allocated_bytes and reserved_bytes in all after it; by time. No rows unless `profile_memory` was on."""
+    """One row per allocation or release: time_ns, device (`cuda:0`), address, size_bytes (negative: released), total
+    allocated_bytes and reserved_bytes afterwards; by time. No rows unless `profile_memory` was on."""
     rows = np.flatnonzero(trace.name_has("[memory]") & (trace.start_ns != UNKNOWN))
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     kind, number = trace.spread("memory_device_type")[rows], trace.spread("memory_device")[rows]

@@ -1,4 +1,4 @@
-"""The card of a recorded run: from the manifests that `etude collect` wrote, else from what the job itself says."""
+"""The card of a recorded run: from the manifests that `etude collect` wrote, else from the job itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AXES = ("tp", "cp", "dp", "pp", "ep")
 
 
 def card_of_run(job: Job, ranks: Sequence[RankFiles]) -> Card:
-    """The card of the ranks of a run; without a manifest what the traces say."""
+    """The card of the ranks of a run; without a manifest from the traces."""
     said = [m for m in map(manifest_of, ranks) if m]
     return _of_manifest(job, said[0]) if said else card_of_job(job)
 
@@ -30,12 +30,12 @@ def card_of_job(job: Job) -> Card:
 
 
 def _of_manifest(job: Job, said: Mapping[str, Any]) -> Card:
-    """A plan that people gave at the start is theirs: what a card has a key for is put there, the rest kept as text."""
+    """The plan given by people at the start: known keys go into the card, the rest is kept as text."""
     given = said.get("plan")
     given = dict(given) if isinstance(given, Mapping) else {}
     axes = {key: given.pop(key) for key in _AXES if isinstance(given.get(key), int) and given[key] > 0}
     product = axes.get("tp", 1) * axes.get("cp", 1) * axes.get("dp", 1) * axes.get("pp", 1)
-    if product not in (1, job.world_size):  # then it is no split of these ranks, and is kept as it was said
+    if product not in (1, job.world_size):  # then it does not split these ranks, and is kept as given
         given |= axes
         axes = {}
     devices = [d for d in said.get("devices", ()) if isinstance(d, Mapping)]

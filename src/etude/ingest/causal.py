@@ -1,11 +1,11 @@
-"""What PyTorch recorded of a rank, as one rank of a job: the causal graph, with the recorded times beside it.
+"""A PyTorch recording of a rank as one rank of a job: the causal graph, with the recorded times.
 
     linked = convert(device_trace)                # a device trace alone
     linked = convert(device_trace, host_trace)    # ... with the operators' tensors and the groups of the host trace
     job = to_job("run", [linked])
 
-Operators and calls that are made of others hold no time; it runs in `host` segments and in those others. What a
-node waits for is in its edges, never in its `duration_ns`; when it was recorded to start and end is in `job.timing`.
+Operators and calls that are made of others have no time; it is in `host` segments and in those others. What a node
+waits for is in its edges, never in its `duration_ns`; its recorded start and end are in `job.timing`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _DEVICE_IO = {
     "in_strides": "input_strides",
 }
 GROUPS_NAME = "## process_group:init ##"
-"""What PyTorch's observer calls the node in which it writes down the process groups."""
+"""Name of the node in which PyTorch's observer records the process groups."""
 _CELLS = ("fw_parent", "seq_id", "scope", "fw_tid")
 
 
@@ -72,8 +72,8 @@ def convert(
     groups: Sequence[Mapping[str, Any]] = (),
     flight: Sequence[Mapping[str, Any]] = (),
 ) -> Linked:
-    """The causal graph of one rank. `rank` is that of the file where it is not given, else 0. `groups` are process
-    groups as a manifest has them, `flight` entries of the Flight Recorder, which know the groups of gloo."""
+    """The causal graph of one rank. `rank` defaults to that of the file, else 0. `groups` are process groups as in a
+    manifest, `flight` entries of the Flight Recorder, which know the groups of gloo."""
     rank = _rank_of(device, rank)
     events = host_events(device)
     activities = device_events(device, events)
@@ -104,7 +104,7 @@ def convert(
 
 
 def _rank_of(device: DeviceTrace, rank: int | None) -> int:
-    """The rank that is given, that the file says it is, or 0."""
+    """The given rank, else that of the file, else 0."""
     if rank is None:
         recorded = device.distributed.get("rank")
         rank = recorded if type(recorded) is int and recorded >= 0 else 0
@@ -184,13 +184,13 @@ def _trace(
 
 
 def _known(values: I64, row: I64, wanted: NDArray[np.bool_], *, zero: bool = True) -> I64:
-    """Values of the rows that have them; an id of 0 is none where `zero` is not one."""
+    """Values of the rows that have them; an id of 0 is none unless `zero`."""
     found = np.where(wanted, values[row], UNKNOWN)
     return found if zero else np.where(found == 0, UNKNOWN, found)
 
 
 def _threads(found: CausalGraph) -> I64:
-    """Threads as the file numbers them; one that it calls by a name gets the next number."""
+    """Threads as numbered in the file; a named thread gets the next number."""
     tid = found.host.tid.copy()
     named = tid < -(1 << 62)
     tid[named] = tid.max(initial=0) + 1 + np.arange(int(named.sum()))
@@ -199,13 +199,13 @@ def _threads(found: CausalGraph) -> I64:
     segments = found.what == SEGMENT
     thread[segments] = found.line.thread[found.index[segments]]
     numbers = np.append(tid, UNKNOWN)[thread]
-    on_the_way = found.what == DISPATCH  # a lane for each stream, beside the threads
+    on_the_way = found.what == DISPATCH  # a lane for each stream, besides the threads
     numbers[on_the_way] = tid.max(initial=0) + 1 + found.device.stream[found.index[on_the_way]]
     return numbers
 
 
 def _parents(found: CausalGraph) -> I64:
-    """The event around an event, the event that a segment is time of, the operator that launched an activity."""
+    """The parent of an event, the event of a segment, the operator that launched an activity."""
     parent = np.append(found.host.parent, -1)
     event = np.where(found.what == HOST_EVENT, parent[found.owner], found.owner)
     return np.append(found.row_of_event, -1)[event]
@@ -214,8 +214,8 @@ def _parents(found: CausalGraph) -> I64:
 def _work(
     device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64, row: I64, kind: NDArray[np.uint8]
 ) -> tuple[I64, I64]:
-    """(FLOPs, bytes) of compute nodes: on the device where the trace has one, else on the host; bytes of copies as
-    they were recorded."""
+    """(FLOPs, bytes) of compute nodes: on the device if the trace has one, else on the host; bytes of copies as
+    recorded."""
     work = operator_work(host).take(host_row) if host is not None else operator_work(device).take(found.host.row)
     where = found.what == ACTIVITY if len(found.device) else (found.what <= SEGMENT) & (found.own_ns > 0)
     operator = np.where(where & (kind == Kind.COMP), found.owner, -1)
@@ -225,7 +225,7 @@ def _work(
 
 
 def _steps(device: DeviceTrace, found: CausalGraph) -> I64:
-    """Number of the ProfilerStep in which a node began, or its launch did; without these, of the engine's pass."""
+    """Number of the ProfilerStep in which a node, or its launch, began; without these, of the engine's pass."""
     rows, number = _step_marks(device)
     when = found.start_ns.copy()
     launched = found.what >= ACTIVITY
@@ -239,7 +239,7 @@ def _steps(device: DeviceTrace, found: CausalGraph) -> I64:
 
 
 def _steps_at(device: DeviceTrace, rows: I64, number: I64, when: I64) -> I64:
-    """Number of that step among `rows` in which each moment lies."""
+    """Number of the step among `rows` that contains each moment."""
     if not len(rows):
         return np.full(len(when), UNKNOWN, np.int64)
     at = np.searchsorted(device.start_ns[rows], when, "right") - 1
@@ -277,7 +277,7 @@ def _texts(
     name = words[device.name[row]]
     for offset, what in zip(words[-len(given) :], given, strict=True):
         name[found.what == what] = offset
-    done = found.row_of_comm >= 0  # also where its time is that of a segment
+    done = found.row_of_comm >= 0  # also if its time is that of a segment
     name[found.row_of_comm[done]] = words[device.name[found.comms.table.work[done]]]
     is_groups = found.what == GROUPS
     column = {"name": name}
@@ -290,7 +290,7 @@ def _texts(
         places = host.places.get(key) if host is not None else device.places.get(_DEVICE_IO.get(key, ""))
         if places is None or not (places >= 0).any():
             continue
-        if host is None:  # most events are no operators
+        if host is None:  # most events are not operators
             places = np.where(is_operator, places, -1)
         # values of the host trace name tensors, which differ everywhere
         put = texts.put_all if host is not None and key.endswith("values") else texts.put_distinct
@@ -309,7 +309,7 @@ def _texts(
 
 
 def _stacks(texts: PythonTexts, found: CausalGraph, around: Context, row: I64, parent: NDArray[np.int32]) -> I64:
-    """Python stack of each operator that Python called, as text; what it calls has the same one and does not say it."""
+    """Python stack of each operator that Python called, as text; callees have the same one and do not repeat it."""
     if not around.stacks:
         return np.full(len(found), NO_TEXT, np.int64)
     code = np.where(found.what == HOST_EVENT, around.stack[row], -1)
@@ -328,8 +328,8 @@ def _attributes(
     stack: I64,
     counted: CountedRanges,
 ) -> tuple[tuple[Layout, ...], NDArray[np.int32], I64]:
-    """What no column holds: of host operators their sequence numbers, scopes and schemas; of communications their
-    root, data type and shares."""
+    """Attributes besides the columns: sequence numbers, scopes and schemas of host operators; root, data type and
+    shares of communications."""
     integer = ValueKind.INT64
     events = found.what == HOST_EVENT
     if host is None:
@@ -348,7 +348,7 @@ def _attributes(
     layout = np.zeros(len(found), np.int32)
     layout[rows] = 1
     layouts: dict[Layout, int] = {(): 0, own: 1}
-    # recorded times of what waits, or is made of others, do not follow from its own time; nor where it is changed
+    # recorded times of what waits, or is made of others, do not follow from its own time; nor if it is changed
     length = found.end_ns - found.start_ns
     apart = length != found.own_ns
     apart[found.row_of_comm[found.row_of_comm >= 0]] = True
@@ -386,7 +386,7 @@ def _attributes(
 
 
 def _kernel_cells(texts: PythonTexts, host: HostTrace, rows: I64, source: I64) -> dict[int, tuple[Layout, list[int]]]:
-    """Of nodes that launch generated kernels (Triton) the file of their source. `source`: rows of the host trace."""
+    """The source file of nodes that launch generated kernels (Triton). `source`: rows of the host trace."""
     named, places = host.kernel.get("kernel_file", (np.empty(0, np.int64), np.empty(0, np.int64)))
     place_of = dict(zip(named.tolist(), places.tolist(), strict=True))
     chosen = np.flatnonzero(np.isin(source, named)).tolist()

@@ -1,8 +1,8 @@
 """Whether times of different ranks can be compared, and how far their clocks are apart.
 
 Ranks of one machine share a clock, those of several may not. A collective that no member leaves before all have arrived
-shows it: if a member was done before another began, the two clocks differ. Where the ends of all such collectives are
-the same distance apart, within what clocks are read to, that distance is the clocks'.
+shows it: if a member was done before another began, the two clocks differ. If the ends of all such collectives are the
+same distance apart, within the resolution of clocks, that distance is the clock offset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOGETHER: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupCalls:
-    """Collectives of one group: one row per member, a column a call."""
+    """Collectives of one group: one row per member, one column per call."""
 
     at: I64
     """Position of each member among the ranks."""
@@ -53,7 +53,7 @@ class Clocks:
     offset_ns: I64
     """Added to a rank's times."""
     differ: Bools
-    """differ[a, b]: times of the two cannot be compared."""
+    """differ[a, b]: times of the two are not comparable."""
 
     def agree(self, at: I64) -> bool:
         return not self.differ[np.ix_(at, at)].any()
@@ -71,7 +71,7 @@ def clocks(ranks: int, groups: Sequence[GroupCalls]) -> Clocks:
 
 
 def _offsets(ranks: int, groups: Sequence[GroupCalls]) -> I64:
-    """Along groups, those with most calls first, from a member that has one; 0 where ends are not evenly apart."""
+    """Offsets along groups, those with most calls first, from a member that has one; 0 if ends are not evenly apart."""
     offset, known = np.zeros(ranks, np.int64), np.zeros(ranks, np.bool_)
     for calls in sorted(groups, key=lambda one: -int(one.together.sum())):
         reference = int(np.flatnonzero(known[calls.at])[0]) if known[calls.at].any() else 0

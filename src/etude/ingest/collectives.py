@@ -34,17 +34,17 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Communications:
-    """One row a communication of one rank, in order of issue; calls that were coalesced or fused are split up.
+    """One row per communication of one rank, in order of issue; coalesced or fused calls are split.
 
-    UNKNOWN (bytes) and -1 (all else) where nothing was recorded. Ranks are global.
+    UNKNOWN (bytes) and -1 (all else) if not recorded. Ranks are global.
     """
 
     host: I64
-    """Row of the host trace that asked for it: `record_param_comms`, else the `c10d::` operator."""
+    """Row of the host trace that requested it: `record_param_comms`, else the `c10d::` operator."""
     event: I64
     """Row of the device trace with the same meaning."""
     work: I64
-    """Row of the device trace that did it: the NCCL kernel, or the `gloo:` event. Rows that share one were fused."""
+    """Row of the device trace that ran it: the NCCL kernel, or the `gloo:` event. Rows that share one were fused."""
     work_host: I64
     """Row of the host trace of the `gloo:` node."""
     kind: U8
@@ -58,7 +58,7 @@ class Communications:
     group: I32
     """Row of `groups`."""
     groups: tuple[tuple[str, tuple[int, ...] | None], ...]
-    """Name and members in order; members None where not known. Groups without a communication are here too."""
+    """Name and members in order; members None if unknown. Includes groups without a communication."""
     root: I32
     src: I32
     dst: I32
@@ -67,8 +67,7 @@ class Communications:
     """Sequence number within the group, as recorded."""
     in_split_start: I64
     in_split: I64
-    """Bytes for each member: in_split[in_split_start[i]:in_split_start[i + 1]]; empty if they cannot be
-    distinguished."""
+    """Bytes for each member: in_split[in_split_start[i]:in_split_start[i + 1]]; empty if unknown."""
     out_split_start: I64
     out_split: I64
     """Bytes from each member, likewise."""
@@ -85,8 +84,8 @@ def communications(
     groups: Iterable[Mapping[str, Any]] = (),
     flight: Sequence[Mapping[str, Any]] = (),
 ) -> Communications:
-    """All communications of one rank. `groups`: more entries with `pg_name` and `ranks`, as a manifest has them;
-    `flight`: entries of the Flight Recorder; `rank`: that of the device trace where -1."""
+    """All communications of one rank. `groups`: more entries with `pg_name` and `ranks`, as in a manifest; `flight`:
+    entries of the Flight Recorder; `rank`: -1 takes that of the device trace."""
     if rank < 0 and device is not None and isinstance(device.distributed.get("rank"), int):
         rank = device.distributed["rank"]
     known = recorded_groups(host, device, groups)
@@ -98,7 +97,7 @@ def communications(
 
 
 def _merged(host: HostTrace | None, device: DeviceTrace | None) -> list[Call]:
-    """Calls of both sides, those with a record-function id in common as one; the host's figures are the better ones."""
+    """Calls of both sides, those with the same record-function id merged; the host's figures take precedence."""
     on_device = device_calls(device) if device is not None else []
     if host is None:
         return on_device
@@ -114,10 +113,10 @@ def _merged(host: HostTrace | None, device: DeviceTrace | None) -> list[Call]:
             seen.add(id(twin))
             call.fill(twin)
             call.order = twin.order
-        if call.work_host and not call.work:  # the observer may tie delayed work to a later call
+        if call.work_host and not call.work:  # the observer may attach delayed work to a later call
             call.work = [row_of.get(int(host.rf_id[row]), -1) for row in call.work_host]
     if len(seen) < len(calls):
-        # without a time of its own a call comes right after the one that was asked for before it
+        # without a time of its own a call comes right after the one requested before it
         for before, call in itertools.pairwise(calls):
             call.order = call.order if call.event >= 0 else before.order
     rest = [call for call in on_device if id(call) not in seen]
@@ -125,8 +124,8 @@ def _merged(host: HostTrace | None, device: DeviceTrace | None) -> list[Call]:
 
 
 def _around(host: HostTrace, device: DeviceTrace) -> dict[int, int]:
-    """Of each call of the host trace that has an event the call around it, by their times; -1: none. The observer's
-    own tree is wrong where work of gloo ends on another thread."""
+    """For each call of the host trace with an event, the call around it, by their times; -1: none. The observer's own
+    tree is wrong if work of gloo ends on another thread."""
     known = np.flatnonzero(device.is_phase("X") & (device.rf_id > 0) & (device.start_ns != UNKNOWN))
     known = known[np.argsort(device.rf_id[known], kind="stable")]
     rows = np.array(call_rows(host), np.int64)
@@ -202,7 +201,7 @@ def _table(calls: Sequence[Call], known: Mapping[str, tuple[int, ...] | None]) -
 
 
 def _shared(rows: Sequence[int], count: int) -> list[int]:
-    """A row for each part of a call: its own where there are as many, else the first for all."""
+    """A row for each part of a call: its own if the numbers match, else the first for all."""
     if len(rows) == count:
         return list(rows)
     return [rows[0] if rows else -1] * count

@@ -1,4 +1,4 @@
-"""A communication as a program asked for it, whatever recorded it: names, data types, sizes, and how it splits up."""
+"""A communication as requested by a program, whatever recorded it: names, data types, sizes, and how it is split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from etude.model.schema import UNKNOWN, Collective, Kind
 
 Sizes = list[int | list[int]]
-"""Bytes of the tensors of one side: one entry a tensor, a list where the program gave a list of lists."""
+"""Bytes of the tensors of one side: one entry per tensor, a list for each list of a list of lists."""
 
 _TYPES: Final = (
     (r"all_?reduce", Kind.COLL, Collective.ALL_REDUCE),
@@ -33,7 +33,7 @@ _NAME: Final = re.compile(
 )
 _BARRIER_AS_REDUCE: Final = "all_reduce_barrier"
 LARGEST: Final = 1 << 50
-"""Elements or bytes beyond this are a mistake, not a tensor."""
+"""More elements or bytes than this are a mistake, not a tensor."""
 
 _DTYPES: Final = {
     "double": ("float64", 8),
@@ -69,8 +69,8 @@ _DTYPES: Final = {
 
 
 def type_of(name: Any) -> tuple[Kind, Collective] | None:
-    """What an operator or a recorded collective does: `c10d::_allgather_base_`, `nccl:send 0->1`, `all_to_allv`, ...
-    None where it is no communication: `wait`, `init`, an operator of another kind."""
+    """The type of an operator or a recorded collective: `c10d::_allgather_base_`, `nccl:send 0->1`, `all_to_allv`, ...
+    None if it is not a communication: `wait`, `init`, other operators."""
     if not isinstance(name, str):
         return None
     if name.endswith(_BARRIER_AS_REDUCE):
@@ -83,31 +83,31 @@ def type_of(name: Any) -> tuple[Kind, Collective] | None:
 
 
 def dtype_of(name: Any) -> tuple[str, int]:
-    """(data type, bytes of an element) of a name that PyTorch records: `Float`, `c10::BFloat16`, `long int`.
-    Empty and 0 where it is none that is known."""
+    """(data type, bytes of an element) of a name that PyTorch records: `Float`, `c10::BFloat16`, `long int`. Empty and
+    0 if unknown."""
     return _DTYPES.get(name.strip().removeprefix("c10::").lower(), ("", 0)) if isinstance(name, str) else ("", 0)
 
 
 def small(value: Any) -> int:
-    """A rank, a size of a group, a tag: a number that may be one, -1 for all else."""
+    """A rank, a group size or a tag: a plausible number, -1 for all else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and -1 <= value < 1 << 31 else -1
 
 
 def numbers(value: Any) -> list[int] | None:
-    """Splits: a list of numbers that may be some, None for all else."""
+    """Splits: a list of plausible numbers, None for all else."""
     fits = isinstance(value, list) and all(isinstance(n, int) and 0 <= n < LARGEST for n in value)
     return value if fits else None
 
 
 @dataclass(slots=True)
 class Call:
-    """One call of one rank. Ranks in `root` and `peer` count within the group; -1 where not said."""
+    """One call of one rank. Ranks in `root` and `peer` count within the group; -1: unknown."""
 
     name: str
     kind: Kind
     collective: Collective
     order: int
-    """Sorts the calls of one source: start in ns, or id of the node."""
+    """Sort key of the calls of one source: start in ns, or id of the node."""
     thread: int
     host: int = -1
     event: int = -1
@@ -121,21 +121,21 @@ class Call:
     group: str | None = None
     members: tuple[int, ...] | None = None
     size: int = 0
-    """Ranks in the group; 0: not said."""
+    """Ranks in the group; 0: unknown."""
     root: int = -1
     peer: int = -1
     src: int = -1
     dst: int = -1
-    """Global ranks, where they are recorded as such."""
+    """Global ranks, if recorded as such."""
     tag: int = -1
     sequence: int = UNKNOWN
     recorded: bool = False
-    """Does `record_param_comms` speak of it?"""
+    """Whether `record_param_comms` describes it."""
     rf_ids: list[int] = field(default_factory=list)
     work: list[int] = field(default_factory=list)
-    """Rows of the device events that did it: kernels, or the events of gloo's threads."""
+    """Rows of the device events that ran it: kernels, or the events of gloo's threads."""
     work_host: list[int] = field(default_factory=list)
-    """Rows of the host trace that stand for the work of gloo."""
+    """Rows of the host trace for the work of gloo."""
 
     @property
     def is_coalesced(self) -> bool:
@@ -157,7 +157,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """What one node stands for: a call, or one tensor of a coalesced call. Bytes; splits are bytes for each member."""
+    """One node: a call, or one tensor of a coalesced call. Bytes; splits are bytes for each member."""
 
     in_bytes: int
     out_bytes: int
@@ -166,7 +166,7 @@ class CallPart:
 
 
 def total(sizes: Sequence[int | list[int]] | None) -> int:
-    """Bytes of one side, UNKNOWN where it was not recorded."""
+    """Bytes of one side, UNKNOWN if not recorded."""
     if sizes is None:
         return UNKNOWN
     return sum(sum(s) if isinstance(s, list) else s for s in sizes)
@@ -197,7 +197,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def parts(call: Call) -> list[CallPart]:
-    """The nodes that a call stands for: one, or one for each tensor where several were coalesced."""
+    """The nodes of a call: one, or one for each tensor if several were coalesced."""
     if call.collective == Collective.BARRIER:
         return [CallPart(0, 0)]
     inputs, outputs = call.inputs, call.outputs
@@ -215,7 +215,7 @@ def parts(call: Call) -> list[CallPart]:
 
 
 def _other_side(call: Call, in_bytes: int) -> int:
-    """Output bytes from input bytes, where what the collective does says so."""
+    """Output bytes from input bytes, if the collective determines them."""
     if call.collective in (Collective.NONE, Collective.ALL_REDUCE, Collective.REDUCE, Collective.BROADCAST):
         return in_bytes
     if call.size and call.collective == Collective.ALL_GATHER:
@@ -228,7 +228,7 @@ def _other_side(call: Call, in_bytes: int) -> int:
 
 
 def _split(call: Call, sizes: Sizes | None, whole: int, recorded: list[int] | None) -> tuple[int, ...]:
-    """Bytes for each member of the group, where the program may give each another share."""
+    """Bytes for each member of the group, if the program may give each a different share."""
     if call.kind != Kind.COLL or whole == UNKNOWN:
         return ()
     if recorded:

@@ -1,4 +1,4 @@
-"""Communications that a device trace speaks of, and the kernels that did them."""
+"""Communications in a device trace, and the kernels that ran them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CALLS: Final = ("cpu_op", "user_annotation")
 
 
 class _Args:
-    """Arguments that few events carry, by row."""
+    """Arguments that few events have, by row."""
 
     def __init__(self, device: DeviceTrace) -> None:
         self._device = device
@@ -39,7 +39,7 @@ class _Args:
         return int(values[at]) if found else UNKNOWN
 
     def small(self, column: str, row: int) -> int:
-        """A rank or a size of a group; -1 where there is none."""
+        """A rank or a group size; -1: none."""
         return small(self.number(column, row))
 
     def text(self, column: str, row: int) -> str:
@@ -50,7 +50,7 @@ class _Args:
         return words[codes[at]] if at < len(rows) and rows[at] == row and codes[at] >= 0 else ""
 
     def numbers(self, column: str, row: int) -> list[int] | None:
-        """A list in a text; None where there is none, or it was cut short (`[0, 1, ...]`)."""
+        """A list in a text; None if there is none, or it was cut short (`[0, 1, ...]`)."""
         return _decoded(self.text(column, row))
 
     def listed(self, column: str, row: int) -> list[Any]:
@@ -77,7 +77,7 @@ def is_call_name(device: DeviceTrace) -> NDArray[np.bool_]:
 
 
 def _host_side(device: DeviceTrace, args: _Args) -> list[Call]:
-    """Calls from the CPU's events: those inside one another, as `record_param_comms` inside `c10d::`, are one."""
+    """Calls from the CPU's events; nested ones, such as `record_param_comms` inside `c10d::`, are one."""
     rows = np.flatnonzero(is_call_name(device) & device.is_category(*_CALLS))
     start, end = device.start_ns, device.start_ns + np.maximum(device.duration_ns, 0)
     rows = rows[np.lexsort((-device.duration_ns[rows], start[rows], device.tid[rows]))]
@@ -91,7 +91,7 @@ def _host_side(device: DeviceTrace, args: _Args) -> list[Call]:
         if call is not None and outer is not None:
             if (outer.kind, outer.collective) == (call.kind, call.collective):
                 _join(outer, call)
-            call = outer  # what a barrier is made of stays the barrier's
+            call = outer  # the parts of a barrier belong to the barrier
         elif call is not None:
             calls.append(call)
         around.append((row, call))
@@ -99,7 +99,7 @@ def _host_side(device: DeviceTrace, args: _Args) -> list[Call]:
 
 
 def _join(outer: Call, inner: Call) -> None:
-    """An event inside another of the same kind says more of the same call: the record more than all others."""
+    """Merges a nested event of the same kind, which has more about the same call; the record has the most."""
     if inner.recorded:
         inner.fill(outer)
         for name in Call.__slots__:
@@ -118,7 +118,7 @@ def _call(device: DeviceTrace, row: int, args: _Args) -> Call | None:
     name = device.names[device.name[row]]
     recorded = args.text("collective_name", row)
     if name == RECORD and not recorded:
-        return None  # before torch 2.2 it said nothing; the annotation inside it does
+        return None  # before torch 2.2 it had no arguments; the annotation inside it does
     found = type_of(recorded if name == RECORD else name)
     if found is None:
         return None
@@ -136,19 +136,19 @@ def _call(device: DeviceTrace, row: int, args: _Args) -> Call | None:
 
 
 def _coalesced_tensors(call: Call, args: _Args, row: int) -> None:
-    """The tensors of a coalesced call one by one, where their shapes were recorded."""
+    """The tensors of a coalesced call one by one, if their shapes were recorded."""
     dims, width = args.listed("input_dims", row), dtype_of(args.text("dtype", row))[1]
     if call.is_coalesced and width and dims and isinstance(dims[0], list) and len(dims[0]) > 1:
         call.inputs, call.outputs = [_elements(shape) * width for shape in dims[0]], None
 
 
 def describe(call: Call, args: _Args, row: int) -> None:
-    """Fills in what the arguments of a record or of a kernel say."""
+    """Fills in the arguments of a record or of a kernel."""
     call.recorded = True
     call.dtype, width = dtype_of(args.text("dtype", row))
     for side in ("in", "out"):
         elements = args.number(f"{side}_msg_nelems", row)
-        size = args.number(f"{side}_bytes", row)  # other recordings than Kineto's
+        size = args.number(f"{side}_bytes", row)  # recordings other than Kineto's
         if size >= 0 or (width and elements >= 0):
             setattr(call, f"{side}puts", [size if size >= 0 else elements * width])
         setattr(call, f"{side}_split", args.numbers(f"{side}_split_size", row))
@@ -203,7 +203,7 @@ def _operator(call: Call, args: _Args, row: int) -> None:
         call.outputs, call.inputs = sides[0], sides[1] if len(sides) > 1 else sides[0]
     if len(sides) < 2 and call.collective not in (Collective.NONE, Collective.ALL_REDUCE, Collective.REDUCE,
                                                   Collective.BROADCAST):  # fmt: skip
-        call.inputs = call.outputs = None  # a list of lists is not shown, so which side this is is unknown
+        call.inputs = call.outputs = None  # a list of lists is not shown, so it is unknown which side this is
     said = [small(int(text)) for text in given[before:] if isinstance(text, str) and re.fullmatch(r"-?\d{1,18}", text)]
     if call.kind != Kind.COLL and said:
         any_source = "any_source" in call.name
@@ -227,7 +227,7 @@ def _decoded(text: str) -> list[int] | None:
 
 
 def _bind_gloo(device: DeviceTrace, calls: list[Call], args: _Args) -> None:
-    """Events of gloo's own threads: by record-function id, which is given when asked for; else in order of starts."""
+    """Assigns events of gloo's own threads: by record-function id, if given; else in order of starts."""
     rows = np.flatnonzero(device.name_has("gloo:") & device.is_category(*_CALLS))
     rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
     find = _asked_by_id(calls) if (device.rf_id[rows] > 0).all() else _asked_in_turn(calls)
@@ -248,14 +248,14 @@ Finder = Callable[[int, int, tuple[Kind, Collective] | None], Call | None]
 
 
 def _asked_by_id(calls: list[Call]) -> Finder:
-    """The last that was asked for."""
+    """Finds the last requested call."""
     with_id = sorted((call for call in calls if call.rf_ids), key=lambda call: call.rf_ids[0])
     ids = [call.rf_ids[0] for call in with_id]
     return lambda rf_id, start, found: with_id[at - 1] if (at := bisect_right(ids, rf_id)) else None
 
 
 def _asked_in_turn(calls: list[Call]) -> Finder:
-    """The first of this type that waits for its work."""
+    """Finds the first call of this type without work."""
     waiting: dict[tuple[Kind, Collective] | None, deque[Call]] = {}
     for call in sorted(calls, key=lambda call: call.order):
         as_gloo = Collective.ALL_REDUCE if call.collective == Collective.REDUCE_SCATTER else call.collective
@@ -269,7 +269,8 @@ def _asked_in_turn(calls: list[Call]) -> Finder:
 
 
 def _bind_kernels(device: DeviceTrace, calls: list[Call], args: _Args) -> None:
-    """Kernels to calls: by the call or `nccl:coalesced` around the launch, else by external id, else by themselves."""
+    """Assigns kernels to calls: by the call or `nccl:coalesced` around the launch, else by external id, else by
+    themselves."""
     with_name = np.zeros(len(device), bool)
     with_name[device.rare["collective_name"][0]] = True
     is_nccl = np.array([("nccl" in n.lower()) for n in device.names] + [False])[device.name]
@@ -295,7 +296,7 @@ def _bind_kernels(device: DeviceTrace, calls: list[Call], args: _Args) -> None:
 
 
 class _Launches:
-    """Which calls a kernel belongs to: what of a thread was going on when it was launched."""
+    """The calls of a kernel: what its thread was doing when it was launched."""
 
     def __init__(self, device: DeviceTrace, calls: list[Call]) -> None:
         self._device = device
@@ -339,7 +340,7 @@ class _Launches:
         return call if call is not None and time <= self._end[call.event] else None
 
     def _batch_at(self, thread: int, time: int) -> list[Call]:
-        """Calls since the last `nccl:coalesced` of the thread, if one is going on."""
+        """Calls since the last `nccl:coalesced` of the thread, if one is in progress."""
         rows = self._coalesced.get(thread, [])
         at = bisect_right(rows, time, key=lambda row: int(self._device.start_ns[row])) - 1
         if at < 0 or time > self._end[rows[at]]:
@@ -359,7 +360,7 @@ class _Launches:
 
 
 def _permuted(device: DeviceTrace, row: int, args: _Args) -> list[Call]:
-    """What a rank sends and what it receives in a permutation, in which both go on at one time."""
+    """The send and the receive of a rank in a permutation, which run at the same time."""
     if args.text("collective_name", row) != PERMUTE:
         return []
     calls = []
@@ -371,7 +372,7 @@ def _permuted(device: DeviceTrace, row: int, args: _Args) -> list[Call]:
 
 
 def _from_kernel(device: DeviceTrace, row: int, args: _Args) -> Call | None:
-    """A kernel that no call of the trace accounts for speaks for itself, if it carries a collective's arguments."""
+    """A call from a kernel that no call of the trace accounts for, if it has the arguments of a collective."""
     name = args.text("collective_name", row)
     found = type_of(name)
     if found is None:

@@ -1,4 +1,4 @@
-"""Who is in a process group, and which group a call of gloo is on, which the profiler does not say."""
+"""Members of process groups, and the group of each gloo call, which the profiler does not record."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from etude.model.job import MAX_WORLD
 from etude.model.schema import UNKNOWN, Collective, Kind
 
 Members = dict[str, tuple[int, ...] | None]
-"""Name of a group of this rank -> its members in order; None where not known."""
+"""Name of a group of this rank -> its members in order; None if unknown."""
 
 
 def recorded_groups(
     host: HostTrace | None, device: DeviceTrace | None, listed: Iterable[Mapping[str, Any]] = ()
 ) -> Members:
-    """Groups from all that lists them: the host trace, the device trace, and `listed` (a manifest, a recorder)."""
+    """Groups from all sources: the host trace, the device trace, and `listed` (a manifest, a recorder)."""
     entries: list[Mapping[str, Any]] = []
     if host is not None:
         named = [(g, name) for g in host.groups for name in (g.pg_name, str(g.backend_id or ""))]
@@ -38,7 +38,7 @@ def recorded_groups(
 
 
 def _members(entry: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """An empty list of ranks means all of them. A list in a text may have been cut short."""
+    """Members; an empty list of ranks means all. A list in a text may have been cut short."""
     size = max(small(entry.get("size") or entry.get("group_size") or entry.get("pg_size") or 0), 0)
     ranks = entry.get("ranks")
     if isinstance(ranks, str):
@@ -49,7 +49,7 @@ def _members(entry: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 def set_groups(calls: Sequence[Call], groups: Members) -> None:
-    """Fills in the members and the size of each call's group; a rank that is in one group alone is on that one."""
+    """Fills in the members and the size of each call's group; a rank with a single group uses that one."""
     for call in calls:
         if call.group is None:
             call.group = _only_one(call, groups)
@@ -63,7 +63,7 @@ def set_groups(calls: Sequence[Call], groups: Members) -> None:
 
 
 def _only_one(call: Call, groups: Members) -> str | None:
-    """The group that a call must be on: the only one, or the only one of the size that its tensors tell."""
+    """The group that a call must be on: the only one, or the only one of the size that its tensors imply."""
     names = list(groups)
     into, out = total(call.inputs), total(call.outputs)
     factor = 0
@@ -79,7 +79,7 @@ def _only_one(call: Call, groups: Members) -> str | None:
 
 
 def set_peers(calls: Sequence[Call], groups: Members, rank: int) -> None:
-    """Roots and peers as global ranks. Where the group of a message is not known, all that are possible must agree."""
+    """Roots and peers as global ranks. If the group of a message is unknown, all possible ones must agree."""
     for call in calls:
         members = call.members or (groups.get(call.group) if call.group is not None else None)
         choices = [members] if members else [m for m in groups.values() if m]

@@ -1,4 +1,4 @@
-"""Communications that a host trace speaks of: `record_param_comms` where there is one, the `c10d::` operator else."""
+"""Communications in a host trace: from `record_param_comms` if there is one, else from the `c10d::` operator."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Co
 
 
 def host_calls(host: HostTrace, around: Mapping[int, int] | None = None) -> list[Call]:
-    """Every communication of a host trace, in order of the nodes' ids. `around`: of each row whose event is known the
-    row around it, -1 for none; elsewhere from the observer's own tree, as far as it can be trusted."""
+    """Every communication of a host trace, in order of the nodes' ids. `around`: the parent of each row whose event is
+    known, -1: none; otherwise from the observer's own tree, as far as it is reliable."""
     rows = call_rows(host)
     row_of = {int(host.id[row]): row for row in rows}
     around = around or {}
@@ -54,7 +54,7 @@ def host_calls(host: HostTrace, around: Mapping[int, int] | None = None) -> list
             _replace(outer, call)
             at[row] = outer
         elif outer is not None and outer.collective == Collective.BARRIER:
-            at[row] = outer  # what a barrier is made of
+            at[row] = outer  # the parts of a barrier
         else:
             given = functional.pop(thread, "")
             call.group = given or None if call.group is None else call.group
@@ -64,21 +64,21 @@ def host_calls(host: HostTrace, around: Mapping[int, int] | None = None) -> list
 
 
 def call_rows(host: HostTrace) -> list[int]:
-    """Rows of nodes that matter here, by id."""
+    """Relevant rows, by id."""
     wanted = [n == RECORD or n.startswith(("c10d::", "gloo:")) or bool(_FUNCTIONAL.match(n)) for n in host.names]
     rows = np.flatnonzero(np.array([*wanted, False])[host.name])
     return [int(row) for row in rows[np.argsort(host.id[rows], kind="stable")]]
 
 
 def _replace(outer: Call, inner: Call) -> None:
-    """The operator's call becomes that of its record, which knows more."""
+    """Replaces the operator's call by that of its record, which has more."""
     for name in Call.__slots__:
         if name not in ("order", "rf_ids", "work", "work_host"):
             setattr(outer, name, getattr(inner, name))
 
 
 def _gloo(host: HostTrace, row: int, thread: int, calls: list[Call]) -> None:
-    """What gloo does begins inside the operator that asked for it, so that it belongs to the thread's last call."""
+    """Work of gloo begins inside the operator that requested it, so it belongs to the thread's last call."""
     for call in reversed(calls):
         if call.thread == thread:
             call.work_host.append(row)
@@ -94,7 +94,7 @@ def _list(host: HostTrace, column: str, row: int) -> list[Any]:
 
 
 def _group_of(values: list[Any]) -> str:
-    """Functional collectives name their group, as the last text among their inputs."""
+    """The group of a functional collective: the last text among its inputs."""
     texts = [v for v in values if isinstance(v, str) and not v.startswith("<")]
     return texts[-1] if texts else ""
 
@@ -175,7 +175,7 @@ def _record(host: HostTrace, row: int, at: int) -> Call | None:
 
 
 def _attributes(host: HostTrace, at: int, call: Call) -> None:
-    """What the node's attributes say, where the tensors do not."""
+    """Fills in attributes of the node, if the tensors do not determine them."""
     codes, words = host.comms.text["dtype"]
     named, width = dtype_of(words[codes[at]]) if codes[at] >= 0 else ("", 0)
     call.dtype = call.dtype or named
@@ -186,7 +186,7 @@ def _attributes(host: HostTrace, at: int, call: Call) -> None:
 
 
 def strided(start: int, stride: int, size: int) -> tuple[int, ...] | None:
-    """Members of a group that are evenly spaced; None where they are not, or it was not recorded."""
+    """Members of an evenly spaced group; None if they are not, or it was not recorded."""
     return (
         tuple(range(start, start + stride * size, stride))
         if start >= 0 and stride > 0 and 0 < size < MAX_WORLD

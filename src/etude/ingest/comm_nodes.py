@@ -1,4 +1,4 @@
-"""Which nodes of the graph communicate, and the columns that say so."""
+"""Which nodes of the graph communicate, and their columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNKNOWN_GROUP = "unknown"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommWork:
-    """What carried out each communication: an activity of the device, or a host event; -1 where it is not one."""
+    """What ran each communication: an activity of the device, or a host event; -1: not that."""
 
     table: Communications
     activity: I64
@@ -33,7 +33,7 @@ class CommWork:
     asked: I64
     """The host event of the call; -1: not recorded."""
     first: NDArray[np.bool_]
-    """False of a communication that another one, which comes first, shares its kernel with."""
+    """False for a communication that shares its kernel with an earlier one."""
 
 
 def comm_work(table: Communications, host: HostEvents, device: DeviceEvents) -> CommWork:
@@ -44,7 +44,7 @@ def comm_work(table: Communications, host: HostEvents, device: DeviceEvents) -> 
 
 
 def _positions(rows: I64, among: I64) -> I64:
-    """Where each row lies in an unordered list; -1: nowhere."""
+    """Index of each row in an unordered list; -1: not in it."""
     order = np.argsort(among, kind="stable")
     at = np.searchsorted(among[order], rows)
     found = np.append(among[order], -1)[at] == rows
@@ -52,13 +52,13 @@ def _positions(rows: I64, among: I64) -> I64:
 
 
 def comm_groups(table: Communications) -> list[tuple[str, Sequence[int] | None]]:
-    """Name and members of each group slot; the last is of those whose group was not recorded, if there are any."""
+    """Name and members of each group slot; the last is for unrecorded groups, if there are any."""
     unknown = ((table.group < 0) & (table.kind == Kind.COLL)).any()
     return [*table.groups, *([(UNKNOWN_GROUP, None)] if unknown else [])]
 
 
 def groups_text(table: Communications) -> str:
-    """The groups as PyTorch's `process_group:init` records them: a list that holds one JSON text."""
+    """The groups as in PyTorch's `process_group:init`: a list that holds one JSON text."""
     entries = [
         {"pg_name": name, "pg_desc": "", "backend_config": "", "ranks": list(members), "group_size": len(members),
          "group_count": len(table.groups)}
@@ -69,7 +69,7 @@ def groups_text(table: Communications) -> str:
 
 
 def comm_columns(work: CommWork, row: I64, host: HostEvents, column: dict[str, Any]) -> I64:
-    """Writes what the communications are into the columns of a trace; returns the rank behind each peer slot."""
+    """Writes the communications into the columns of a trace; returns the rank behind each peer slot."""
     table = work.table
     known = np.flatnonzero(row >= 0)
     at = row[known]
@@ -89,7 +89,7 @@ def comm_columns(work: CommWork, row: I64, host: HostEvents, column: dict[str, A
         rank = getattr(table, name)[known]
         column[name][at] = np.where(rank >= 0, np.searchsorted(peers, rank), -1)
     event = work.event[known]
-    loose = (event >= 0) & np.append(host.apart, False)[event]  # went on behind the event it began in
+    loose = (event >= 0) & np.append(host.apart, False)[event]  # continued after the event it began in
     column["cpu"][at[loose]], column["thread"][at[loose]] = -1, UNKNOWN
     sends = np.flatnonzero(loose & (table.kind[known] == Kind.SEND))
     others = int(column["thread"].max(initial=0)) + 1
@@ -99,7 +99,7 @@ def comm_columns(work: CommWork, row: I64, host: HostEvents, column: dict[str, A
 
 
 def _beside(start_ns: I64, end_ns: I64) -> I64:
-    """A number for each interval, 0, 1, ..., that no other has which overlaps it: messages in flight at one time do not
+    """A number for each interval, 0, 1, ..., different for overlapping ones: messages in flight at the same time do not
     wait for one another."""
     number, used = np.zeros(len(start_ns), np.int64), 0
     free: list[int] = []
@@ -114,8 +114,8 @@ def _beside(start_ns: I64, end_ns: I64) -> I64:
 
 
 def comm_cells(texts: PythonTexts, table: Communications, row: I64) -> dict[int, tuple[Layout, list[int]]]:
-    """Of each node that communicates its attributes beside the columns, and their values: root, data type, and the
-    bytes for and from each member where they are not equal parts."""
+    """Attributes of communication nodes besides the columns, and their values: root, data type, and the bytes for and
+    from each member if they are not equal."""
     found: dict[int, tuple[Layout, list[int]]] = {}
     dtypes = [texts.put(name.encode()) for name in table.dtypes]
     for i in np.flatnonzero(row >= 0).tolist():

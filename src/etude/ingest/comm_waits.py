@@ -1,8 +1,8 @@
 """What waits for the work of gloo's threads, and where the recording shows when that was over.
 
-A collective is carried out, and recorded, by a thread of its own. A message goes off inside its call; it is recorded
-from a bit later until the program asks whether it is over, which may be long after it was: only where the program then
-stood still did the message end as recorded.
+A collective runs, and is recorded, on a thread of its own. A message starts inside its call; it is recorded from a bit
+later until the program asks whether it is over, which may be long after it was: the recorded end is the true one only
+if the program was blocked at that time.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from etude.model.schema import Kind, Why
 I64 = NDArray[np.int64]
 
 LONG_GAP_NS: Final = 100_000
-"""A thread that does nothing for so long while work that it asked for comes to its end is waiting for that."""
+"""A thread that is idle for this long when work that it requested ends is waiting for that work."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommWaits:
     handovers: Handovers
     message: I64
-    """Host events of messages that go on beside the thread which asked for them."""
+    """Host events of messages that run concurrently with the thread that requested them."""
     begin_ns: I64
-    """When each was asked for."""
+    """When each was requested."""
     over_before: I64
-    """Host events of messages that were over when the program asked: when they ended is not known."""
+    """Host events of messages that were over when the program asked: their end is unknown."""
 
 
 def comm_waits(trace: DeviceTrace, host: HostEvents, comms: CommWork) -> CommWaits:
-    """The work begins once it was asked for; whoever asked and then blocks until the work is over has waited for
-    it. What was over before is waited for too: the program would not go on without it."""
+    """The work begins once it was requested; a requester that then blocks until the work is over has waited for it.
+    What was over before is waited for too: the program would not continue without it."""
     rows: list[tuple[int, int, int, int, int, int]] = []
     pauses: list[tuple[int, int, int]] = []
     over_before: list[int] = []
@@ -62,7 +62,7 @@ def comm_waits(trace: DeviceTrace, host: HostEvents, comms: CommWork) -> CommWai
             given = min(int(host.end_ns[call]), start)
             woken = start
             if host.parent[event] < 0 and not apart:
-                # from then on its thread was on its way to the work: woken, or made for it
+                # from then on its thread was about to start the work: woken, or created for it
                 before = min(int(over[event - 1]) if event > host.first[thread] else begin, start)
                 woken = max(before, given)
                 pauses.append((thread, before, woken))
@@ -99,13 +99,13 @@ class _Moments:
         every = np.arange(host.first[thread], host.first[thread + 1])
         mine = every[~host.apart[every]]
         self.start, self.end, self.last = host.start_ns[mine], host.end_ns[mine], np.sort(host.end_ns[mine])
-        self.asked = np.sort(host.end_ns[every[host.apart[every]]])  # when it asked for what goes on beside it
+        self.asked = np.sort(host.end_ns[every[host.apart[every]]])  # when it requested concurrent work
         waits = np.array(["wait" in n or n.startswith("c10d::") for n in trace.names] + [False])
         self.waits = waits[trace.name[host.row[mine]]]
         self.works = trace.is_category("cpu_op")[host.row[mine]] & ~self.waits
 
     def still_since(self, time_ns: int) -> int | None:
-        """Since when the thread has been waiting: in a call that waits, or between any events for long."""
+        """Since when the thread has been waiting: in a call that waits, or between events for long."""
         since, inside = self._since(time_ns)
         if inside >= 0:
             return since if self.waits[inside] else None
@@ -114,7 +114,7 @@ class _Moments:
         return since if min(later, default=1 << 62) - since >= LONG_GAP_NS else None
 
     def waiting_since(self, time_ns: int, called_ns: int) -> int:
-        """Since when the thread has stood in the wait for a message that returns at a moment: since right behind the
+        """Since when the thread has been in the wait for a message that returns at a moment: since right after the
         call, or for long. The moment itself: the message was over before."""
         since, inside = self._since(time_ns)
         asked = np.searchsorted(self.asked, time_ns)
@@ -123,8 +123,8 @@ class _Moments:
         return since if waited and not (inside >= 0 and self.works[inside]) else time_ns
 
     def _since(self, time_ns: int) -> tuple[int, int]:
-        """(When something began or ended last before a moment; the innermost of the events that began then and go on,
-        -1: none.)"""
+        """(When something last began or ended before a moment; the innermost of the events that began then and are
+        still running, -1: none.)"""
         begun, ended = np.searchsorted(self.start, time_ns), np.searchsorted(self.last, time_ns)
         since = max(int(self.start[begun - 1]) if begun else 0, int(self.last[ended - 1]) if ended else 0)
         first = np.searchsorted(self.start, since)

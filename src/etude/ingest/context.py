@@ -1,5 +1,5 @@
-"""Where in the model, in the step and in the program an operator runs: module path, phase and Python stack, as far as a
-trace shows."""
+"""Where in the model, the step and the program an operator runs: module path, phase and Python stack, as far as a trace
+shows."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _FORWARD, _BACKWARD, _OPTIMIZER = range(3)
 _MODULE: Final = "nn.Module: "
 _ENGINE: Final = "autograd::engine::evaluate_function"
 _SHARDED: Final = re.compile(r"FSDP::\w+ \((?P<module>[^()]+)\)")
-"""FSDP2's annotations name the module that they are about."""
+"""FSDP2's annotations name their module."""
 _NO_LINES: Final = (_MODULE, "<built-in")
-"""Frames that stand for no line of a program."""
+"""Frames that are not a line of a program."""
 DEEPEST: Final = 16
-"""Frames of a stack that are kept, from the innermost out."""
+"""Most frames of a stack that are kept, from the innermost out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """One row a row of the device trace; -1 where not known, and on all but operators and annotations."""
+    """One row per row of the device trace; -1 if unknown, and on all but operators and annotations."""
 
     phase: I32
     phases: tuple[str, ...]
@@ -77,7 +77,7 @@ def _spread(device: DeviceTrace, tree: Tree, values: I64) -> I32:
 
 
 def _module_names(device: DeviceTrace, tree: Tree) -> tuple[I64, tuple[str, ...]]:
-    """Module of each operator that is in a module's frame or is about one, and the paths in words."""
+    """Module of each operator that is in a module's frame or is about one, and the paths as text."""
     is_frame = np.array([name.startswith(_MODULE) for name in device.names] + [False])[device.name]
     frames = call_tree(device, is_frame & device.is_category("python_function"))
     paths: list[str] = []
@@ -99,7 +99,7 @@ def _module_names(device: DeviceTrace, tree: Tree) -> tuple[I64, tuple[str, ...]
 
 
 def _frame_around(device: DeviceTrace, tree: Tree, frames: Tree) -> I64:
-    """The innermost of these frames around each operator, -1 where there is none."""
+    """The innermost of these frames around each operator, -1: none."""
     row = np.concatenate([frames.row, tree.row])
     end = device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
     is_outer = np.arange(len(row)) < len(frames.row)
@@ -128,15 +128,15 @@ def _stacks(device: DeviceTrace, tree: Tree) -> tuple[I64, tuple[str, ...]]:
 
 
 def _forward_operators(device: DeviceTrace, tree: Tree) -> I64:
-    """For each operator of the backward pass the forward operator that it belongs to; -1 elsewhere.
+    """For each operator of the backward pass, its forward operator; -1 elsewhere.
 
-    Both carry one sequence number; those that are outermost with it were the ones that autograd saw.
+    Both have one sequence number; the outermost with it are those that autograd saw.
     """
     number = device.sequence_number[tree.row]
     behind = _is_backward(device, tree)
     found = np.full(len(tree.row), -1, np.int64)
     forward = np.flatnonzero(~behind & (number >= 0) & device.is_category("cpu_op")[tree.row])
-    # autograd counts up while it records, so that of several with one number the last outermost made the node
+    # autograd counts up while it records, so of several with one number the last outermost made the node
     forward = forward[np.lexsort((-device.start_ns[tree.row[forward]], number[forward]))]
     numbers = number[forward]
     wanted = np.flatnonzero(behind & (number >= 0))
@@ -164,7 +164,7 @@ def _phases(device: DeviceTrace, tree: Tree, forward_of: I64, module: I64) -> I6
     phase[_is_backward(device, tree)] = _BACKWARD
     phase[steps] = _OPTIMIZER
     order = np.arange(len(phase))
-    # an operator that is made of others is no node of autograd's; they are
+    # an operator that is made of others is not a node of autograd; they are
     k.lend(order, tree.parent, phase, _FORWARD, device.is_category("cpu_op")[tree.row])
     k.inherit(order, tree.parent, phase)
     served = _of_engine(device, tree)
@@ -172,7 +172,7 @@ def _phases(device: DeviceTrace, tree: Tree, forward_of: I64, module: I64) -> I6
 
 
 def _of_engine(device: DeviceTrace, tree: Tree) -> I64:
-    """Phase of what runs inside a pass of an inference engine; -1 elsewhere."""
+    """Phase of operators inside a pass of an inference engine; -1 elsewhere."""
     passes = engine_passes(device)
     code = np.full(len(device), -1, np.int64)
     code[passes.row] = [PHASES.index(one.phase) if one.phase else -1 for one in passes.what]

@@ -1,4 +1,4 @@
-"""Rates of copies as the profiler wrote them: it knows a copy's length better than a file of whole µs says."""
+"""Rates of copies as recorded: more precise than lengths in whole µs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATE = Attr("memory_bandwidth_gbyte_per_s", ValueKind.DOUBLE)
 
 
 def rate_cells(device: DeviceTrace, nodes: I64, event: I64) -> dict[int, tuple[Layout, list[int]]]:
-    """Attribute and value of those of some nodes that have a rate; `event` is the row of each in the device trace."""
+    """Attribute and value of the nodes that have a rate; `event` is the row of each in the device trace."""
     rows, codes, words = device.texts("copy_rate")
     if not len(rows):
         return {}

@@ -1,8 +1,8 @@
-"""Counters of CUPTI that the profiler was asked for: which node each range of them belongs to.
+"""CUPTI counters: which node each counted range belongs to.
 
-Kineto counts either kernel by kernel or over one range. Counting serialises kernels, runs them several times and as a
-rule records no activities; the times that it gives to ranges are equal parts of the recording and say nothing. What is
-known is the order: the k-th range is that of the k-th kernel, or of the k-th launch where no kernels were recorded.
+Kineto counts either kernel by kernel or over one range. Counting serialises kernels, runs them several times and
+usually records no activities; the times of ranges are equal parts of the recording and mean nothing. Only the order is
+known: the k-th range is that of the k-th kernel, or of the k-th launch if no kernels were recorded.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ I64 = NDArray[np.int64]
 
 _LAUNCH: Final = re.compile(r"(cuda|hip|cu)(Ext|Module)*Launch(Cooperative)?(Kernel|Ex)")
 _UNNAMED: Final = ("", "__missing__")
-"""What Kineto calls a kernel whose name it did not get."""
+"""Kineto's names for a kernel whose name is unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountedRanges:
-    """Nodes that have counters, and what these are."""
+    """Nodes with counters, and the counters."""
 
     node: I64
     name: tuple[str, ...]
-    """The kernel that was counted, as far as it was recorded; of a range over many the name of the range."""
+    """The counted kernel, as far as recorded; for a range over many the name of the range."""
     values: tuple[dict[str, float], ...]
     notes: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What of a recorded rank was tied together, and what was not, with the reason."""
+"""What of a recorded rank was linked, and what was not, with the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ I64 = NDArray[np.int64]
 
 
 def coverage(host: HostTrace | None, found: CausalGraph, host_row: I64) -> dict[str, Any]:
-    """The coverage report: what was tied together, and what was not, with the reason."""
+    """The coverage report: what was linked, and what was not, with the reason."""
     activities = found.device
     operators = ~found.host.is_call
     tied = activities.operator >= 0
@@ -65,7 +65,7 @@ def coverage(host: HostTrace | None, found: CausalGraph, host_row: I64) -> dict[
 
 
 def _outside(start_ns: I64, host_row: I64) -> NDArray[np.bool_]:
-    """Events before the first or behind the last that the host trace has; one entry more, for none."""
+    """Events before the first or after the last of the host trace; with one extra entry, for none."""
     covered = start_ns[host_row >= 0]
     if not len(covered):
         return np.ones(len(start_ns) + 1, np.bool_)

@@ -1,12 +1,11 @@
-"""What a device takes to come to an activity, where nothing of this trace holds that up.
+"""Dispatch delay: what a device takes to start an activity when nothing in this trace delays it.
 
-From one activity to the next it is a µs or some, which adds up where a device has many short kernels to do. It can be
-seen where the next activity had been launched before the one before it ended; elsewhere the median of what was seen is
-what it would take.
+From one activity to the next it is about a µs, which adds up on a device with many short kernels. It is visible if the
+next activity was launched before the previous one ended; elsewhere the median of the visible ones is used.
 
 It may be much longer: everything that an activity waits for is over, nothing of this process runs on the device, and
-still it does not begin. Then the device is elsewhere: with another process that shares it, or with work from before
-the recording. Nothing in the graph can explain that time, so it is a node of its own.
+still it does not begin. Then the device is busy elsewhere: with another process that shares it, or with work from
+before the recording. Nothing in the graph can explain that time, so it is a node of its own.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from etude.ingest.streams import NOISE_NS, Marks
 I64 = NDArray[np.int64]
 
 _LONGEST_NS: Final = 20_000
-"""A longer gap has a reason: the device is elsewhere, or an edge is missing."""
+"""A longer gap has another reason: the device is busy elsewhere, or an edge is missing."""
 _SEEN: Final = 5
-"""Gaps that must be seen before their median means something."""
+"""Fewest gaps for a meaningful median."""
 _NEVER: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dispatches:
-    """The device's way to activities, by activity."""
+    """Dispatch delays, by activity."""
 
     activity: I64
     start_ns: I64
@@ -39,11 +38,11 @@ class Dispatches:
     follows: I64
     """The activity before it in its stream; -1: none."""
     elsewhere: NDArray[np.bool_]
-    """It begins when all that the activity waits for is over; else it begins when the activity before it ends."""
+    """It begins when everything that the activity waits for is over; else when the previous activity ends."""
 
 
 def dispatches(host: HostEvents, device: DeviceEvents, marks: Marks) -> Dispatches:
-    """`marks` are the events that activities wait for."""
+    """Finds the dispatch delays; `marks` are the events that activities wait for."""
     before = np.arange(-1, len(device) - 1)
     if len(device):
         before[device.first[:-1][np.diff(device.first) > 0]] = -1
@@ -69,7 +68,7 @@ def _busy_ns(device: DeviceEvents, low: I64, high: I64) -> I64:
     """How long anything of this process ran between two times."""
     order = np.argsort(device.start_ns, kind="stable")
     start, end = device.start_ns[order], np.maximum.accumulate(device.end_ns[order])
-    begin = np.maximum(start, np.append(start[:1], end[:-1]))  # of what no earlier activity covers
+    begin = np.maximum(start, np.append(start[:1], end[:-1]))  # without what earlier activities cover
     done = np.append(0, np.cumsum(np.maximum(end - begin, 0)))
 
     def until(time: I64) -> I64:

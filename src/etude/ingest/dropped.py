@@ -1,7 +1,7 @@
-"""What a recording says, or shows, that it lacks: the profiler drops records when its buffers are full.
+"""What a recording reports, or shows, as missing: the profiler drops records when its buffers are full.
 
 A kernel launch and what it launched have one correlation id. A launch without activity, or activity without launch, is
-a record that was dropped or lies outside of the recording; the position of the gap shows which of the two.
+a record that was dropped or is outside of the recording; the position of the gap shows which of the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etude.model.schema import UNKNOWN
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-# Not copies and fills: those of some sizes leave no record on purpose.
+# Not copies and fills: for some sizes they intentionally have no record.
 _LAUNCH: Final = re.compile(r"^(cuda|hip|cu)(Ext|Module|Cooperative)*(Launch|GraphLaunch)")
 _CAPTURE: Final = re.compile(r"StreamBeginCapture|StreamEndCapture")
 _LOST: Final = re.compile(r"drop|lost|out of memory|buffer|overflow|incomplete|truncat", re.IGNORECASE)
@@ -32,7 +32,7 @@ _ACTIVITIES: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 NODES: Final = (*OPERATORS, *DEVICE)
 LONGEST: Final = 200
 LATE_NS, LATE = 1_000_000, 0.1
-"""How late the device may start: in ns, and of the span."""
+"""How late the device may start: in ns, and as a fraction of the span."""
 
 
 def dropped(device: DeviceTrace, rank: int) -> Iterator[Note]:
@@ -64,7 +64,7 @@ def _named(device: DeviceTrace, pattern: re.Pattern[str]) -> Bool:
 
 
 def _bad_times(device: DeviceTrace) -> Iterator[str]:
-    """Events that would be nodes, but for a time that is none: not a number, not there, negative."""
+    """Events that would be nodes, but have an invalid time: not a number, missing, negative."""
     wanted = np.array([c in NODES or is_call_category(c) for c in device.categories] + [False])[device.category]
     wanted &= device.is_phase("X")
     start, duration = device.start_ns, device.duration_ns
@@ -83,17 +83,17 @@ def _bad_times(device: DeviceTrace) -> Iterator[str]:
 
 
 Said = tuple[str, bool]
-"""What a note says, and whether it is about an edge of the recording."""
+"""Text of a note, and whether it is about an edge of the recording."""
 
 
 def _launches(device: DeviceTrace, launch: Bool, answered: I64) -> Iterator[Said]:
-    """Launches that nothing came of; those that are captured into a graph run when it is launched."""
+    """Launches without activity; those captured into a graph run when it is launched."""
     rows = np.flatnonzero(launch)
     rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
     rows = rows[~_captured(device, device.start_ns[rows])]
     empty = ~np.isin(device.correlation[rows], answered)
     count = int(empty.sum())
-    if not count or count == len(rows):  # where there is none at all, kernels were not recorded
+    if not count or count == len(rows):  # if there is none at all, kernels were not recorded
         return
     at_the_end = int(np.argmin(empty[::-1]))
     if at_the_end:
@@ -115,8 +115,8 @@ def _captured(device: DeviceTrace, when: I64) -> Bool:
 
 
 def _late_start(device: DeviceTrace, activity: Bool, calls: Bool) -> Iterator[Said]:
-    """The first activity that was launched here should follow its launch; where it is far behind, something that was
-    not recorded held the device, or the two clocks differ."""
+    """The first activity launched here should follow its launch; if it is far behind, unrecorded work held the device,
+    or the two clocks differ."""
     rows = np.flatnonzero(activity & np.isin(device.correlation, device.correlation[calls]))
     if not len(rows):
         return

@@ -41,16 +41,16 @@ _MODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What an annotation says of a pass; UNKNOWN where it does not."""
+    """A pass as described by an annotation; UNKNOWN if not said."""
 
     phase: str = ""
     context_requests: int = UNKNOWN
-    """Requests whose prompt, or a part of it, is read."""
+    """Requests whose prompt is read, at least in part."""
     context_tokens: int = UNKNOWN
     context_keys: int = UNKNOWN
-    """Keys that these tokens may look at, over requests."""
+    """Keys visible to these tokens, over requests."""
     generation_requests: int = UNKNOWN
-    """Requests of which a token is made."""
+    """Requests for which a token is made."""
     generation_tokens: int = UNKNOWN
     generation_keys: int = UNKNOWN
     new_requests: int = UNKNOWN
@@ -60,7 +60,7 @@ NUMBERS: Final = tuple(field.name for field in fields(Pass) if field.name != "ph
 
 
 def pass_of(name: str) -> Pass | None:
-    """The pass that an annotation is around; None where it is another annotation."""
+    """The pass of an annotation; None for other annotations."""
     if found := _VLLM.fullmatch(name):
         reads, read, read_q, read_k, makes, made, made_q, made_k = (int(n) if n else UNKNOWN for n in found.groups())
         read, made = (plain if plain != UNKNOWN else detailed for plain, detailed in ((read, read_q), (made, made_q)))
@@ -95,7 +95,7 @@ def _in_brackets(phase: str, text: str) -> Pass:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnginePasses:
-    """Annotations around passes, by start; of one inside another, the outer."""
+    """Annotations around passes, by start; the outer one if nested."""
 
     row: I64
     """Row of the device trace."""
@@ -117,7 +117,7 @@ class EnginePasses:
 
 
 def engine_passes(device: DeviceTrace) -> EnginePasses:
-    """The passes of a device trace; none where the program put no such annotations."""
+    """The passes of a device trace; none without such annotations."""
     known = {number: one for number, name in enumerate(device.names) if (one := pass_of(name)) is not None}
     if not known:
         return EnginePasses(np.zeros(0, np.int64), ())

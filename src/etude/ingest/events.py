@@ -1,4 +1,4 @@
-"""The events of a device trace that become nodes: what threads did, and what ran on the device."""
+"""The events of a device trace that become nodes: host threads and device activities."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ DEVICE: Final = (
     "Memset",
 )
 ROUNDING_NS: Final = 1_000
-"""Times in old files are doubles of µs since 1970, which is to say in steps of a quarter; sums of two add up."""
+"""Times in old files are doubles of µs since 1970, in steps of a quarter µs; errors of two add up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostEvents:
-    """Operators, annotations and calls of the runtime, by thread, start and, longest first, end."""
+    """Operators, annotations and runtime calls, by thread, start and end (longest first)."""
 
     row: I64
     """Row of the device trace."""
@@ -41,13 +41,13 @@ class HostEvents:
     """Position in `tid`."""
     tid: I64
     first: I64
-    """Events first[t]:first[t+1] are of thread t."""
+    """Events first[t]:first[t+1] belong to thread t."""
     start_ns: I64
     end_ns: I64
     parent: I64
-    """The innermost event that holds all of it; -1: none."""
+    """The innermost event that contains all of it; -1: none."""
     apart: Bools
-    """Ends behind the event it began in: neither is the other's child. Its time is waiting, or another thread's."""
+    """Ends after the event it began in: neither is the other's child. Its time is waiting, or another thread's."""
     is_call: Bools
     """A call of the device's runtime or driver."""
     operator: I64
@@ -117,10 +117,10 @@ def device_events(device: DeviceTrace, host: HostEvents) -> DeviceEvents:
 
 
 def _stream_keys(device: DeviceTrace, row: I64) -> I64:
-    """One number a stream. It is the file's own where one device is in the file; a second device, and streams that have
-    names instead, count on."""
+    """One number per stream: the file's own if it has one device; streams of a second device, and named streams,
+    continue the numbering."""
     stream = device.stream[row].copy()
-    stream[stream < 0] = device.tid[row][stream < 0]  # the track that the event is drawn on
+    stream[stream < 0] = device.tid[row][stream < 0]  # the track of the event
     named = stream < 0  # by a text, or not at all
     stream[named] = stream.max(initial=0) + 1 + np.unique(stream[named], return_inverse=True)[1].reshape(-1)
     number = np.unique(device.device[row], return_inverse=True)[1].reshape(-1)
@@ -129,7 +129,7 @@ def _stream_keys(device: DeviceTrace, row: I64) -> I64:
 
 
 def _launching_calls(device: DeviceTrace, host: HostEvents, row: I64) -> I64:
-    """By correlation; of several calls with one the earliest."""
+    """By correlation; the earliest of several calls with the same."""
     calls = np.flatnonzero(host.is_call & (device.correlation[host.row] != UNKNOWN))
     calls = calls[np.lexsort((host.start_ns[calls], device.correlation[host.row[calls]]))]
     known = device.correlation[host.row[calls]]

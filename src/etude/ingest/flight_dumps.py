@@ -36,7 +36,7 @@ _SPELLINGS: Final = {
     "alltoall_base": "all_to_all", "alltoall": "all_to_all", "recvanysource": "recv", "sparse_all_reduce": "all_reduce",
     "sparse_allreduce": "all_reduce", "allreduce_sparse": "all_reduce",
 }  # fmt: skip
-"""Names that backends write, beside those that operators have."""
+"""Names written by backends, besides those of operators."""
 
 Known = tuple[Kind, Collective]
 Group = tuple[str, tuple[int, ...] | None]
@@ -45,14 +45,14 @@ Group = tuple[str, tuple[int, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An entry, and the one whose times and state are its own: of a coalesced operation those of the whole group."""
+    """An entry, and the one with its times and state: for a coalesced operation those of the whole group."""
 
     entry: Entry
     whole: Entry
 
 
 def read_job(path: Path, *, max_bytes: int | None = None, advance: Callable[[int], None] = lambda amount: None) -> Job:
-    """The job that the dumps at `path` speak of; its times are `job.timing`."""
+    """The job described by the dumps at `path`; its times are `job.timing`."""
     dumps: dict[int, Dump] = {}
     for file in dumps_in(path):
         dump = read(file, max_bytes)
@@ -84,8 +84,8 @@ def read_job(path: Path, *, max_bytes: int | None = None, advance: Callable[[int
 
 
 def operation(name: str) -> Known | None:
-    """What an entry does, by its name: `nccl:all_reduce`, `xccl:send 0->1`, `nccl:ALLTOALL_BASE`. None where that is
-    not known."""
+    """The operation of an entry, by its name: `nccl:all_reduce`, `xccl:send 0->1`, `nccl:ALLTOALL_BASE`. None if
+    unknown."""
     plain = _BACKEND.sub("", name).lower()
     word = plain.partition(" ")[0]
     return type_of(_SPELLINGS.get(word, plain))
@@ -126,7 +126,7 @@ class _Nodes:
         self.end.append(done if done == UNKNOWN else max(done, began))
 
     def _ends(self, entry: Entry) -> dict[str, int | None]:
-        """Who sends and who receives; ranks in a name count within the group."""
+        """Sender and receiver; ranks in a name count within the group."""
         said = _PEERS.search(entry.profiling_name)
         if said is None or any(len(text) > 9 for text in said.groups()):
             return {"src": None, "dst": None}
@@ -147,9 +147,8 @@ class _Nodes:
 
 
 def _calls(entries: list[Entry]) -> Iterator[Call]:
-    """The communications of a rank. What was coalesced stands as its operations, and the entry behind them, which is
-    called `coalesced`, has the times and the state of all; without them it represents operations that were not
-    recorded."""
+    """The communications of a rank. A coalesced call is recorded as its operations, followed by an entry called
+    `coalesced` with the times and the state of all; without them it represents operations that were not recorded."""
     waiting: list[Entry] = []
     for entry in entries:
         if not _is_marker(entry.profiling_name):
@@ -191,7 +190,7 @@ def _attributes(entry: Entry, whole: Entry) -> dict[str, tuple[ValueKind, Any]]:
 
 
 def _first_common(dumps: dict[int, Dump]) -> dict[Group, int]:
-    """By group: the first call that all dumps that know the group have."""
+    """By group: the first call that all dumps with the group have."""
     first: dict[Group, int] = {}
     for dump in dumps.values():
         mine: dict[str, int] = {}
@@ -205,7 +204,7 @@ def _first_common(dumps: dict[int, Dump]) -> dict[Group, int]:
 
 
 def _size(shapes: Shapes | None, types: list[str] | None) -> int:
-    """Bytes of the tensors of one side; UNKNOWN where they are not said."""
+    """Bytes of the tensors of one side; UNKNOWN if not recorded."""
     if shapes is None or types is None:
         return UNKNOWN
     widths = [dtype_of(text)[1] for text in (types * len(shapes) if len(types) == 1 else types)]

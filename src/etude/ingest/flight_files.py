@@ -89,7 +89,7 @@ class Dump:
 
 
 def is_dump(path: Path) -> bool:
-    """A file of the Flight Recorder?"""
+    """Whether this is a file of the Flight Recorder."""
     if not path.is_file() or path.suffix in _OTHERS:
         return False
     head = compressed.head(path, _HEAD)
@@ -97,8 +97,8 @@ def is_dump(path: Path) -> bool:
 
 
 def dumps_in(path: Path) -> list[Path]:
-    """The dumps at a path: one file, or those of a folder. One that is too damaged to be known as a dump, and is called
-    like the others, is among them: it is refused when it is read, and not passed over."""
+    """The dumps at a path: one file, or those of a folder. A damaged file with the name of a dump is included, so that
+    reading refuses it instead of skipping it."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file())
         called = {_DIGITS.sub("#", file.name) for file in files if is_dump(file)}
@@ -146,7 +146,7 @@ def _typed(found: dict[str, Any], size: int, path: Path) -> _File:
 
 
 def _listed(found: dict[str, Any]) -> Iterator[Sequence[Any]]:
-    """Every list whose entries are going to be read."""
+    """Every list whose entries will be read."""
     yield found["entries"]
     for entry in found["entries"]:
         if isinstance(entry, dict):

@@ -45,8 +45,8 @@ Edge = tuple[I64, I64, Why]
 Edges = list[Edge]
 
 HOST_EVENT, SEGMENT, GROUPS, DISPATCH, ACTIVITY, SHARED = 0, 1, 2, 3, 4, 5
-"""GROUPS names the process groups and does nothing. DISPATCH is the device's way from one activity to the next. SHARED
-is one more communication of a kernel that did several."""
+"""GROUPS names the process groups and does nothing. DISPATCH is the device's delay from one activity to the next.
+SHARED is a further communication of a kernel that ran several."""
 SEGMENT_NAME: Final = frames.SEGMENT
 DISPATCH_NAME: Final = frames.DISPATCH
 LATE: Final = np.iinfo(np.int64).max
@@ -63,22 +63,22 @@ class CausalGraph:
     what: U8
     """HOST_EVENT, SEGMENT, GROUPS, DISPATCH, ACTIVITY or SHARED."""
     index: I64
-    """Position in `host`, in `line`, or in `device`; of a DISPATCH that of the activity behind it."""
+    """Position in `host`, in `line`, or in `device`; for a DISPATCH that of the activity after it."""
     owner: I64
     """The host event that a node is, whose time it is, or whose operator launched it; -1: none."""
     start_ns: I64
     end_ns: I64
     own_ns: I64
-    """Work of its own: 0 of an event that is made of others' and of segments."""
+    """Own work: 0 for an event that is made of others and of segments."""
     edge_start: I64
     edge: I32
     why: U8
     row_of_event: I64
     """Row of each host event."""
     row_of_comm: I64
-    """Row of each communication; -1 where nothing in the trace carried it out."""
+    """Row of each communication; -1 if nothing in the trace ran it."""
     contradicted: int
-    """Edges that were left out because the times say otherwise."""
+    """Edges that were dropped because they contradict the times."""
 
     def __len__(self) -> int:
         return len(self.what)
@@ -91,7 +91,8 @@ def graph(
     table: Communications,
     flows: tuple[I64, I64] | None = None,
 ) -> CausalGraph:
-    """`flows`: (writer, reader) of tensors, activities or, where nothing ran on a device, host events."""
+    """Builds the graph. `flows`: (writer, reader) of tensors, activities or, if nothing ran on a device, host
+    events."""
     comms = comm_work(table, host, device)
     queues = Queues.of(host, device)
     found = marks(trace, host, queues)
@@ -117,7 +118,7 @@ def graph(
 
 
 class _Nodes:
-    """Nodes in order of making (events, segments, activities, communications that share one), and their edges."""
+    """Nodes in order of creation (events, segments, activities, communications that share one), and their edges."""
 
     def __init__(
         self, host: HostEvents, device: DeviceEvents, line: Timeline, comms: CommWork, ways: Dispatches
@@ -153,15 +154,15 @@ class _Nodes:
         self.of_comm = self._comm_nodes(segments)
 
     def _shares(self, share: I64, length: I64) -> I64:
-        """A kernel's first communication holds its stream for as long as it ran. The others went on beside it: a
-        receive for as long, sends and collectives, which hold the network one after the other, as long together."""
+        """A kernel's first communication holds its stream for as long as it ran. The others ran at the same time: a
+        receive for as long; sends and collectives, which hold the network one after the other, as long together."""
         receives = self.comms.table.kind[self.extra] == Kind.RECV
         others = np.bincount(share[~receives], minlength=len(length) + 1)
         return np.where(receives, length[share], length[share] // np.maximum(others[share], 1))
 
     def _comm_nodes(self, segments: I64) -> I64:
-        """The node of each communication: its activity; on the host the event, or of one that calls others the longest
-        time of its own."""
+        """The node of each communication: its activity; on the host the event, or for one that calls others its longest
+        segment."""
         comms = self.comms
         node = np.where(comms.first & (comms.activity >= 0), comms.activity + self.first_activity, -1)
         node[self.extra] = self.first_shared + np.arange(len(self.extra))
@@ -179,8 +180,8 @@ class _Nodes:
         return node
 
     def set_messages(self, found: CommWaits) -> None:
-        """A message begins with its call. How long it took is not known where it was over when the program asked: a
-        send is then shown as long as its call, a receive until the program had it."""
+        """A message begins with its call. Its length is unknown if it was over when the program asked: a send is then
+        shown as long as its call, a receive until the program had it."""
         self.start[found.message] = found.begin_ns
         self.own[found.message] = self.end[found.message] - found.begin_ns
         comms, events = self.comms, found.over_before
@@ -194,7 +195,7 @@ class _Nodes:
         return np.append(self.of_piece, -1)[piece]
 
     def program(self) -> Edges:
-        """Pieces of a thread one after the other; an event that is no piece begins behind the piece before it."""
+        """Pieces of a thread one after the other; an event that is not a piece begins after the piece before it."""
         follows = np.flatnonzero(self.line.thread[1:] == self.line.thread[:-1])
         is_piece = np.zeros(len(self.host), np.bool_)
         is_piece[self.line.owner[self.line.whole]] = True
@@ -212,14 +213,15 @@ class _Nodes:
         return self._node(self.line.before(self.host.thread[call], moment)), rows + self.first_activity, Why.LAUNCH
 
     def streams(self) -> Edge:
-        """In order; but activities of one stream that ran side by side (branches of a graph) did not wait."""
+        """Stream order; but activities of one stream that overlapped (branches of a graph) did not wait."""
         device = self.device
         apart = device.end_ns[:-1] <= device.start_ns[1:] + NOISE_NS
         rows = np.flatnonzero((device.stream[1:] == device.stream[:-1]) & apart) + self.first_activity
         return rows, rows + 1, Why.STREAM
 
     def dispatches(self, launches: Edge, events: Edge) -> Edges:
-        """The device's way to an activity, behind the one before; where it was elsewhere, behind all it waits for."""
+        """The dispatch of an activity, after the one before; if the device was busy elsewhere, after everything it
+        waits for."""
         nodes, ways = self.first_dispatch + np.arange(len(self.ways.activity)), self.ways
         found = [
             (np.where(ways.follows >= 0, ways.follows + self.first_activity, -1), nodes, Why.STREAM),
@@ -246,14 +248,14 @@ class _Nodes:
         ]
 
     def tensors(self, writer: I64, reader: I64) -> Edge:
-        """What reads a tensor behind what wrote it, where that was over: another's id may have been given to it."""
+        """A reader of a tensor after its writer, if that was over: ids may be reused."""
         if len(self.device):
             writer, reader = writer + self.first_activity, reader + self.first_activity
         over = self.end[writer] <= self.start[reader] + NOISE_NS
         return writer[over], reader[over], Why.TENSOR
 
     def backward(self, trace: DeviceTrace) -> Edge:
-        """From each operator to the one that goes back over it, as the profiler's arrows say."""
+        """From each operator to its backward operator, by the profiler's arrows."""
         ends = []
         for phase in ("s", "f"):
             rows = np.flatnonzero(trace.is_category("fwdbwd") & trace.is_phase(phase))
@@ -276,7 +278,7 @@ class _Nodes:
         return found
 
     def shared(self, edges: Edges) -> Edges:
-        """A communication that shares a kernel waits for what the kernel waits for, and is waited for as it is."""
+        """A communication that shares a kernel has the kernel's dependencies and dependents."""
         kernels, found = self.comms.activity[self.extra] + self.first_activity, []
         for source, target, why in edges:
             for ends, into in ((target, True), (source, False)):
@@ -288,7 +290,7 @@ class _Nodes:
         return found
 
     def collectives(self) -> Edges:
-        """The collectives of a group, each behind the one before it, where that was over."""
+        """The collectives of a group, each after the one before it, if that was over."""
         table, found = self.comms.table, []
         for group in distinct_values(table.group).tolist():
             mine = self.of_comm[(table.group == group) & (table.kind == Kind.COLL)]
@@ -299,7 +301,7 @@ class _Nodes:
 
     def _issued(self) -> I64:
         """Starts, by which rows are ordered; but collectives of a group come in the order of their calls, whichever of
-        gloo's threads was first to begin its work: the k-th on one rank is the k-th on the others."""
+        gloo's threads began first: the k-th on one rank is the k-th on the others."""
         start, table = self.start.copy(), self.comms.table
         for group in distinct_values(table.group).tolist():
             mine = self.of_comm[(table.group == group) & (table.kind == Kind.COLL)]

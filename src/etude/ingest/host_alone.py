@@ -1,8 +1,8 @@
-"""A host trace without a device trace, as a rank of a job: what ran with which tensors, and no times.
+"""A host trace without a device trace, as a rank of a job: operators and tensors, and no times.
 
-An operator that calls others is a frame, as in `causal`; of the rest each waits for what its thread did before, for who
-wrote the tensors that it reads, and of the backward pass for its forward operator. Operators whose tensors lie on a
-device and whose work is known are work of that device: a simulation can price them. Nothing has a duration.
+An operator that calls others is a frame, as in `causal`; each of the rest waits for what its thread did before, for the
+writers of the tensors that it reads, and in the backward pass for its forward operator. Operators whose tensors are on
+a device and whose work is known are work of that device: a simulation can price them. Nothing has a duration.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _CELLS: Final = ("fw_parent", "seq_id", "scope", "fw_tid")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostNodes:
-    """Nodes in order of their ids, which are given when an operator begins."""
+    """Nodes in order of their ids, which are assigned when an operator begins."""
 
     row: I64
-    """Row of the host trace; a call that is several communications has one node for each."""
+    """Row of the host trace; a call with several communications has one node for each."""
     parent: I64
     is_frame: Bools
     thread: I64
@@ -54,7 +54,7 @@ class HostNodes:
 
 
 def convert_host(host: HostTrace, *, rank: int = 0, groups: Sequence[Mapping[str, Any]] = ()) -> Part:
-    """One rank from its host trace. `groups` are process groups as a manifest has them."""
+    """One rank from its host trace. `groups` are process groups as in a manifest."""
     if rank >= MAX_WORLD:
         hint = f"at most {MAX_WORLD:,} are read"
         raise TraceError(f"its name claims rank {rank:,}", where=host.json.path, hint=hint)
@@ -91,7 +91,7 @@ def _nodes(host: HostTrace, table: Communications) -> tuple[HostNodes, I64]:
     parent = np.where(parent < np.arange(len(row)), parent, -1)
     is_frame = np.zeros(len(row) + 1, np.bool_)
     is_frame[parent] = True
-    is_frame[row_of_comm] = False  # what a communication calls is part of it
+    is_frame[row_of_comm] = False  # callees of a communication are part of it
     return HostNodes(row, parent, is_frame[:-1], host.tid[row]), row_of_comm
 
 
@@ -124,7 +124,7 @@ def _edges(host: HostTrace, nodes: HostNodes) -> list[Edges]:
 
 
 def _before(nodes: HostNodes, wanted: I64) -> I64:
-    """The last node of its thread before each of these that is no frame; -1: none."""
+    """The last node of its thread before each of these that is not a frame; -1: none."""
     works = np.where(nodes.is_frame, -1, np.arange(len(nodes)))
     order = np.argsort(nodes.thread, kind="stable")
     first = np.searchsorted(nodes.thread[order], nodes.thread[order])
@@ -135,7 +135,7 @@ def _before(nodes: HostNodes, wanted: I64) -> I64:
 
 
 def _events(nodes: HostNodes) -> HostEvents:
-    """The nodes as `tensor_flows` takes them; their places in the order of beginning stand for times."""
+    """The nodes as input of `tensor_flows`; their order of beginning is used as time."""
     n = len(nodes)
     nothing, number = np.zeros(n, np.bool_), np.arange(n)
     tid, thread = np.unique(nodes.thread, return_inverse=True)
@@ -150,7 +150,7 @@ def _no_device() -> DeviceEvents:
 
 
 def _backward(host: HostTrace, nodes: HostNodes) -> Edges:
-    """A forward operator, or the last that it calls, and the first of what goes back over it."""
+    """A forward operator, or its last callee, and the first of its backward operators."""
     first, last = _spans(nodes)
     node_of_row = np.full(len(host) + 1, -1, np.int64)
     node_of_row[nodes.row[::-1]] = np.arange(len(nodes))[::-1]
@@ -161,7 +161,7 @@ def _backward(host: HostTrace, nodes: HostNodes) -> Edges:
 
 
 def _spans(nodes: HostNodes) -> tuple[I64, I64]:
-    """(First, last) of the nodes below each node, itself included, that are no frames; -1: none."""
+    """(First, last) of the nodes below each node, itself included, that are not frames; -1: none."""
     n = len(nodes)
     number = np.arange(n)
     depth = np.zeros(n, np.int64)
@@ -179,8 +179,8 @@ def _spans(nodes: HostNodes) -> tuple[I64, I64]:
 
 
 def _handovers(host: HostTrace, nodes: HostNodes, works: I64) -> list[Edges]:
-    """The thread that asks for the backward pass waits while another runs it: that begins behind what the first did
-    before, and the first goes on behind it."""
+    """The thread that requests the backward pass waits while another runs it: the other begins after what the first did
+    before, and the first continues after it."""
     found: list[Edges] = []
     forward = host.fw_tid[nodes.row]
     for tid in np.unique(nodes.thread[forward > 0]).tolist():
@@ -199,7 +199,7 @@ def _ordered(edges: list[Edges], n: int) -> tuple[I64, NDArray[np.int32], NDArra
     why = np.concatenate([np.full(len(edge[0]), edge[2], np.uint8) for edge in edges])
     keep = source < target
     source, target, why = source[keep], target[keep], why[keep]
-    _, once = np.unique(target * n + source, return_index=True)  # of several reasons the first that is listed
+    _, once = np.unique(target * n + source, return_index=True)  # the first listed of several reasons
     source, target, why = source[once], target[once], why[once]
     return np.searchsorted(target, np.arange(n + 1)), source.astype(np.int32), why
 
@@ -296,8 +296,8 @@ def _work(work: OperatorWork, nodes: HostNodes, kind: NDArray[np.uint8]) -> tupl
 
 
 def _on_device(host: HostTrace) -> Bools:
-    """Rows with a tensor that lies on a device. A node's values lie behind the beginning of its inputs, and before that
-    of the next node's."""
+    """Rows with a tensor on a device. A node's values come after the beginning of its inputs, and before that of the
+    next node's."""
     places = host.places.get("in_values")
     found = np.zeros(len(host), np.bool_)
     if places is None or not len(host):
@@ -314,7 +314,7 @@ def _on_device(host: HostTrace) -> Bools:
 def _attributes(
     texts: PythonTexts, host: HostTrace, row: I64, added: dict[int, tuple[Layout, list[int]]]
 ) -> tuple[tuple[Layout, ...], NDArray[np.int32], I64]:
-    """Sequence numbers, scopes and schemas of all nodes; of communications their root, data type and shares."""
+    """Sequence numbers, scopes and schemas of all nodes; root, data type and shares of communications."""
     own: Layout = (*(Attr(name, ValueKind.INT64) for name in _CELLS), Attr("op_schema", ValueKind.STRING))
     words = np.array([texts.put(word.encode()) for word in (*host.op_schemas, "")], np.int64)
     columns = [np.where(c == UNKNOWN, 0, c)[row] for c in (getattr(host, name) for name in _CELLS)]

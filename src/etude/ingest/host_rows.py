@@ -16,12 +16,12 @@ from etude.link.pair import DISAGREEMENT, check_pair
 I64 = NDArray[np.int64]
 
 _PLACES: Final = 4096
-"""Places that are looked at when a thread's operators are sought by their names."""
+"""Most positions tried when a thread's operators are located by name."""
 
 
 def host_rows(host: HostTrace, device: DeviceTrace, events: HostEvents) -> I64:
-    """Row of the host trace of each host event, -1 where there is none: by record-function id, with a look at names;
-    by the order of names on each thread where the profiler did not record ids. Refuses a pair of two runs."""
+    """Row of the host trace of each host event, -1: none: by record-function id, verified by names; by the order of
+    names on each thread if the profiler did not record ids. Refuses a pair from two runs."""
     candidates = np.flatnonzero(~events.is_call & (device.rf_id[events.row] > 0))
     nodes = np.flatnonzero(~(host.is_process_root | host.is_thread_root))
     rows = np.full(len(events), -1, np.int64)
@@ -46,14 +46,14 @@ def _same_process(host: HostTrace, device: DeviceTrace) -> bool:
 
 
 def _by_order(host: HostTrace, nodes: I64, device: DeviceTrace, events: HostEvents, rows: I64) -> None:
-    """Each thread of the host trace, which may be a part of the run, goes to the first place of a thread of the device
-    trace where the same operators follow one another."""
+    """Maps each thread of the host trace, which may cover part of the run, to the first position of a thread of the
+    device trace with the same sequence of operators."""
     code = {name: i for i, name in enumerate(device.names)}
     as_device = np.array([code.get(name, -2) for name in host.names] + [-2], np.int64)
     free = np.ones(len(events.tid), np.bool_)
     for tid in distinct_values(host.tid[nodes]).tolist():
         mine = nodes[host.tid[nodes] == tid]
-        mine = mine[np.argsort(host.id[mine], kind="stable")]  # ids are given at the start of an operator
+        mine = mine[np.argsort(host.id[mine], kind="stable")]  # ids are assigned at the start of an operator
         wanted = as_device[host.name[mine]]
         best: tuple[int, int, I64] | None = None
         for thread in np.flatnonzero(free).tolist():
@@ -68,7 +68,7 @@ def _by_order(host: HostTrace, nodes: I64, device: DeviceTrace, events: HostEven
 
 
 def _best_place(wanted: I64, names: I64) -> tuple[int, int]:
-    """(names that agree, where the wanted ones then begin); of equal places the first."""
+    """(names that agree, where the wanted ones then begin); ties go to the first."""
     best = (0, 0)
     for at in np.flatnonzero(names == wanted[0])[:_PLACES].tolist():
         part = names[at : at + len(wanted)]

@@ -19,9 +19,9 @@ from etude.link.device import DeviceTrace
 I64 = NDArray[np.int64]
 
 DEPTH: Final = 1024
-"""Entries that CUDA's queue holds; taken where no launch of the trace had to wait, which would tell."""
+"""Entries of CUDA's queue; used if no launch of the trace had to wait, which would show the depth."""
 _MANY: Final = DEPTH // 2
-"""Fewer activities ahead are no full queue, however long a call is; some entries are no activities (events)."""
+"""Fewer activities ahead are not a full queue, however long a call is; some entries are not activities (events)."""
 _LONG_NS: Final = 50_000
 """A launch takes some µs."""
 

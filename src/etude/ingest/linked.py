@@ -1,4 +1,4 @@
-"""Ranks that were linked one by one, as the job that they ran together."""
+"""Combines ranks that were linked one by one into the job that they ran together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linked:
-    """One rank: its trace and groups, its recorded times, and what could be tied together."""
+    """One rank: its trace and groups, its recorded times, and its coverage."""
 
     part: Part
     start_ns: I64
@@ -30,9 +30,9 @@ class Linked:
     report: dict[str, Any]
     world_size: int = 0
     device: str = ""
-    """What it ran on, as the profiler names it."""
+    """The device, as the profiler names it."""
     unprofiled_step_ns: int = 0
-    """A step without the profiler, where it was measured."""
+    """Time of a step without the profiler, if measured."""
     threads: int = 0
     """Threads of an operator on the CPU, if known."""
     source: str = "pytorch profiler"
@@ -40,13 +40,13 @@ class Linked:
 
 
 def cut(one: Linked, keep: NDArray[np.bool_], what: str) -> Linked:
-    """Some nodes of a rank, and a note that says so."""
+    """Some nodes of a rank, with a note."""
     part = replace(one.part, trace=kept(one.part.trace, keep), notes=(*one.part.notes, Note(one.part.rank, what)))
     return replace(one, part=part, start_ns=one.start_ns[keep], end_ns=one.end_ns[keep])
 
 
 def to_job(name: str, ranks: Sequence[Linked]) -> Job:
-    """The ranks of one run as a job, `job.timing` holding when everything was recorded to start and end."""
+    """The ranks of one run as a job; `job.timing` holds all recorded starts and ends."""
     ranks = _one_beginning(_without_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank))))
     timing = Timing(
         origin=Origin.MEASURED,
@@ -66,7 +66,7 @@ def to_job(name: str, ranks: Sequence[Linked]) -> Job:
 
 
 def _own_names(ranks: Sequence[Linked]) -> list[Linked]:
-    """Groups that have one name and other members on other ranks get names of their own: a name must tell."""
+    """Renames groups that have one name and different members on different ranks: names must be unique."""
     members: dict[str, set[tuple[int, ...] | None]] = {}
     for one in ranks:
         for name, group in one.part.groups:
@@ -83,7 +83,7 @@ def _own_names(ranks: Sequence[Linked]) -> list[Linked]:
 
 
 def _without_waiting(ranks: list[Linked]) -> list[Linked]:
-    """Communications take what they take by themselves, which the ranks tell together."""
+    """Sets communications to their own time, without waits, from the times of all ranks."""
     if len(ranks) < 2:
         return ranks
     times = [RankTimes.of(one.part.trace, one.start_ns, one.end_ns) for one in ranks]
@@ -95,8 +95,8 @@ def _without_waiting(ranks: list[Linked]) -> list[Linked]:
 
 
 def _one_beginning(ranks: list[Linked]) -> list[Linked]:
-    """Ranks that were recorded at one time begin together: what is before a rank's first event becomes time of the
-    host, so that who came late is still late. Where the recorded times do not overlap, clocks cannot be compared."""
+    """Aligns the beginnings of ranks recorded at the same time: time before a rank's first event becomes host time, so
+    that a late rank stays late. If the recorded times do not overlap, clocks are not comparable."""
     begins = [int(one.start_ns.min()) for one in ranks]
     if len(ranks) < 2 or max(begins) >= min(int(one.end_ns.max()) for one in ranks):
         return ranks

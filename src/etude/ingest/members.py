@@ -1,10 +1,10 @@
-"""What a communication takes by itself, from the times of all its members.
+"""The own time of a communication, from the times of all its members.
 
-A member is recorded for as long as it was in a communication, waiting for the others included. Its own time is from the
-moment at which the last one came until it was done. Members are not done at one time where threads or a device
-are shared (ranks on few cores, ranks on one GPU): each has its own time, and the least is that of the operation.
+A member is recorded for as long as it was in a communication, including the wait for the others. Its own time is from
+the arrival of the last one until it was done. Members do not finish at the same time if threads or a device are shared
+(ranks on few cores, ranks on one GPU): each has its own time, and the least is that of the operation.
 
-Where clocks differ, the least recorded duration of the members is all that is known.
+If clocks differ, only the least recorded duration of the members is known.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LATE = np.iinfo(np.int64).max
 
 @dataclass(slots=True, eq=False)
 class RankTimes:
-    """A rank's trace and recorded times; `duration_ns` is what becomes of the trace's."""
+    """A rank's trace and recorded times; `duration_ns` are the new durations."""
 
     trace: Trace
     start_ns: I64
     end_ns: I64
     duration_ns: I64
     asked_ns: I64
-    """Of each communication that a thread asks for when that goes on; else LATE."""
+    """When the thread that requested each communication continues; else LATE."""
     moved: bool = False
     """Some ends are no longer those of the trace."""
 
@@ -51,16 +51,16 @@ class RankTimes:
         return np.searchsorted(self.trace.data_start, edges, "right") - 1
 
     def waits_for(self, rows: I32) -> I64:
-        """Nodes that a thread goes on with once it has heard that these are over."""
+        """Nodes with which a thread continues once it knows that these are over."""
         return self.node_of(np.flatnonzero(np.isin(self.trace.data, rows) & (self.trace.data_why == Why.SYNC)))
 
     def longest(self, rows: I32, begin_ns: I64 | None = None) -> I64:
-        """The longest that each can have taken, from its start or a later moment: until its thread went on with it."""
+        """The longest possible time of each, from its start or a later moment: until its thread continued with it."""
         begin_ns = self.start_ns[rows] if begin_ns is None else begin_ns
         return np.where(self.asked_ns[rows] == LATE, LATE, np.maximum(self.asked_ns[rows] - begin_ns, 0))
 
     def changed(self) -> Trace:
-        """The trace with its new durations, and recorded lengths where those have changed."""
+        """The trace with its new durations, and changed recorded lengths."""
         trace = self.trace.replace(duration_ns=self.duration_ns)
         return _with_lengths(trace, self.end_ns - self.start_ns) if self.moved else trace
 
@@ -94,7 +94,7 @@ def _collectives(ranks: Sequence[RankTimes], calls: GroupCalls, rows: list[I32],
         start, end = calls.start_ns + offset, calls.end_ns + offset
         last, number = start.argmax(axis=0), np.arange(start.shape[1])
         own = np.maximum(end - start[last, number], 0)
-        # what the last one saw was read off one clock: no more is known of those that were done when it was
+        # the last one's times come from one clock: no more is known of those that were done by then
         own = np.where(np.abs(end - end[last, number]) <= NOISE_NS, recorded[last, number], own)
         own = np.minimum(own, recorded)
     else:
@@ -107,7 +107,7 @@ def _collectives(ranks: Sequence[RankTimes], calls: GroupCalls, rows: list[I32],
 
 
 def _messages(ranks: Sequence[RankTimes], matching: Matching, found: Clocks) -> None:
-    """A message begins when both ends are there. Unknown lengths are those of the other end."""
+    """A message begins when both ends have arrived. Unknown lengths are taken from the other end."""
     links, pairs, rows = matching.links, matching.pairings, matching.sides.rows
     for link in np.flatnonzero(links.pairing >= 0).tolist():
         a, b = int(links.src_at[link]), int(links.dst_at[link])
@@ -137,14 +137,14 @@ def _known(duration_ns: I64) -> I64:
 
 
 def _unknown(duration_ns: I64, other_ns: I64) -> I64:
-    """What is not known is the other end's, and if that is not known either, UNKNOWN."""
+    """Unknown values are those of the other end; UNKNOWN if that is unknown too."""
     found = np.where(duration_ns == LATE, other_ns, duration_ns)
     return np.where((duration_ns == LATE) & (other_ns == LATE), UNKNOWN, found)
 
 
 def _end_sends(rank: RankTimes, rows: I32, end_ns: I64) -> None:
-    """A send of gloo's ends with its receive, if the program has not heard of it before. A program that asks later does
-    so on its own account: what its thread did from then on is time of its own."""
+    """A send of gloo ends with its receive, if the program did not know before. If a program asks later, what its
+    thread did since then is its own time."""
     on_host = rank.trace.cpu[rows] == 1
     rows, end_ns = rows[on_host], end_ns[on_host]
     end_ns = np.clip(end_ns, rank.start_ns[rows], np.maximum(rank.asked_ns[rows], rank.start_ns[rows]))

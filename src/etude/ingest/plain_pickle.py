@@ -1,8 +1,8 @@
-"""Pickles of numbers, texts, lists, tuples and dicts; whatever else a pickle asks for is refused, for it would run.
+"""Pickles of numbers, texts, lists, tuples and dicts; anything else in a pickle is refused, since it could run code.
 
-Python's own reader makes room for what a pickle claims before it looks whether it is there: a few bytes may ask for
-gigabytes. So the instructions are walked through first, and every length, and every place in the reader's memory, is
-checked against the size of the file.
+Python's own reader allocates what a pickle claims before it checks the size: a few bytes may request gigabytes. So the
+instructions are scanned first, and every length, and every index in the reader's memo, is checked against the size of
+the file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from etude.kernels.compile import kernel
 LINE: Final = 64
 """The argument ends with the line."""
 LENGTH: Final = 128
-"""The first 1, 4 or 8 bytes of the argument (the low bits) say how long the rest is."""
+"""The first 1, 4 or 8 bytes of the argument (the low bits) give the length of the rest."""
 PLACE: Final = 32
-"""The argument, this many bytes, is a place in the reader's memory, or the length of a frame."""
+"""The argument, this many bytes, is an index in the reader's memo, or the length of a frame."""
 REFUSED: Final = -1
 
 _PLAIN: Final = {
@@ -35,7 +35,7 @@ _PLAIN: Final = {
     "SHORT_BINUNICODE": LENGTH | 1, "BINUNICODE": LENGTH | 4, "BINUNICODE8": LENGTH | 8, "SHORT_BINBYTES": LENGTH | 1,
     "BINBYTES": LENGTH | 4, "BINBYTES8": LENGTH | 8, "FRAME": PLACE | 8, "GET": LINE | PLACE, "PUT": LINE | PLACE,
     "BINGET": PLACE | 1, "BINPUT": PLACE | 1, "LONG_BINGET": PLACE | 4, "LONG_BINPUT": PLACE | 4,
-    "STACK_GLOBAL": 0, "REDUCE": 0, "BUILD": 0, "NEWOBJ": 0,  # the reader below names what they ask for, and refuses
+    "STACK_GLOBAL": 0, "REDUCE": 0, "BUILD": 0, "NEWOBJ": 0,  # the reader below names what they request, and refuses
 }  # fmt: skip
 _NAMES: Final = {ord(one.code): one.name for one in pickletools.opcodes}
 _ARGUMENT: Final = np.array([_PLAIN.get(_NAMES.get(code, ""), REFUSED) for code in range(256)], np.int16)
@@ -45,14 +45,14 @@ _GLOBAL: Final = ord(pickle.GLOBAL)
 
 class Walked(NamedTuple):
     at: int
-    """Where the walk ended: behind STOP, or at the instruction that is wrong."""
+    """Where the scan ended: after STOP, or at the invalid instruction."""
     wrong: int
     """0 nothing; 1 an instruction that is not plain; 2 more than the file has; 3 it has no end."""
 
 
 @kernel
 def _walk(raw, argument, stop):  # type: ignore[no-untyped-def]
-    """(where the walk ended, what is wrong there), as in Walked."""
+    """(where the scan ended, what is wrong there), as in Walked."""
     size = len(raw)
     at: Any = 0
     while at < size:
@@ -101,7 +101,7 @@ _FAULTS: Final = (
     pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, AttributeError, TypeError, OverflowError,
     RecursionError, MemoryError,
 )  # fmt: skip
-"""What Python's reader raises where a pickle is damaged: its instructions find on the stack what they cannot take."""
+"""Errors that Python's reader raises for a damaged pickle, whose instructions find wrong operands on the stack."""
 
 
 def loads(raw: bytes, path: Path) -> Any:

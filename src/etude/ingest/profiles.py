@@ -1,5 +1,5 @@
-"""Traces of other profilers than PyTorch's as jobs: each is read into `Recording`s, one a rank, and linked like a trace
-of Kineto's."""
+"""Traces of profilers other than PyTorch's as jobs: each is read into `Recording`s, one per rank, and linked like a
+Kineto trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENDINGS: Final = (".xplane.pb", ".trace.json")
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A kind of file: what wrote it, how its first bytes are known, what reads it."""
+    """A file format: what wrote it, how to recognise its first bytes, its reader."""
 
     source: str
     holds: Callable[[bytes], bool]
@@ -36,12 +36,12 @@ class Reader:
 
 
 def is_profile(path: Path) -> bool:
-    """A file or folder of a profiler that is read here?"""
+    """Whether a file or folder is of a profiler that is read here."""
     return bool(files_of(path))
 
 
 def files_of(path: Path) -> list[tuple[Path, Reader]]:
-    """(file, its reader) of each host of a run; none where nothing here is known."""
+    """(file, its reader) of each host of a run; empty if nothing is recognised."""
     if path.is_file():
         found = _reader(path)
         return [(path, found)] if found is not None else []

@@ -33,14 +33,14 @@ _NAME: Final = re.compile(
     rf"(?:(?:^|[._-])rank[._-]?(?P<rank>\d+)|\.(?P<number>\d+))?(?:(?:^|[._-])(?P<behind>{_WORDS}))?"
 )
 RECORDING: Final = "recording"
-"""What recordings of ranks are called that their names do not distinguish: recording1, recording2."""
+"""Name of recordings of ranks that their names do not distinguish: recording1, recording2."""
 _PROCESS: Final = re.compile(r"\.process\d+$")
 _ENDINGS: Final = (".json", ".json.gz", ".json.zst")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFiles:
-    """The files of one rank. There is a device trace in all of them."""
+    """The files of one rank. All have a device trace."""
 
     rank: int | None
     device: Path
@@ -50,7 +50,7 @@ class RankFiles:
 
 
 def find_run(path: Path) -> tuple[str, list[RankFiles]]:
-    """(name, ranks) of the run in a folder, or of the one that is called `folder/name`."""
+    """(name, ranks) of the run in a folder, or of the one named `folder/name`."""
     if recordings.is_list(path):
         return _listed(path)
     runs = _jobs(runs_in(path))
@@ -73,13 +73,13 @@ def _said(ranks: Sequence[RankFiles]) -> str:
 
 
 def _jobs(runs: dict[str, list[RankFiles]]) -> dict[str, list[RankFiles]]:
-    """Less the processes that lie beside the ranks of a job; those are opened by their names."""
+    """The runs without single processes next to the ranks of a job; those are opened by name."""
     ranks = {name: files for name, files in runs.items() if not _PROCESS.search(name)}
     return ranks or runs
 
 
 def runs_in(path: Path) -> dict[str, list[RankFiles]]:
-    """Name -> ranks of each run in a folder, or of the one that is called `folder/name`."""
+    """Name -> ranks of each run in a folder, or of the one named `folder/name`."""
     folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
     runs = _by_name(folder, wanted)
     if wanted is None or (not runs and wanted.startswith(RECORDING) and folder.is_dir()):
@@ -89,7 +89,7 @@ def runs_in(path: Path) -> dict[str, list[RankFiles]]:
 
 
 def _by_name(folder: Path, wanted: str | None) -> dict[str, list[RankFiles]]:
-    """Runs as file names tell them."""
+    """Runs by file names."""
     found: dict[str, dict[int | None, dict[str, Path]]] = {}
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         if (entry := _place(file)) is None or (wanted is not None and entry[0] != wanted):
@@ -109,13 +109,13 @@ def _by_name(folder: Path, wanted: str | None) -> dict[str, list[RankFiles]]:
 
 
 def is_list(path: Path) -> bool:
-    """Several files in one argument? They are one run."""
+    """Whether the argument is several files, which are one run."""
     return recordings.is_list(path)
 
 
 def hosts_in(path: Path) -> dict[str, dict[int, Path]]:
-    """Name -> rank -> host trace of each run in a folder of which no device trace is there, or of the one that is
-    called `folder/name`; of a file itself."""
+    """Name -> rank -> host trace of each run in a folder without device traces, or of the one named `folder/name`; of a
+    file itself."""
     if path.is_file():
         place = _place(path)
         number = place[1] if place is not None else None
@@ -132,7 +132,7 @@ def hosts_in(path: Path) -> dict[str, dict[int, Path]]:
 
 
 def _listed_hosts(path: Path) -> dict[str, dict[int, Path]]:
-    """The same of a list; none if a file of it is no host trace, or two are of one rank."""
+    """The same for a list; empty if a file is not a host trace, or two have one rank."""
     files = recordings.listed(path)
     places = [_place(file) for file in files]
     found = {place[1] or 0: file for file, place in zip(files, places, strict=True)
@@ -141,7 +141,7 @@ def _listed_hosts(path: Path) -> dict[str, dict[int, Path]]:
 
 
 def _is_host(file: Path) -> bool:
-    """What PyTorch's observer wrote: it says its schema, and has nodes."""
+    """Whether PyTorch's observer wrote it: it has a schema and nodes."""
     if not file.name.endswith(_ENDINGS):
         return False
     head = compressed.head(file, 1 << 16)
@@ -149,7 +149,7 @@ def _is_host(file: Path) -> bool:
 
 
 def _by_content(runs: dict[str, list[RankFiles]]) -> dict[str, list[RankFiles]]:
-    """The same, with files that have no rank in their names put together by the ranks that they say they are."""
+    """The same, with files without a rank in their names grouped by the ranks in their content."""
     loose = {name: ranks[0] for name, ranks in runs.items()
              if len(ranks) == 1 and ranks[0].rank is None and not _PROCESS.search(name)}  # fmt: skip
     if len(loose) < 2:
@@ -165,7 +165,7 @@ def _by_content(runs: dict[str, list[RankFiles]]) -> dict[str, list[RankFiles]]:
 
 
 def _listed(path: Path) -> tuple[str, list[RankFiles]]:
-    """(Name, ranks) of a list of files; a rank is that of the name of a file, else that of its content."""
+    """(Name, ranks) of a list of files; the rank is in the name of a file, else in its content."""
     files = recordings.listed(path)
     found: dict[int | None, dict[str, Path]] = {}
     for file in files:
@@ -190,7 +190,7 @@ def _listed(path: Path) -> tuple[str, list[RankFiles]]:
 
 
 def _place(file: Path) -> tuple[str, int | None, str] | None:
-    """(stem, rank, role) of a file; None where it is none of a run."""
+    """(stem, rank, role) of a file; None if it is not part of a run."""
     ending = next((e for e in sorted(_ENDINGS, key=len, reverse=True) if file.name.endswith(e)), "")
     match = _NAME.fullmatch(file.name.removesuffix(ending)) if ending and file.is_file() else None
     if match is None:

@@ -1,4 +1,4 @@
-"""Files of the profiler, packed or not, as host and device traces."""
+"""Files of the profiler, compressed or not, as host and device traces."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _head(heap: NDArray[np.uint8]) -> bytes:
 
 
 def packed(decoded: chakra.Decoded, path: Path) -> Iterator[bytes | memoryview]:
-    """The pieces of an `.et` file; `.gz` and `.zst` are packed."""
+    """The pieces of an `.et` file; compressed for `.gz` and `.zst`."""
     return compressed.packed(chakra.encode_parts(decoded), path.suffix)
 
 
 def stem(path: Path) -> str:
-    """A name for the job of a file: without the endings that say what it is."""
+    """A name for the job of a file: without its file type endings."""
     name = path.name
     for ending in (".gz", ".zst", ".json", ".et", ".kineto", "_kineto", "_et"):
         name = name.removesuffix(ending)

@@ -27,26 +27,26 @@ _RANK: Final = re.compile(rb'"rank"\s*:\s*(\d{1,9})\b')
 _WORLD: Final = re.compile(rb'"world_size"\s*:\s*(\d{1,9})\b')
 _STAMP: Final = re.compile(r"\.(\d{10,})\.pt\.trace\.json")
 _SIDE: Final = 1 << 20
-"""Bytes at the beginning and the end of a file in which it says its rank."""
+"""Bytes at the beginning and the end of a file that may contain its rank."""
 _LARGEST: Final = 64 << 20
-"""A packed file that is larger is not unpacked to see whether its rank stands at its end."""
+"""A larger compressed file is not decompressed to look for a rank at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a file says of itself; -1 and 0 where it does not."""
+    """Rank and world size in a file; -1 and 0 if missing."""
 
     rank: int = -1
     world_size: int = 0
 
 
 def said(file: Path) -> Said:
-    """Rank and world size. Kineto writes them before the events, older versions behind them."""
+    """Rank and world size. Kineto writes them before the events, older versions after them."""
     return _said(compressed.head(file, _SIDE)) or _said(_tail(file)) or Said()
 
 
 def _tail(file: Path) -> bytes:
-    """The last bytes of a file's content; nothing of a packed one that is too large to be unpacked for it."""
+    """The last bytes of a file's content; empty for a compressed file that is too large."""
     with file.open("rb") as opened:
         size = opened.seek(0, os.SEEK_END)
         opened.seek(0)
@@ -69,7 +69,7 @@ def _said(text: bytes) -> Said | None:
 
 
 def stamp(file: Path) -> tuple[int, str]:
-    """What recordings of one rank are in order by: the time in the name, then the name."""
+    """Sort key of the recordings of one rank: the time in the name, then the name."""
     found = _STAMP.search(file.name)
     return int(found[1]) if found else 0, file.name
 
@@ -102,13 +102,13 @@ def by_rank(files: Sequence[Path]) -> list[dict[int, Path]]:
 
 
 def is_list(path: Path) -> bool:
-    """Several files in one argument?"""
+    """Whether the argument is several files."""
     text = str(path)
     return text.startswith("@") or (bool(_PATTERN.search(text) or "," in text) and not path.exists())
 
 
 def listed(path: Path) -> list[Path]:
-    """The files that a list names."""
+    """The files in a list."""
     text = str(path)
     if text.startswith("@"):
         files = _lines(Path(text[1:]))
@@ -129,7 +129,7 @@ def _lines(path: Path) -> list[Path]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"cannot be read: {problem}", where=str(path)) from None
-    # names in a list are relative to it, as in a make file or a playlist
+    # names in a list are relative to it, as in a makefile or a playlist
     found = [path.parent / line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not found:
         raise UsageError("does not name a file", where=str(path))

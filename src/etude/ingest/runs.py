@@ -1,4 +1,4 @@
-"""What the ranks of a run recorded, all linked into one job; `rank_files` identifies the files."""
+"""Links the recordings of all ranks of a run into one job; `rank_files` identifies the files."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ __all__ = [
 ]
 
 Spread: TypeAlias = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[Any]]
-"""Calls a function with each of these arguments, wherever that may be, and gives the results as they are done."""
+"""Calls a function with each of these arguments, possibly on other machines, and yields the results as they are
+done."""
 
 LARGE: Final = 200_000_000
-"""Bytes of JSON from which processes of their own are worth starting."""
+"""Bytes of JSON from which separate processes are worth starting."""
 UNPACKS, TAKES = 14, 4
-"""A packed trace expands by this factor, and linking a rank takes this many times its JSON in memory."""
+"""Expansion factor of a compressed trace, and memory that linking a rank takes, as a multiple of its JSON."""
 
 
 def host_job(path: Path, max_bytes: int | None = None, advance: Callable[[int], None] = lambda amount: None) -> Job:
@@ -80,7 +81,7 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
 
 
 def _unprofiled(manifest: Mapping[str, Any]) -> int:
-    """Time of a step that `etude collect` measured without the profiler; 0 where it did not."""
+    """Time of a step that `etude collect` measured without the profiler; 0: not measured."""
     steps = manifest.get("steps")
     found = steps.get("unprofiled") if isinstance(steps, Mapping) else None
     took = found.get("step_ns") if isinstance(found, Mapping) else None
@@ -88,7 +89,7 @@ def _unprofiled(manifest: Mapping[str, Any]) -> int:
 
 
 def _threads(manifest: Mapping[str, Any]) -> int:
-    """Threads of an operator on the CPU, as `etude collect` saw them; 0 where it did not."""
+    """Threads of an operator on the CPU, as `etude collect` saw them; 0: unknown."""
     devices = manifest.get("devices")
     for one in devices if isinstance(devices, list) else ():
         if isinstance(one, Mapping) and isinstance(threads := one.get("threads"), int):
@@ -97,7 +98,7 @@ def _threads(manifest: Mapping[str, Any]) -> int:
 
 
 def manifest_of(files: RankFiles) -> Mapping[str, Any]:
-    """What `etude collect` says of a rank; empty where it was not what recorded it."""
+    """The manifest of `etude collect` for a rank; empty if it was recorded otherwise."""
     return _json(files.manifest, None)
 
 
@@ -115,7 +116,8 @@ def _json(path: Path | None, max_bytes: int | None) -> Mapping[str, Any]:
 
 
 def workers_for(ranks: Sequence[RankFiles]) -> int:
-    """Processes that pay: as many as cores where ranks are large, and no more than half of the memory has room for."""
+    """Number of worthwhile processes: as many as cores if ranks are large, and no more than half of the memory
+    allows."""
     sizes = [UNPACKS * f.stat().st_size if f.suffix in (".gz", ".zst") else f.stat().st_size
              for files in ranks for f in (files.device, files.host) if f is not None]  # fmt: skip
     if sum(sizes) < LARGE:
@@ -178,7 +180,7 @@ def _each(
 def _there(
     ranks: Sequence[RankFiles], places: list[Path], spread: Spread, max_bytes: int | None
 ) -> Iterator[Linked | Spilled[Linked]]:
-    """As `_each`, of ranks that come from other machines."""
+    """Like `_each`, for ranks from other machines."""
     for place, packed in zip(
         places, spread(_packed, [(_whole_paths(files), max_bytes) for files in ranks]), strict=True
     ):
@@ -187,12 +189,12 @@ def _there(
 
 
 def _packed(files: RankFiles, max_bytes: int | None) -> bytes:
-    """A rank as bytes: arrays of a store of objects would go with it."""
+    """A rank as bytes: arrays of an object store would go with it."""
     return pickle.dumps(link_rank(files, max_bytes), protocol=5)
 
 
 def _whole_paths(files: RankFiles) -> RankFiles:
-    """Machines have other working folders."""
+    """Absolute paths: other machines have other working folders."""
     paths = {name: getattr(files, name) for name in ("device", "host", "flight", "manifest")}
     return replace(files, **{name: path and path.resolve() for name, path in paths.items()})
 
@@ -204,7 +206,7 @@ def _spilled(files: RankFiles, place: Path, max_bytes: int | None) -> Linked | S
 
 
 def _sealed(one: Linked) -> Linked:
-    """Arrays that come from another process can be written to; a trace is made anew, which seals them."""
+    """Makes arrays from another process read-only, by making the trace again."""
     return replace(one, part=replace(one.part, trace=one.part.trace.replace()))
 
 

@@ -1,8 +1,7 @@
-"""Ranks that were linked, kept in files until an analysis needs their columns.
+"""Linked ranks, kept in files until an analysis needs their columns.
 
-The columns of a rank take about as much room as its trace has text, and an analysis looks at a third of them. In a file
-they are memory of the system's that it can take back; and from a process that linked a rank to the one that asked for
-it they need no copy.
+The columns of a rank take about as much room as its trace has text, and an analysis reads a third of them. In a file
+they are memory that the system can reclaim, and passing them between processes needs no copy.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _ALIGN: Final = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spilled(Generic[T]):
-    """A value whose arrays lie in a file."""
+    """A value whose arrays are in a file."""
 
     rest: bytes
     path: Path
@@ -37,8 +36,8 @@ class Spilled(Generic[T]):
     """Begin and end of each array in the file."""
 
     def take(self) -> T:
-        """The value, its arrays read-only and read from the file as they are looked at. The file's name goes; its
-        content stays for as long as one of the arrays does."""
+        """The value, its arrays read-only and read from the file on access. The file's name is removed; its content
+        stays for as long as one of the arrays does."""
         content = mapped(self.path)
         self.path.unlink()
         value: T = pickle.loads(self.rest, buffers=[content[a:b] for a, b in self.spans])
@@ -46,7 +45,7 @@ class Spilled(Generic[T]):
 
 
 def spill(value: T, path: Path) -> T | Spilled[T]:
-    """The value in a new file; as it is where its arrays are small or the disk has no room for them."""
+    """Moves the value to a new file; unchanged if its arrays are small or the disk is full."""
     buffers: list[pickle.PickleBuffer] = []
     out = BytesIO()
     _Pickler(out, protocol=5, buffer_callback=buffers.append).dump(value)
@@ -66,7 +65,7 @@ def spill(value: T, path: Path) -> T | Spilled[T]:
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps columns in which nothing was recorded as what they are: one value, many times."""
+    """Keeps columns without recorded values compact: one value, repeated."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.strides == (0,) and len(value) > 1:
@@ -75,7 +74,7 @@ class _Pickler(pickle.Pickler):
 
 
 def release_memory() -> None:
-    """Memory that was freed goes back to the system. Reading a rank takes several times the room of its columns, and
-    the C library would keep what lies between them."""
+    """Returns freed memory to the system. Reading a rank takes several times the room of its columns, and the C library
+    would keep the gaps between them."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)

@@ -22,9 +22,9 @@ class MarkCalls(NamedTuple):
     role: NDArray[np.int64]
     stream: I64
     event: I64  # UNKNOWN where the trace does not say
-    given: I64  # what a record stands behind; -1: nothing
+    given: I64  # the activity before a record; -1: none
     given_end: I64  # and when that ended
-    due: I64  # when what waits went on
+    due: I64  # when the waiting work continued
 
 
 @kernel

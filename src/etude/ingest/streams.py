@@ -1,4 +1,4 @@
-"""Order on the device: what a stream has been given by a moment, and which streams wait for which events."""
+"""Order on the device: what a stream had been given by a moment, and which streams wait for which events."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 NOISE_NS: Final = 2_000
-"""What the clocks of host and device, which the profiler brings together, may disagree."""
+"""Largest disagreement of the clocks of host and device, which the profiler aligns."""
 NO_STREAM, ALL_STREAMS = -1, -2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queues:
-    """Per stream, when each activity was handed to it: the start of its call, or its own where no call was recorded;
-    never earlier than that of the one before it. Work without a call that lies before all work with one was there when
-    the recording began."""
+    """Per stream, when each activity was submitted: the start of its call, or its own if no call was recorded; never
+    earlier than that of the one before it. Work without a call before all work with one was there when the recording
+    began."""
 
     device: DeviceEvents
     given_ns: I64
@@ -68,17 +68,17 @@ class Marks:
     """Events that were recorded in streams, and what waits for them, in order of time."""
 
     source: I64
-    """The last activity before the record; -1: not known."""
+    """The last activity before the record; -1: unknown."""
     waiter: I64
-    """The first activity behind a stream's wait; -1 where a host call waits."""
+    """The first activity after a stream's wait; -1 if a host call waits."""
     call: I64
-    """The host event that waits; -1 where a stream does."""
+    """The host event that waits; -1 if a stream does."""
 
 
 def marks(trace: DeviceTrace, host: HostEvents, queues: Queues) -> Marks:
-    """Who waits for which event. Kineto names the event but not its record: an event is taken to be the latest record
-    before the wait that no other event has, made in another stream than the one that waits, whose work was over when
-    the waiting work began."""
+    """Which event each wait is for. Kineto names the event but not its record: an event is assumed to be the latest
+    record before the wait that no other event has, made in a stream other than the waiting one, whose work was over
+    when the waiting work began."""
     names = np.array([_role(name) for name in trace.names] + [0], np.int64)
     role = np.where(host.is_call, names[trace.name[host.row]], 0)
     calls = np.flatnonzero(role > 0)
@@ -104,8 +104,8 @@ def marks(trace: DeviceTrace, host: HostEvents, queues: Queues) -> Marks:
 
 
 def _last_elsewhere(queues: Queues, stream: I64, time_ns: I64, due_ns: I64) -> I64:
-    """Some profilers do not show records at all. Then a stream that waits is taken to wait for the work of another
-    stream, launched before the wait, that ended last before its own began; -1: there is none."""
+    """For profilers that do not show records: a waiting stream is assumed to wait for the work of another stream,
+    launched before the wait, that ended last before its own began; -1: none."""
     best, best_ns = np.full(len(stream), -1, np.int64), np.full(len(stream), np.iinfo(np.int64).min)
     end_ns = np.append(queues.device.end_ns, np.iinfo(np.int64).max)
     for other in range(len(queues.device.stream_id)):
@@ -118,8 +118,8 @@ def _last_elsewhere(queues: Queues, stream: I64, time_ns: I64, due_ns: I64) -> I
 def _through_streams(
     queues: Queues, role: I64, time_ns: I64, stream: I64, given: I64, chosen: I64, waiter: I64, calls: I64
 ) -> Marks:
-    """A record stands behind the last activity of its stream, and what the stream has been made to wait for since: a
-    wait is handed on even where no activity lies between it and the record."""
+    """A record follows the last activity of its stream, and everything that the stream has waited for since: a wait is
+    passed on even if no activity is between it and the record."""
     behind: list[tuple[int, ...]] = []
     told: dict[int, list[tuple[int, ...]]] = {}
     rows: list[tuple[int, int, int]] = []
@@ -129,7 +129,7 @@ def _through_streams(
         if what == k.RECORD:
             own = (int(given[i]),) if given[i] >= 0 else ()
             if last_told.get(at, -1) < since[given[i]]:
-                told.pop(at, None)  # the last activity came later, and stands behind them itself
+                told.pop(at, None)  # the last activity came later, and follows them itself
             behind.append(tuple(dict.fromkeys((*own, *(s for waits in told.get(at, ()) for s in waits)))))
             continue
         found = behind[mark] if mark >= 0 else ()
@@ -150,7 +150,7 @@ def _role(name: str) -> int:
 
 
 def _sync_streams(trace: DeviceTrace, host: HostEvents, device: DeviceEvents, calls: I64) -> tuple[I64, I64]:
-    """Stream and event of each call, as far as its `cuda_sync` twin says; NO_STREAM and UNKNOWN otherwise."""
+    """Stream and event of each call, if its `cuda_sync` twin names them; otherwise NO_STREAM and UNKNOWN."""
     stream, event = np.full(len(calls), NO_STREAM, np.int64), np.full(len(calls), UNKNOWN, np.int64)
     at, rows = sync_rows(trace, host, calls)
     recorded = trace.stream[rows]
@@ -174,20 +174,20 @@ def sync_rows(trace: DeviceTrace, host: HostEvents, calls: I64) -> tuple[I64, I6
 def _launches(host: HostEvents, device: DeviceEvents) -> tuple[I64, I64]:
     """(calls that launch, by thread and start; the stream of the first activity of each)."""
     known = np.flatnonzero(device.call >= 0)
-    call, first = np.unique(device.call[known], return_index=True)  # host events lie by thread and start
+    call, first = np.unique(device.call[known], return_index=True)  # host events are sorted by thread and start
     return call, device.stream[known[first]]
 
 
 def _last_launched(host: HostEvents, launches: tuple[I64, I64], calls: I64) -> I64:
-    """The stream that each call's thread launched into before it; -1: none."""
+    """The last stream that each call's thread launched into before it; -1: none."""
     at = np.searchsorted(launches[0], calls) - 1
     same = (at >= 0) & (np.append(host.thread[launches[0]], -1)[at] == host.thread[calls])
     return np.where(same, np.append(launches[1], -1)[at], -1)
 
 
 def _next_launched(host: HostEvents, launches: tuple[I64, I64], calls: I64) -> I64:
-    """The stream that is launched into next, by any thread: the backward pass waits for streams that the thread which
-    asked for it goes on to use; -1: none."""
+    """The next stream that any thread launches into: the backward pass waits for streams that the requesting thread
+    uses next; -1: none."""
     order = np.argsort(host.start_ns[launches[0]], kind="stable")
     at = np.searchsorted(host.start_ns[launches[0]][order], host.end_ns[calls])
     return np.append(launches[1][order], -1)[at]

@@ -1,7 +1,7 @@
 """Data dependencies: which activity wrote the tensors that another reads.
 
-A tensor is known by its id, storage, offset, elements and their width together: PyTorch gives the ids of tensors that
-are gone to new ones. A view has the data of the storage that it looks into.
+A tensor is identified by its id, storage, offset, elements and their width together: PyTorch reuses the ids of freed
+tensors. A view has the data of its storage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def tensor_flows(host: HostTrace, host_row: I64, events: HostEvents, device: DeviceEvents) -> tuple[I64, I64]:
-    """(writer, reader): activities; where nothing ran on a device, host events without calls."""
+    """(writer, reader): activities; if nothing ran on a device, host events without calls."""
     known = np.flatnonzero(host_row >= 0)
     rows = host_row[known]
     has_child = np.zeros(len(events) + 1, np.bool_)
@@ -62,7 +62,7 @@ def _tensors(host: HostTrace, column: str, rows: I64) -> I64:
         if row < len(rows):
             out = np.concatenate([out, np.empty_like(out)], axis=1)
     out = out[:, :used]
-    return out[:, out[4] > 0]  # an empty or undefined tensor brings nothing along
+    return out[:, out[4] > 0]  # an empty or undefined tensor carries no data
 
 
 def _codes(sides: list[I64]) -> tuple[list[I64], int]:

@@ -29,7 +29,7 @@ from etude.model.job import MAX_WORLD, Groups, Job
 from etude.model.schema import Collective
 
 SCHEMA: Final = "1.0.2-chakra.1.0.0"
-"""What Chakra's own converter says in its files."""
+"""The schema in files of Chakra's own converter."""
 MAX_BYTES: Final = 1 << 24
 COLLECTIVES: Final = {
     "NONE": Collective.NONE,
@@ -40,16 +40,16 @@ COLLECTIVES: Final = {
 }
 _COLUMNS: Final = 12
 _OWN: Final = ("DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA")
-"""What a layer of HYBRID_CUSTOMIZED may be by itself."""
+"""What a layer of HYBRID_CUSTOMIZED may be."""
 _LISTS: Final = {"checkpoints": "checkpoints", "checkpoint_initiates": "recomputing"}
 _SIMAI: Final = ("ep", "pp", "vpp", "ga", "all_gpus", "pp_comm")
 _ALONE: Final = ("ep", "pp")
-"""Of SimAI's text only 1 is read: other groups and stages have no place in one program."""
+"""Only 1 is accepted for these in SimAI's text: other groups and stages do not fit in one program."""
 _TRANSFORMERS: Final = ("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD")
 
 
 def read_text(path: Path, ranks: int | None, *, passes: int = 1) -> Job:
-    """A workload as a job of this many ranks and passes, which share one trace; None: as many as the text says."""
+    """A workload as a job of this many ranks and passes, which share one trace; None: as many as in the text."""
     if ranks is not None and not 1 <= ranks <= MAX_WORLD:
         raise UsageError(f"{ranks:,} ranks", hint=f"from 1 to {MAX_WORLD:,}")
     if passes < 1:
@@ -82,7 +82,7 @@ def _ranks(header: Header, ranks: int | None, path: Path) -> int:
 
 
 def _gathered(layer: Layer, header: Header, path: Path) -> Layer:
-    """Its all-gathers by the bytes of a member, as everywhere else."""
+    """The layer with all-gathers by the bytes of a member, as everywhere else."""
     width = header.model_parallel or header.gpus
     found = []
     for comm, members in (

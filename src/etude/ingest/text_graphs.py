@@ -52,7 +52,7 @@ def _micro(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) ->
 
 
 def _data(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) -> None:
-    """Gradients are reduced while the backward pass goes on; the next pass of a layer waits for its own."""
+    """Gradients are reduced during the backward pass; the next pass of a layer waits for its own."""
     reduced = [NONE] * len(layers)
     for _ in range(passes):
         last = NONE
@@ -67,7 +67,7 @@ def _data(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) -> 
 
 
 def _model(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) -> None:
-    """Activations are exchanged behind every layer, both ways; weights stay where they are."""
+    """Activations are exchanged after every layer, in both directions; weights stay in place."""
     weights = [NONE] * len(layers)
     for _ in range(passes):
         sent = NONE
@@ -106,7 +106,7 @@ def _hybrid(suffix: str) -> Graph:
 
 
 def _dlrm(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) -> None:
-    """Embeddings (layer 0) are exchanged while the bottom layers run, their gradients likewise on the way back."""
+    """Embeddings (layer 0) are exchanged while the bottom layers run, their gradients likewise in the backward pass."""
     bottom = header.last_bottom or 0
     done = [NONE] * len(layers)
     for _ in range(passes):
@@ -189,7 +189,7 @@ def _customized(b: TraceBuilder, header: Header, layers: list[Layer], passes: in
 
 
 def _inference(b: TraceBuilder, header: Header, layers: list[Layer], passes: int) -> None:
-    """Forward alone, each layer behind the exchange of the one before."""
+    """Forward only, each layer after the exchange of the one before."""
     last = NONE
     for _ in range(passes):
         for layer in layers:

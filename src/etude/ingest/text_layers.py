@@ -1,4 +1,4 @@
-"""What a text workload holds, line by line."""
+"""The contents of a text workload, line by line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Comm:
 
     time_ns: int
     word: str
-    """The collective as it is written; it is part of a node's name."""
+    """The collective as written; it is part of a node's name."""
     collective: Collective
     size_bytes: int
 
@@ -38,9 +38,8 @@ class Header:
     model_parallel: int = 0
     """Ranks of a model-parallel group; 0: not given, all communicate with all."""
     checkpoints: list[int] = field(default_factory=list)
-    """Layers from whose inputs others are computed again."""
+    """Layers whose inputs are kept for recomputation."""
     recomputing: list[int] = field(default_factory=list)
     """Layers whose backward pass starts with that."""
     gpus: int = 0
-    """Ranks, where the text says so: that of SimAI does. Its times are in ns, and an all-gather has the bytes of its
-    result."""
+    """Ranks, if in the text: SimAI's has them. Its times are in ns, and an all-gather has the bytes of its result."""

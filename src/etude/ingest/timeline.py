@@ -1,4 +1,4 @@
-"""What each host thread did, piece by piece, without its waits."""
+"""The work of each host thread, piece by piece, without its waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Timeline:
     start_ns: I64
     end_ns: I64
     whole: Bools
-    """The piece is the event: no calls and no waits in it."""
+    """The piece is the whole event, without calls and waits."""
     first: I64
     """Pieces first[t]:first[t+1] are of thread t."""
 
@@ -54,7 +54,7 @@ class Timeline:
 
 
 def timeline(host: HostEvents, pauses: list[Pauses]) -> Timeline:
-    """Every thread begins with the first event of all threads; a pause says where it does not."""
+    """Every thread begins with the first event of all threads, unless a pause says otherwise."""
     thread, from_ns, to_ns = (
         np.concatenate([getattr(p, name) for p in pauses]) for name in ("thread", "from_ns", "to_ns")
     )
@@ -74,7 +74,8 @@ def timeline(host: HostEvents, pauses: list[Pauses]) -> Timeline:
 
 
 def _threads(host: HostEvents, owner: I64, start: I64, threads: int) -> I64:
-    """Thread of each piece: its event's; pieces between events lie between those, and a thread's last is an event's."""
+    """Thread of each piece: its event's; pieces between events are sorted among those, and a thread's last is an
+    event's."""
     of = np.where(owner >= 0, np.append(host.thread, 0)[owner], -1)
     known = np.flatnonzero(of >= 0)
     if not len(known):

@@ -1,6 +1,6 @@
 """Where host threads wait, and for what: synchronisation, blocking copies, the backward pass on another thread.
 
-A wait is no work. It becomes a pause of its thread, which no node covers, and an edge from what ended it.
+A wait is not work. It becomes a pause of its thread, which no node covers, and an edge from what ended it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _COPIES: Final = (
 )
 """Copies that return when the data has arrived."""
 _FREES: Final = ("cudaFree", "hipFree")
-"""Waits for all work of the device before it gives memory back."""
+"""Calls that wait for all work of the device before they free memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pauses:
-    """Times in which a thread does nothing of its own. One of no length only ends a piece of work."""
+    """Times in which a thread is idle. One of length 0 only ends a piece of work."""
 
     thread: I64
     from_ns: I64
@@ -47,7 +47,7 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceWaits:
-    """Host call c goes on at `to_ns[c]` because the activity has ended by then."""
+    """Host call c continues at `to_ns[c]` because the activity has ended by then."""
 
     call: I64
     activity: I64
@@ -87,7 +87,7 @@ def _all_streams(host: HostEvents, queues: Queues, calls: I64) -> tuple[I64, I64
 
 
 def _one_stream(trace: DeviceTrace, host: HostEvents, queues: Queues, calls: I64) -> tuple[I64, I64]:
-    """The stream that the profiler names; else that of the last activity which the thread launched."""
+    """The stream that the profiler names; else that of the last activity that the thread launched."""
     device = queues.device
     stream = _last_stream(host, device, calls)
     at, rows = sync_rows(trace, host, calls)
@@ -109,7 +109,7 @@ def _last_stream(host: HostEvents, device: DeviceEvents, calls: I64) -> I64:
 
 
 def _copies(trace: DeviceTrace, host: HostEvents, device: DeviceEvents) -> tuple[I64, I64]:
-    """Copies out of the device into memory that may be paged out, and those that always block."""
+    """Copies from the device into pageable memory, and those that always block."""
     name = trace.name[device.row]
     to_pageable = np.array(["DtoH" in n and "Pageable" in n for n in trace.names] + [False])[name]
     always = np.array([n in _COPIES for n in trace.names] + [False])
@@ -139,7 +139,7 @@ def pauses_of_calls(host: HostEvents, device: DeviceEvents, waits: DeviceWaits) 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handovers:
-    """`to_thread` goes on at `to_ns` with what `from_thread` had done by `from_ns`."""
+    """`to_thread` continues at `to_ns` with what `from_thread` had done by `from_ns`."""
 
     from_thread: I64
     from_ns: I64
@@ -147,7 +147,7 @@ class Handovers:
     to_ns: I64
     why: NDArray[np.uint8]
     from_event: I64
-    """The host event that ends then, where it is none of the thread's pieces; else -1."""
+    """The host event that ends then, if it is not one of the thread's pieces; else -1."""
     pauses: Pauses
 
     @classmethod
@@ -157,9 +157,9 @@ class Handovers:
 
 
 def backward_handovers(trace: DeviceTrace, host: HostEvents, device: DeviceEvents) -> Handovers:
-    """The backward pass runs on threads of its own, while the thread that asked for it is blocked.
+    """The backward pass runs on threads of its own, while the thread that requested it is blocked.
 
-    A run of a backward thread is what it does between two moments at which the asking thread does something.
+    A run of a backward thread is what it does between two moments at which the requesting thread does something.
     """
     rows: list[tuple[int, int, int, int, int, int]] = []
     pauses: list[tuple[int, int, int]] = []
@@ -173,8 +173,8 @@ def backward_handovers(trace: DeviceTrace, host: HostEvents, device: DeviceEvent
 
 
 def _backward_threads(trace: DeviceTrace, host: HostEvents, device: DeviceEvents) -> list[tuple[int, int]]:
-    """(thread, the thread that asks it): by the engine's names, else by the profiler's arrows from forward to backward
-    operators; and of threads of which neither says anything, those that launch only while another is blocked."""
+    """(thread, its requesting thread): by the engine's names, else by the profiler's arrows from forward to backward
+    operators; for threads with neither, those that launch only while another is blocked."""
     found = []
     is_engine = _named(trace, host, ("autograd::engine::evaluate_function",)) & (host.parent < 0)
     forward = np.bincount(host.thread[~host.is_call & ~is_engine], minlength=len(host.tid))
@@ -211,7 +211,7 @@ def _arrows(trace: DeviceTrace, host: HostEvents) -> dict[int, int]:
 
 
 INSIDE, COVERED = 0.95, 0.5
-"""Of what a thread does, what must lie within standstills of another; and of those, what it must fill."""
+"""Fraction of a thread's work that must be within idle times of another; and fraction of those that it must fill."""
 
 
 def _turns(host: HostEvents, thread: int) -> int:
@@ -230,7 +230,7 @@ def _turns(host: HostEvents, thread: int) -> int:
         still = distinct_values(since[inside & (since > 0) & (since < len(moments))])
         if not len(still) or (end - start)[inside].sum() < INSIDE * (end - start).sum():
             continue
-        first = np.searchsorted(since, still)  # events of one standstill follow one another
+        first = np.searchsorted(since, still)  # events of one idle time are consecutive
         last = np.maximum.accumulate(end)[np.searchsorted(since, still, "right") - 1]
         if (last - start[first]).sum() >= COVERED * (moments[still] - moments[still - 1]).sum():
             best, most = other, asking.stop - asking.start
@@ -238,7 +238,7 @@ def _turns(host: HostEvents, thread: int) -> int:
 
 
 def _runs(host: HostEvents, thread: int, asker: int, begin: int) -> list[tuple[int, int, int]]:
-    """(start, end, end of what the thread did before) of each run within one standstill of the asker."""
+    """(start, end, end of what the thread did before) of each run within one idle time of the requesting thread."""
     mine = np.arange(host.first[thread], host.first[thread + 1])
     mine = mine[host.parent[mine] < 0]
     asking = slice(host.first[asker], host.first[asker + 1])

@@ -1,7 +1,7 @@
-"""The stretch of time that all ranks recorded, where steps do not tell it.
+"""The interval that all ranks recorded, if steps do not determine it.
 
 It begins when the last rank began to record, and ends for each rank before the first call that a member lacks. The k-th
-call of one member there is the k-th of another if each was in it while the others were: so it is only taken where that
+call of one member there is the k-th of another if each was in it while the others were: so it is only used if that
 holds for all calls and messages.
 """
 
@@ -23,7 +23,7 @@ _TALKS: Final = (Kind.COLL, Kind.SEND, Kind.RECV)
 
 
 class _Rank:
-    """A rank and what is left of it: from `begin` to before `end`."""
+    """A rank and the part of it that is left: from `begin` to before `end`."""
 
     def __init__(self, one: Linked, begin: int, end: int) -> None:
         self.one, self.begin, self.end = one, begin, end
@@ -32,7 +32,7 @@ class _Rank:
         self.keys = {int(row): self._key(int(row)) for row in np.flatnonzero(self.talks)}
 
     def _key(self, row: int) -> tuple[Any, ...]:
-        """What calls are matched by: the group; of messages both ends and the tag."""
+        """The key by which calls are matched: the group; for messages both ends and the tag."""
         trace, part = self.one.part.trace, self.one.part
         if trace.kind[row] == Kind.COLL:
             slot = int(trace.group[row])
@@ -42,7 +42,7 @@ class _Rank:
         return src, dst, int(trace.tag[row])
 
     def keep(self) -> NDArray[np.bool_]:
-        """Who stood in a call when the last rank began may be waiting for that one."""
+        """A rank inside a call when the last rank began may be waiting for that one."""
         begun = np.where(self.talks, self.one.end_ns > self.begin, self.one.start_ns >= self.begin)
         return begun & (self.one.start_ns < self.end)
 
@@ -54,7 +54,7 @@ class _Rank:
 
 
 def by_time(ranks: Sequence[Linked]) -> list[Linked] | None:
-    """The ranks cut to it; None where there is none, or calls do not agree."""
+    """The ranks cut to the interval; None if there is none, or calls do not agree."""
     begin, end = max(int(one.start_ns.min()) for one in ranks), min(int(one.end_ns.max()) for one in ranks)
     if begin >= end:
         return None
@@ -67,7 +67,7 @@ def by_time(ranks: Sequence[Linked]) -> list[Linked] | None:
 
 
 def _shortened(ranks: list[_Rank]) -> bool:
-    """Lets each rank end before the first call that another member lacks; was any shortened?"""
+    """Ends each rank before the first call that another member lacks; returns whether any was shortened."""
     calls = [rank.calls() for rank in ranks]
     fewest: dict[tuple[Any, ...], int] = {}
     for key in {key for found in calls for key in found}:
@@ -81,14 +81,14 @@ def _shortened(ranks: list[_Rank]) -> bool:
 
 
 def _has(rank: _Rank, key: tuple[Any, ...]) -> bool:
-    """Is it a member of that group, or an end of that message?"""
+    """Whether the rank is a member of that group, or an end of that message."""
     if len(key) == 3:
         return rank.one.part.rank in key[:2]
     return rank.one.part.rank in key[1] if key[1] is not None else key in rank.keys.values()
 
 
 def _same(ranks: list[_Rank]) -> bool:
-    """Was each member in each call while the others were, and did all call the same?"""
+    """Whether each member was in each call while the others were, and all called the same."""
     met: dict[tuple[Any, ...], list[tuple[int, int, int]]] = {}
     for rank in ranks:
         for key, rows in rank.calls().items():

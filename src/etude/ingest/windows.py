@@ -26,18 +26,18 @@ from etude.kernels.arrays import distinct_values
 from etude.model.job import ranges
 
 NOTHING = "nothing"
-"""What a rank of which no steps are known counts by."""
+"""How a rank without known steps is counted."""
 _HINT = "`etude collect --whole` records all of each rank; `etude link --any-window` accepts them as they are"
 
 
 class _Counted(NamedTuple):
     by: str
-    """How steps were counted; "" where nothing says so."""
+    """How steps were counted; "" if unknown."""
     steps: tuple[int, ...]
 
 
 def agreed(ranks: Sequence[Linked], said: Mapping[int, Mapping[str, Any]], where: str) -> list[Linked]:
-    """The ranks, cut to what all of them recorded; `said` are the manifests of those that have one."""
+    """The ranks, cut to what all of them recorded; `said` are the manifests, if any."""
     counted = {one.part.rank: _counted(one, said.get(one.part.rank, {})) for one in ranks}
     begins = {(c.by, c.steps[:1]) for c in counted.values() if c.by == NOTHING or c.steps}
     if len(begins) < 2:
@@ -60,7 +60,7 @@ def _counted(one: Linked, manifest: Mapping[str, Any]) -> _Counted:
 
 
 def _by_step(one: Linked, own: tuple[int, ...], shared: list[int]) -> Linked:
-    """A rank without the steps that others lack. What is in no step counts to the stretch in which it began."""
+    """A rank without the steps that others lack. What is in no step belongs to the interval in which it began."""
     if list(own) == shared:
         return one
     trace = one.part.trace

@@ -24,23 +24,23 @@ _DEVICE: Final = {"in_shapes": "input_dims", "in_types": "input_types", "in_valu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorWork:
-    """What operators do; one row a row of the trace that they come from. UNKNOWN where shapes and name do not tell."""
+    """Work of operators; one row per row of their trace. UNKNOWN if shapes and name do not determine it."""
 
     flops: I64
     size_bytes: I64
     """Read and written at least once."""
     made_of_others: Bools
-    """The operators that it calls do the work, as a rule."""
+    """Usually the operators that it calls do the work."""
 
     def take(self, rows: I64) -> OperatorWork:
-        """The work of these rows; nothing is known of row -1."""
+        """The work of these rows; unknown for row -1."""
         there = rows >= 0
         flops, size_bytes = (np.where(there, v[rows], UNKNOWN) for v in (self.flops, self.size_bytes))
         return OperatorWork(flops, size_bytes, there & self.made_of_others[rows])
 
 
 def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
-    """The work of each operator of a trace, each distinct (name, shapes, types) worked out once."""
+    """The work of each operator of a trace, each distinct (name, shapes, types) computed once."""
     named = np.array([name in FAMILIES for name in trace.names] + [False])[trace.name]
     rows = np.flatnonzero(named)
     flops, size_bytes = np.full(len(trace.name), UNKNOWN, np.int64), np.full(len(trace.name), UNKNOWN, np.int64)
@@ -60,7 +60,7 @@ def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
 
 
 def _text_column(trace: HostTrace | DeviceTrace, column: str, rows: I64) -> tuple[NDArray[np.int32], list[str]]:
-    """Codes and words of a column at these rows. Values differ everywhere and few operators need them."""
+    """Codes and words of a column at these rows. Values are mostly distinct and few operators need them."""
     places = trace.places.get(column if isinstance(trace, HostTrace) else _DEVICE[column])
     wanted = np.full(len(rows), -1, np.int64) if places is None else places[rows]
     if column == "in_values":
@@ -71,7 +71,7 @@ def _text_column(trace: HostTrace | DeviceTrace, column: str, rows: I64) -> tupl
 
 
 def node_work(work: OperatorWork, parent: I64, operator: I64, length_ns: I64) -> tuple[I64, I64]:
-    """(FLOPs, bytes) of nodes: each operator's work lies with the longest of its nodes, so that nothing counts twice.
+    """(FLOPs, bytes) of nodes: each operator's work goes to the longest of its nodes, so that nothing counts twice.
 
     `work` and `parent` are of operators, an operator behind the one that called it; `operator` and `length_ns` are of
     nodes: the operator that a kernel or a piece of host time belongs to (-1: none, or not to be considered).

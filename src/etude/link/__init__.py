@@ -1,4 +1,4 @@
-"""Readers of what PyTorch records: host traces (ExecutionTraceObserver) and device traces (Kineto)."""
+"""Readers of PyTorch recordings: host traces (ExecutionTraceObserver) and device traces (Kineto)."""
 
 from etude.faces import verb
 

@@ -1,4 +1,4 @@
-"""Device traces: Kineto's Chrome JSON (CUDA, ROCm, MTIA, CPU) as columns; times are whole ns, read digit by digit."""
+"""Device traces: Kineto's Chrome JSON (CUDA, ROCm, MTIA, CPU) as columns; times are whole ns, parsed digit by digit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ints = NDArray[np.signedinteger[Any]]
 
 _ARGS = 1
 _TEXTS_END = UNKNOWN + (1 << 48)
-"""Identities below this are texts: UNKNOWN + 1 + the place of the text."""
+"""Identities below this are texts: UNKNOWN + 1 + the position of the text."""
 
 RARE_INT: Final = {
     "Ev Idx": "event_index",
@@ -108,14 +108,14 @@ _RANGES = Scanner((JsonField("cat", WORD), JsonField("args", TEXT)))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTrace:
-    """One rank's events; row i is the i-th event of the file. UNKNOWN where a number was not recorded."""
+    """One rank's events; row i is the i-th event of the file. UNKNOWN: not recorded."""
 
     json: Json
-    """Not the file, but those of its values that columns have places of."""
+    """Not the file, but those of its values that columns refer to."""
     members: dict[str, Any]
     """The rest of the file's top: deviceProperties, distributedInfo, ..."""
     base_ns: int
-    """What times are relative to; 0 where they are absolute."""
+    """Origin of the times; 0 if they are absolute."""
     phase: I32
     phases: tuple[str, ...]
     category: I32
@@ -136,18 +136,18 @@ class DeviceTrace:
     device: I64
     sequence_number: I64
     places: dict[str, Ints]
-    """input_dims, input_strides, input_types, concrete_inputs: where in `json` the text lies; -1: nowhere."""
+    """input_dims, input_strides, input_types, concrete_inputs: position of the text in `json`; -1: none."""
     rare: dict[str, tuple[I64, Ints]]
-    """Other arguments, as RARE_INT and RARE_TEXT name them: (rows ascending, numbers or places of text)."""
+    """Other arguments, as listed in RARE_INT and RARE_TEXT: (rows ascending, numbers or positions of text)."""
     counters: tuple[tuple[int, dict[str, float]], ...] = ()
-    """(row, counter -> value) of each range that CUPTI counted in, rows ascending."""
+    """(row, counter -> value) of each range in which CUPTI counted, rows ascending."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     @property
     def distributed(self) -> dict[str, Any]:
-        """rank, world_size, pg_config, ...; empty where not recorded."""
+        """rank, world_size, pg_config, ...; empty if not recorded."""
         found = self.members.get("distributedInfo")
         return found if isinstance(found, dict) else {}
 
@@ -163,7 +163,7 @@ class DeviceTrace:
         return np.array([part in n for n in self.names] + [False])[self.name]
 
     def identity(self, value: int) -> int | str:
-        """A process, thread, stream or flow as the file has it."""
+        """A process, thread, stream or flow as in the file."""
         return self.json.text(value - UNKNOWN - 1) if UNKNOWN < value < _TEXTS_END else value
 
     def spread(self, column: str) -> I64:
@@ -180,7 +180,7 @@ class DeviceTrace:
 
 
 def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
-    """A device trace from its text: `heap` holds `size` bytes and zeros behind them (etude.store.compressed.load)."""
+    """A device trace from its text: `heap` holds `size` bytes followed by zeros (etude.store.compressed.load)."""
     whole = Json(heap, size, path)
     members, rows = whole.top("traceEvents", _SCANNER)
     base = members.get("baseTimeNanoseconds")
@@ -215,7 +215,7 @@ def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
 
 
 def _counters(json: Json) -> tuple[tuple[int, dict[str, float]], ...]:
-    """Numbers among the arguments of ranges. Their names are not known beforehand, so the file is read again."""
+    """Numbers among the arguments of ranges. Their names are not known in advance, so the file is read again."""
     _, rows = json.top("traceEvents", _RANGES)
     code, first = rows.words["cat"]
     wanted = [number for number, word in enumerate(json.texts(first)) if word == RANGE]
@@ -233,9 +233,9 @@ def _is_number(value: object) -> bool:
 
 
 def _kept_texts(json: Json, rows: Rows) -> tuple[Json, dict[str, Ints]]:
-    """The texts that may be asked for later, equal ones of a column once, as a text of their own, in the order of the
-    file; and for every column where they lie in it. They are a small part of the file, which need not be held for them.
-    Identities that are texts become handles of it."""
+    """The texts that may be needed later, equal ones of a column once, in the order of the file; and their positions
+    for every column. They are a small part of the file, which can then be released. Identities that are texts become
+    handles into it."""
     named = {key: np.flatnonzero((rows.dense[key] > UNKNOWN) & (rows.dense[key] < _TEXTS_END)) for key in _IDENTITIES}
     coded = {key: rows.words[key] for key in _PLACES.values()}
     coded |= {key: json.intern(rows.rare[key][1]) for key in RARE_TEXT.values()}

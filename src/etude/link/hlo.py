@@ -29,7 +29,7 @@ _ELEMENTS: Final = {
     16: ("BFloat16", 2), 18: ("ComplexDouble", 16), 19: ("Float8_e5m2", 1), 20: ("Float8_e4m3fn", 1),
     24: ("Float8_e5m2fnuz", 1), 25: ("Float8_e4m3fnuz", 1),
 }  # fmt: skip
-"""Of XLA's PrimitiveType: what PyTorch calls it, bytes of an element."""
+"""XLA's PrimitiveType -> PyTorch's name, bytes of an element."""
 _MOST_IDS: Final = 1 << 24
 Field = tuple[int, Any]
 
@@ -43,12 +43,12 @@ class HloCollective:
     in_bytes: int
     out_bytes: int
     groups: tuple[tuple[int, ...], ...] = ()
-    """Empty: all devices together; one empty group: they are given in a way that cannot be read."""
+    """Empty: all devices together; one empty group: given in an unreadable way."""
     pairs: tuple[tuple[int, int], ...] = ()
     """(source, target) of a permutation."""
 
     def talk(self, rank: int, world: int) -> Talk:
-        """As one device takes part in it."""
+        """The collective as seen by one device."""
         if self.collective == PERMUTE:
             to = next((target for source, target in self.pairs if source == rank), -1)
             source = next((source for source, target in self.pairs if target == rank), -1)
@@ -121,7 +121,7 @@ def _module(proto: memoryview) -> Module:
 
 
 def _instruction(data: memoryview) -> tuple[str, HloCollective] | None:
-    """(name, what it does) of an instruction that communicates. Its name and opcode come first."""
+    """(name, collective) of an instruction that communicates. Its name and opcode come first."""
     texts: dict[int, str] = {}
     shape: memoryview | None = None
     groups: list[tuple[int, ...]] = []
@@ -163,7 +163,7 @@ def _instruction(data: memoryview) -> tuple[str, HloCollective] | None:
 
 
 def _size(shape: memoryview, is_pair: bool) -> tuple[str, int]:
-    """(data type, bytes) of a shape; of one that begins with its operands the results."""
+    """(data type, bytes) of a shape; only the results if it begins with the operands."""
     element, parts = 0, []
     dims: tuple[int, ...] = ()
     for number, value in _fields(shape):
@@ -228,8 +228,8 @@ def _iota(data: memoryview) -> list[tuple[int, ...]]:
 
 
 def _along_axes(data: memoryview) -> list[tuple[int, ...]]:
-    """Groups along axes of a mesh of devices, or along parts of them: of an axis of 8, `pre 2, size 2` is the middle
-    digit of a device's place on it, read as 2 x 2 x 2."""
+    """Groups along axes of a mesh of devices, or along parts of them: on an axis of 8, `pre 2, size 2` is the middle
+    digit of a device's position on it, read as 2 x 2 x 2."""
     mesh = next((value for number, value in _fields(data) if number == 1), memoryview(b""))
     sizes = [int(dict(_fields(value)).get(2, 1)) for number, value in _fields(mesh) if number == 1]
     ids = [i for number, value in _fields(mesh) if number == 2 for i in _packed(value)]

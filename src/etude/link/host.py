@@ -1,7 +1,7 @@
 """Host traces: the JSON of PyTorch's ExecutionTraceObserver, schema 1.0.1 (flat) to 1.1.1-chakra.0.0.4, as columns.
 
-Values, shapes, types and strides stay where they are in the file: a column holds the place of the JSON text, which
-`HostTrace.json` reads when it is asked for.
+Values, shapes, types and strides stay in the file's text: a column holds the position of the JSON, which
+`HostTrace.json` decodes on request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KERNEL = ("kernel_backend", "kernel_file", "tensor_range")
 _COMM_TEXT = ("collective_name", "dtype", "in_split_size", "out_split_size", "pg_name", "pg_desc")
 _COMM_INT = ("in_msg_nelems", "out_msg_nelems", "global_rank_start", "global_rank_stride", "pg_size")
 _LINKED: Final = {"exclusive_dur": TEXT, "inter_thread_dep": INT, "cat": TEXT, "stream": INT, "pg_name": TEXT}
-"""What the official linker adds to nodes."""
+"""Fields that the official linker adds to nodes."""
 _CHAKRA = Scanner(
     (
         JsonField("id", INT),
@@ -79,23 +79,23 @@ class ProcessGroup(msgspec.Struct, frozen=True):
     group_size: int = 0
     group_count: int = 0
     backend_id: int = 0
-    """What records named the group by before 1.0.3."""
+    """Name of the group in records before 1.0.3."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comms:
-    """What `record_param_comms` nodes say of their collective; one entry a node, rows ascending. Text is in words."""
+    """The collectives described by `record_param_comms` nodes; one entry per node, rows ascending. Text is in words."""
 
     row: I64
     number: dict[str, I64]
-    """in_msg_nelems, out_msg_nelems, global_rank_start, global_rank_stride, pg_size; UNKNOWN where not recorded."""
+    """in_msg_nelems, out_msg_nelems, global_rank_start, global_rank_stride, pg_size; UNKNOWN: not recorded."""
     text: dict[str, tuple[I32, tuple[str, ...]]]
     """collective_name, dtype, in_split_size, out_split_size, pg_name, pg_desc: codes (-1: none) and words."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostTrace:
-    """One rank's operators; row i is the i-th node of the file, which is written in order of their ends."""
+    """One rank's operators; row i is the i-th node of the file, which is written in the order of their ends."""
 
     json: Json
     schema: str
@@ -103,7 +103,7 @@ class HostTrace:
     """The rest of the file's top: pid, time, start_ts, finish_ts."""
     id: I64
     caller: I64
-    """Id of the calling node; a root calls itself. UNKNOWN where not recorded."""
+    """Id of the calling node; a root calls itself. UNKNOWN: not recorded."""
     name: I32
     names: tuple[str, ...]
     rf_id: I64
@@ -115,14 +115,14 @@ class HostTrace:
     op_schema: I32
     op_schemas: tuple[str, ...]
     places: dict[str, I64]
-    """in_values, in_shapes, in_types, in_strides, out_...: where the JSON text lies; UNKNOWN where there is none."""
+    """in_values, in_shapes, in_types, in_strides, out_...: position of the JSON text; UNKNOWN: none."""
     kernel: dict[str, tuple[I64, I64]]
-    """kernel_backend, kernel_file, tensor_range: (rows, places), only where they are not empty."""
+    """kernel_backend, kernel_file, tensor_range: (rows, positions), only if not empty."""
     comms: Comms
     groups: tuple[ProcessGroup, ...]
     linked: dict[str, tuple[I64, I64]]
-    """exclusive_dur, inter_thread_dep, cat, stream, pg_name, where the official linker wrote the file: (rows ascending,
-    numbers or places of text)."""
+    """exclusive_dur, inter_thread_dep, cat, stream, pg_name, if the official linker wrote the file: (rows ascending,
+    numbers or positions of text)."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -145,7 +145,7 @@ class HostTrace:
 
 
 def read_host(heap: U8, size: int, path: str = "") -> HostTrace:
-    """A host trace from its text: `heap` holds `size` bytes and zeros behind them (etude.store.compressed.load)."""
+    """A host trace from its text: `heap` holds `size` bytes followed by zeros (etude.store.compressed.load)."""
     json = Json(heap, size, path)
     schema = _schema(json)
     members, rows = json.top("nodes", _CHAKRA if "-chakra" in schema else _FLAT)
@@ -178,7 +178,7 @@ def read_host(heap: U8, size: int, path: str = "") -> HostTrace:
 
 
 def _schema(json: Json) -> str:
-    """The version comes before the nodes in every file, and says how these look."""
+    """The schema version, which comes before the nodes in every file and determines their form."""
     head = json.heap[: min(json.size, 4096)].tobytes()
     at = head.find(b'"schema"')
     colon = head.find(b":", at)
@@ -211,7 +211,7 @@ def _comms(json: Json, rows: Rows) -> Comms:
 
 
 def _groups(json: Json, name: I32, names: tuple[str, ...], values: I64) -> tuple[ProcessGroup, ...]:
-    """Groups of all `## process_group:init ##` nodes; each start of the observer writes one, so equal ones are one."""
+    """Groups of all `## process_group:init ##` nodes, without duplicates: each start of the observer writes one."""
     wanted = np.array(["process_group:init" in n for n in names] + [False])
     found: dict[str, ProcessGroup] = {}
     for row in np.flatnonzero(wanted[name]).tolist():

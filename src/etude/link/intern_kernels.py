@@ -1,4 +1,4 @@
-"""Compiled dictionary-encoding of JSON values by their bytes, and copies of those values alone."""
+"""Compiled dictionary-encoding of JSON values by their bytes, and copies of only those values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class CodedValues(NamedTuple):
 
     table: NDArray[np.int32]  # a code at its hash, -1 where there is none
     hashes: NDArray[np.uint64]  # of each code
-    first: NDArray[np.int64]  # place of its first use
+    first: NDArray[np.int64]  # position of its first use
     lengths: NDArray[np.int64]
 
 
 @kernel(allocates=False)
 def intern_values(buf, word, places, begin, codes, known, used):
-    """Codes for the values at places[begin:] (-1 where UNKNOWN) by their bytes, until the table is 60% full.
-    Returns (next row, distinct values so far)."""
+    """Codes for the values at places[begin:] (-1 for UNKNOWN) by their bytes, until the table is 60% full. Returns
+    (next row, distinct values so far)."""
     table, hashes, unique, lengths = known.table, known.hashes, known.first, known.lengths
     mask = np.uint64(len(table) - 1)
     limit = len(table) * 6 // 10
@@ -79,7 +79,7 @@ def measure(buf, word, places, lengths):
 
 @kernel(allocates=False)
 def copy(buf, places, lengths, to, out):
-    """The values, each to its place in another text."""
+    """Copies the values, each to its position in another text."""
     for i in range(len(places)):
         for n in range(lengths[i]):
             out[to[i] + n] = buf[places[i] + n]

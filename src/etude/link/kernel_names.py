@@ -1,4 +1,4 @@
-"""What a communication library's kernels and an XLA instruction's names say of the collective that they carry out."""
+"""The collective behind the name of a communication library's kernel or an XLA instruction."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _XLA_COLLECTIVES: Final = {
 
 
 def talk_of_kernel(name: str) -> Talk | None:
-    """What `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)` does. None of a kernel that is no collective, and of sends
-    and receives, which NCCL also makes all-to-all of: the name does not tell which."""
+    """The collective of a kernel like `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`. None for other kernels, and for
+    sends and receives, since NCCL also builds all-to-all from them."""
     found = _KERNEL.search(name)
     if found is None or found["what"] not in _COLLECTIVES:
         return None
@@ -63,8 +63,8 @@ def talk_of_kernel(name: str) -> Talk | None:
 
 
 def xla_collective(name: str) -> tuple[str, str]:
-    """(collective as PyTorch calls it, `start`, `done` or nothing) of an XLA opcode or instruction name, as
-    `all-reduce-start.3`; nothing where it is none."""
+    """(collective in PyTorch's spelling, `start`, `done` or nothing) of an XLA opcode or instruction name, such as
+    `all-reduce-start.3`; empty if it is none."""
     found = _XLA.fullmatch(name)
     return (_XLA_COLLECTIVES[found["what"]], found["half"] or "") if found else ("", "")
 
@@ -75,6 +75,6 @@ _STEP: Final = re.compile(
 
 
 def step_of(name: str) -> int:
-    """Number of the step that a range marks, as `step 3`, `ProfilerStep#3`, `iteration_3`; -1: it marks none."""
+    """Number of the step that a range marks, such as `step 3`, `ProfilerStep#3`, `iteration_3`; -1: none."""
     found = _STEP.fullmatch(name.strip())
     return int(found[1] or found[2]) if found and len(found[1] or found[2]) < 18 else -1

@@ -34,7 +34,7 @@ from etude.model.schema import UNKNOWN
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Names: TypeAlias = tuple[I32, tuple[str, ...]]
-"""Codes of rows, and the texts that they stand for."""
+"""Codes of rows, and their texts."""
 
 UNKNOWN_SQL: Final = "-9223372036854775808"
 _MAGIC: Final = b"SQLite format 3\x00"
@@ -64,7 +64,7 @@ _HINT: Final = "made by `nsys export --type sqlite run.nsys-rep`?"
 
 
 def looks_like(head: bytes) -> bool:
-    """An SQLite file."""
+    """Whether this is an SQLite file."""
     return head.startswith(_MAGIC)
 
 
@@ -105,7 +105,7 @@ class _Database:
         return {str(row[1]) for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
 
     def numbers(self, table: str, wanted: tuple[str, ...], where: str = "") -> dict[str, I64]:
-        """Columns of numbers, UNKNOWN where a row, or the whole table, has none."""
+        """Columns of numbers, UNKNOWN if a row, or the whole table, has none."""
         there = self._there(table)
         asked = [f'coalesce("{name}", {UNKNOWN_SQL})' if name in there else UNKNOWN_SQL for name in wanted]
         cursor = self._connection.execute(f'SELECT {", ".join(asked)} FROM "{table}" {where} ORDER BY rowid')
@@ -113,7 +113,7 @@ class _Database:
         return {name: np.ascontiguousarray(rows[name]) for name in wanted}
 
     def words(self, table: str, column: str, where: str = "") -> list[str]:
-        """A column of texts, empty where there are none."""
+        """A column of texts, empty if there are none."""
         asked = f'"{column}"' if column in self._there(table) else "NULL"
         found = self._connection.execute(f'SELECT {asked} FROM "{table}" {where} ORDER BY rowid')
         return [str(text) if text is not None else "" for (text,) in found]
@@ -285,7 +285,7 @@ def _ranges(data: _Database) -> _Ranges:
 
 
 def _either(data: _Database, column: str, ids: I64, where: str) -> Names:
-    """Texts of ranges, which are there themselves or as ids of strings."""
+    """Texts of ranges, stored directly or as ids of strings."""
     if not len(ids):
         return np.empty(0, np.int32), ()
     own, texts = r.coded(data.words(NVTX, column, where))
@@ -305,7 +305,7 @@ def _nccl_domains(data: _Database) -> list[int]:
 
 
 def _process(parts: list[_Rows], ranges: _Ranges, process: int, path: str) -> Recording:
-    """All that one process did, as one recording."""
+    """Everything that one process did, as one recording."""
     mine = [np.flatnonzero(part.process == process) for part in parts]
     names: dict[str, int] = {}
     name, talk = [], []
@@ -351,7 +351,7 @@ def _process(parts: list[_Rows], ranges: _Ranges, process: int, path: str) -> Re
 
 
 def _with_messages(of: Recording, ranges: _Ranges, process: int) -> Recording:
-    """Bytes of collectives: those of the range of NCCL in which a kernel was launched, where that says them."""
+    """Bytes of collectives: those of the NCCL range in which a kernel was launched, if recorded."""
     chosen = np.flatnonzero((ranges.message_bytes != UNKNOWN) & (ranges.rows.process == process))
     kernels = np.flatnonzero(of.talk >= 0)
     if not len(chosen) or not len(kernels):
@@ -372,7 +372,7 @@ def _with_messages(of: Recording, ranges: _Ranges, process: int) -> Recording:
 
 
 def _sizes_at(ranges: _Ranges, chosen: I64, thread: I64, when: I64) -> I64:
-    """Bytes of the range among `chosen` that a thread was in at each moment; UNKNOWN: in none."""
+    """Bytes of the range among `chosen` that a thread was in at each moment; UNKNOWN: none."""
     rows, size = ranges.rows, np.full(len(thread), UNKNOWN, np.int64)
     for one in np.unique(thread).tolist():
         mine = chosen[rows.thread[chosen] == one]

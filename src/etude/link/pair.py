@@ -1,4 +1,5 @@
-"""Are a host trace and a device trace of one run? Small ids match across runs, names and processes do not."""
+"""Checks that a host trace and a device trace are of one run: small ids match across runs, names and processes do
+not."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from etude.link.host import HostTrace
 I64 = NDArray[np.int64]
 
 DISAGREEMENT: Final = 0.05
-"""Share of operators with another name on the other side, from which a pair is one of two different runs."""
+"""Fraction of operators with different names above which a pair is from two runs."""
 
 
 def check_pair(host: HostTrace, rows: I64, device: DeviceTrace, events: I64) -> None:
-    """Raises MismatchError unless the operators `rows` have the names of the `events` that were found for them."""
+    """Raises MismatchError unless the operators `rows` have the names of the `events` found for them."""
     where = f"{host.json.path} and {device.json.path}"
     hint = "give the two files that one run of the profiler wrote"
     code = {name: i for i, name in enumerate(device.names)}

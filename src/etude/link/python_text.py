@@ -17,13 +17,13 @@ I64 = NDArray[np.int64]
 
 
 class PythonTexts:
-    """Grows a heap of slices, as Trace has them."""
+    """Builds a heap of slices, as in Trace."""
 
     def __init__(self, json: Json, room: int = 1 << 20) -> None:
         self._json, self._out, self._used = json, np.empty(room, np.uint8), 0
 
     def put_all(self, places: I64) -> I64:
-        """Offsets of the texts of the values at these places; -1 where there is none."""
+        """Offsets of the texts of the values at these positions; -1: none."""
         offsets = np.empty(len(places), np.int64)
         row, status = 0, k.GROW
         while status != k.DONE:
@@ -57,7 +57,7 @@ class PythonTexts:
             self._out = bigger
 
     def heap(self) -> U8:
-        """The heap; nothing can be put into it afterwards."""
+        """The heap; nothing can be added afterwards."""
         self._grow(PAD)
         self._out[self._used : self._used + PAD] = 0
         return self._out[: self._used + PAD]

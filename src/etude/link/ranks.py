@@ -1,4 +1,4 @@
-"""A process that used several devices, as ranks: one for each device."""
+"""Splits a process that used several devices into ranks, one for each device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Bools = NDArray[np.bool_]
 
 
 def split(of: Recording) -> list[Recording]:
-    """One recording for each device, in order of their numbers. A thread lies with the devices that it launches work
-    for; one that launches nothing lies with the first. A recording of one device, or of none, stays as it is."""
+    """One recording for each device, in order of their numbers. A thread goes with the devices that it launches work
+    for; one that launches nothing goes with the first. A recording of at most one device is unchanged."""
     work = of.category >= r.KERNEL
     devices = distinct_values(of.device[work]).tolist()
     if len(devices) < 2:

@@ -1,7 +1,7 @@
-"""A `Recording`: what any profiler wrote of one rank, in neutral columns, before the causal graph is made of it.
+"""A `Recording`: what any profiler wrote about one rank, in neutral columns, before the causal graph is built from it.
 
     recording = Recording(path="run.sqlite", category=..., name=..., names=..., start_ns=..., duration_ns=..., ...)
-    trace = device_trace(recording)      # as the reader of Kineto's files gives it
+    trace = device_trace(recording)      # like the reader of Kineto's files
 
 A reader of a new format is one file that fills these columns. Categories are those of `CATEGORIES`; communications are
 described once per distinct operation (`Talk`), never once per event.
@@ -41,19 +41,19 @@ CATEGORIES: Final = (
 )
 CPU_OP, ANNOTATION, PYTHON, CUDA_CALL, XLA_CALL, SYNC, KERNEL, COPY, FILL = range(len(CATEGORIES))
 TOLD: Final = "told"
-"""The member of a trace that holds what its reader has to say."""
+"""The member of a trace that holds its reader's notes."""
 PERMUTE: Final = "collective_permute"
 _PLACES: Final = ("input_dims", "input_strides", "input_types", "concrete_inputs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Talk:
-    """One communication as a program asks for it. Bytes are UNKNOWN and members empty where nothing says."""
+    """One communication as a program requests it. Bytes are UNKNOWN and members empty if not recorded."""
 
     collective: str
-    """As PyTorch calls it (`all_reduce`, `reduce_scatter`, `send`), or PERMUTE."""
+    """In PyTorch's spelling (`all_reduce`, `reduce_scatter`, `send`), or PERMUTE."""
     dtype: str = ""
-    """As PyTorch calls it: `Float`, `BFloat16`."""
+    """In PyTorch's spelling: `Float`, `BFloat16`."""
     in_bytes: int = UNKNOWN
     out_bytes: int = UNKNOWN
     members: tuple[int, ...] = ()
@@ -65,11 +65,11 @@ class Talk:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Recording:
-    """One rank. Row i is an event; UNKNOWN where a number was not recorded, -1 where a code was not."""
+    """One rank. Row i is an event; UNKNOWN if a number was not recorded, -1 if a code was not."""
 
     path: str
     rank: int | None = None
-    """None: the file does not say."""
+    """None: not in the file."""
     category: U8
     """Position in CATEGORIES."""
     name: I32
@@ -77,13 +77,13 @@ class Recording:
     start_ns: I64
     duration_ns: I64
     thread: I64
-    """Of host events. A step without a thread is one of the device."""
+    """Thread of host events. A step without a thread belongs to the device."""
     stream: I64
     device: I64
     correlation: I64
-    """Ties a call to what it launched; UNKNOWN or 0: nothing."""
+    """Connects a call to what it launched; UNKNOWN or 0: nothing."""
     talk: I32
-    """Position in `talks`; -1: no communication, or not known which."""
+    """Position in `talks`; -1: no communication, or an unknown one."""
     talks: Sequence[Talk] = ()
     copied_bytes: I64
     wait_on_event: I64 | None = None
@@ -91,7 +91,7 @@ class Recording:
     device_name: str = ""
     world_size: int = 0
     base_ns: int = 0
-    """What times are relative to, in Unix time; 0 where they are absolute or that is not known."""
+    """Origin of the times, in Unix time; 0 if they are absolute or it is unknown."""
     told: Sequence[str] = field(default=())
     """What a reader left out or could not know, for the notes of the rank."""
 
@@ -107,12 +107,12 @@ def coded(values: Sequence[str]) -> tuple[I32, tuple[str, ...]]:
 
 
 def step_name(number: int | str) -> str:
-    """The name by which steps are known in all recordings."""
+    """The name of steps in all recordings."""
     return f"ProfilerStep#{number}"
 
 
 def device_trace(of: Recording) -> DeviceTrace:
-    """A recording as the columns that the causal graph is made from."""
+    """A recording as the columns from which the causal graph is built."""
     texts = _Texts()
     numbers = {column: _nothing() for column in RARE_INT.values()}
     numbers |= {"in_bytes": _nothing(), "out_bytes": _nothing()}
@@ -178,7 +178,7 @@ Rare = dict[str, tuple[I64, I64]]
 
 
 def _talks(of: Recording, rows: I64, texts: _Texts) -> tuple[Rare, Rare]:
-    """(Numbers, places of texts) of the events that communicate, spread from one description per operation."""
+    """(Numbers, positions of texts) of the events that communicate, from one description per operation."""
     which = of.talk[rows]
     numbers, words = {}, {}
     for column, values in (
@@ -202,7 +202,7 @@ def _talks(of: Recording, rows: I64, texts: _Texts) -> tuple[Rare, Rare]:
 
 
 def group_name(members: tuple[int, ...]) -> str:
-    """A name for a group that has none: one for each list of members, so that groups of equal members are one."""
+    """A name for a group without one: the same for the same list of members."""
     return "ranks " + ",".join(map(str, members)) if members else ""
 
 
@@ -215,7 +215,7 @@ def select(of: Recording, rows: I64, **changes: Any) -> Recording:
 
 
 class _Texts:
-    """JSON strings one after the other, equal ones once, as columns of a trace point at them."""
+    """JSON strings one after the other, equal ones once, to which columns of a trace point."""
 
     def __init__(self) -> None:
         self._place: dict[str, int] = {}
@@ -236,5 +236,5 @@ class _Texts:
 
 
 def merged_told(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """`{count} {what}` of each thing that was left out."""
+    """`{count} {what}` for each thing that was left out."""
     return tuple(f"{count:,} {what}" for what, count in counts.items() if count)

@@ -65,7 +65,7 @@ _CATEGORIES: Final = {
     "rccl_api": r.CPU_OP,
 }
 _SILENT: Final = ("memory_allocation", "scratch_memory", "runtime_initialization")
-"""Records that are no work and no call."""
+"""Records that are neither work nor calls."""
 _COPIES: Final = {
     "HOST_TO_DEVICE": "HtoD",
     "DEVICE_TO_HOST": "DtoH",
@@ -73,7 +73,7 @@ _COPIES: Final = {
     "HOST_TO_HOST": "HtoH",
 }
 _COPY_STREAM: Final = 1 << 20
-"""Number of the stream of copies that do not say theirs; one more for each direction."""
+"""Number of the stream of copies without one; one more for each direction."""
 _GPU: Final = 2
 
 
@@ -83,7 +83,7 @@ def looks_like(head: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Events of one kind; what they have no column of is UNKNOWN."""
+    """Events of one kind; columns that they lack are UNKNOWN."""
 
     category: int
     rows: Mapping[str, I64]
@@ -99,7 +99,7 @@ class Part:
 
 
 def read_rocprof(heap: U8, size: int, path: str = "") -> list[Recording]:
-    """One recording for each GPU that a process of the file used; `heap` holds `size` bytes and zeros behind them."""
+    """One recording for each GPU that a process of the file used; `heap` holds `size` bytes followed by zeros."""
     json = Json(heap, size, path)
     top = json.members_at(0).get(TOP)
     if top is None:
@@ -130,7 +130,7 @@ def _process(json: Json, place: int) -> Recording:
 
 
 def _agents(listed: Any) -> dict[int, tuple[int, str]]:
-    """Handle of each GPU -> (its number, what it is called)."""
+    """Handle of each GPU -> (its number, its name)."""
     found: dict[int, tuple[int, str]] = {}
     for agent in listed if isinstance(listed, list) else ():
         handle = agent.get("id", {}).get("handle") if isinstance(agent, dict) else None
@@ -173,14 +173,14 @@ def _part(
 
 
 def _numbered(handles: I64, agents: Mapping[int, tuple[int, str]]) -> I64:
-    """Numbers of GPUs; UNKNOWN of what is none."""
+    """Numbers of GPUs; UNKNOWN for other handles."""
     distinct, which = np.unique(handles, return_inverse=True)
     numbers = [agents[one][0] if one in agents else UNKNOWN for one in distinct.tolist()]
     return np.array(numbers, np.int64)[which.reshape(-1)]
 
 
 def worded(name: Callable[[int], str], column: I64) -> tuple[I32, tuple[str, ...]]:
-    """Names that are made of a number, each distinct one once."""
+    """Names made from a number, each distinct one once."""
     distinct, codes = np.unique(column, return_inverse=True)
     return codes.reshape(-1).astype(np.int32), tuple(name(one) for one in distinct.tolist())
 
@@ -191,7 +191,7 @@ def _copy_name(operation: str) -> str:
 
 
 def _operations(json: Json, rows: Rows, strings: Any) -> tuple[I32, tuple[str, ...]]:
-    """What each record did, from the file's list of operations by kind; else the words of the record itself."""
+    """The operation of each record, from the file's list of operations by kind; else the words of the record itself."""
     (kind, kinds), (operation, operations) = (
         (rows.words[key][0], json.texts(rows.words[key][1])) for key in ("kind", "operation")
     )
@@ -216,7 +216,7 @@ def _at(listed: Any, place: str) -> Any:
 
 
 def _messages(correlation: I64, strings: Any, name: I32, names: tuple[str, ...]) -> tuple[I32, tuple[str, ...]]:
-    """Texts of markers, by correlation; the call where there is none."""
+    """Texts of markers, by correlation; the call if there is none."""
     listed = strings.get("marker_api") if isinstance(strings, dict) else None
     entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     text_of = {entry["key"]: str(entry.get("value", "")) for entry in entries if isinstance(entry.get("key"), int)}

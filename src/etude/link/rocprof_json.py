@@ -55,7 +55,7 @@ _PROCESSES: Final = {
 }
 _COPY_STREAM: Final = 1 << 20
 NEAR_NS: Final = 1_000
-"""Arrows are drawn in whole µs."""
+"""Arrows have a resolution of 1 µs."""
 
 
 def looks_like(head: bytes) -> bool:
@@ -63,7 +63,7 @@ def looks_like(head: bytes) -> bool:
 
 
 def read_rocprof_json(heap: U8, size: int, path: str = "") -> list[Recording]:
-    """One recording for each GPU; `heap` holds `size` bytes and zeros behind them."""
+    """One recording for each GPU; `heap` holds `size` bytes followed by zeros."""
     json = Json(heap, size, path)
     _, rows = json.top("traceEvents", _SCANNER)
     phase, phases = rows.words["ph"][0], json.texts(rows.words["ph"][1])
@@ -87,7 +87,7 @@ def read_rocprof_json(heap: U8, size: int, path: str = "") -> list[Recording]:
 
 
 def _labels(json: Json, rows: Rows) -> dict[int, str]:
-    """Process -> what it is called."""
+    """Process -> its name."""
     name, names = rows.words["name"][0], json.texts(rows.words["name"][1])
     found = {}
     for row, place in zip(*(column.tolist() for column in rows.rare["label"]), strict=True):
@@ -97,7 +97,7 @@ def _labels(json: Json, rows: Rows) -> dict[int, str]:
 
 
 def _times(rows: Rows, is_event: Bools) -> tuple[I64, I64]:
-    """(start, end) in ns, on the clock of `ts`: that of `BeginNs` differs by the beginning of the trace."""
+    """(start, end) in ns, on the clock of `ts`, which differs from that of `BeginNs` by the beginning of the trace."""
     column = rows.dense
     exact = is_event & (column["begin"] != UNKNOWN) & (column["end"] != UNKNOWN) & (column["ts"] != UNKNOWN)
     offset = int((column["begin"][exact] - column["ts"][exact]).min()) if exact.any() else 0
@@ -146,7 +146,7 @@ def _arrows(
 
 
 def _tie(rows: Rows, events: I64, arrows: I64, start: I64, end: I64, found: I64) -> None:
-    """Gives the latest event that begins by the end of an arrow, and goes on there, the arrow's number."""
+    """Gives an arrow's number to the latest event that contains the end of the arrow."""
     if not len(events):
         return
     events = events[np.argsort(start[events], kind="stable")]

@@ -1,4 +1,4 @@
-"""JSON files of one big array of objects, as columns: which keys are wanted is data, the scan is compiled.
+"""JSON files of one big array of objects, as columns: the wanted keys are data, the scan is compiled.
 
 FIELDS = (Field("id", INT), Field("inputs", ENTER, into=1), Field("values", TEXT, context=1, column="in_values"))
 """
@@ -41,13 +41,13 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 _BLOCK_ROWS = 1 << 12
-"""Rows that are scanned at a time. Their texts are coded while the processor still has them at hand; and compiled code
-cannot be interrupted, so signals are looked at between."""
+"""Rows that are scanned at a time. Their texts are coded while still in the processor's cache; and compiled code cannot
+be interrupted, so signals are checked in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonField:
-    """A key worth keeping, and where it goes."""
+    """A key to keep, and where it goes."""
 
     key: str
     kind: int
@@ -70,7 +70,7 @@ def padded(heap: U8, size: int) -> U8:
 
 
 def _hash(context: int, key: bytes) -> int:
-    """As the kernels hash a key: eight bytes at a time, and the rest (which may be none)."""
+    """Hashes a key like the kernels: eight bytes at a time, then the rest (which may be empty)."""
     h = 0xCBF29CE484222325 ^ context
     for at in range(0, len(key) + 1, 8):
         h = (h ^ int.from_bytes(key[at : at + 8], "little")) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
@@ -80,8 +80,8 @@ def _hash(context: int, key: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """What a scan found: dense columns, texts as (codes, -1 where there is none; place of the first use per code), and
-    rare fields as (rows ascending, values)."""
+    """The result of a scan: dense columns, texts as (codes, -1: none; position of the first use per code), and rare
+    fields as (rows ascending, values)."""
 
     count: int
     dense: dict[str, I64]
@@ -89,7 +89,7 @@ class Rows:
     rare: dict[str, tuple[I64, I64]]
 
     def places(self, column: str) -> I64:
-        """Where the texts of a column lie, equal ones at one place; UNKNOWN: nowhere."""
+        """Positions of the texts of a column, the same for equal ones; UNKNOWN: none."""
         codes, first = self.words[column]
         return np.append(first, UNKNOWN)[codes]
 
@@ -122,13 +122,13 @@ class Scanner:
 
 @dataclass(eq=False, slots=True)
 class Json:
-    """A JSON text that is read in place. `path` names it in errors."""
+    """A JSON text that is parsed in place. `path` names it in errors."""
 
     heap: U8
     size: int
     path: str
     whole: bool = True
-    """It is the file, so that positions in it can be reported; not only some of its values."""
+    """The text is the whole file, so that positions in it can be reported; otherwise only some of its values."""
     word: NDArray[np.uint64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -226,7 +226,7 @@ class Json:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def members_at(self, place: int) -> dict[str, int]:
-        """Where each member of the object at a place lies; empty where it is no object."""
+        """Position of each member of the object at a position; empty if it is not an object."""
         p = int(k.skip_space(self.heap, place))
         found: dict[str, int] = {}
         if self.heap[p] != ord("{"):
@@ -239,7 +239,7 @@ class Json:
         return found
 
     def elements_at(self, place: int) -> list[int]:
-        """Where each element of the list at a place lies; of anything else the place itself."""
+        """Position of each element of the list at a position; for anything else the position itself."""
         p = int(k.skip_space(self.heap, place))
         if self.heap[p] != ord("["):
             return [p]
@@ -277,7 +277,7 @@ class Json:
         return self.heap[place:end].tobytes()
 
     def value(self, place: int) -> Any:
-        """The Python value at a place; control characters in strings and bytes that are not UTF-8 are let through."""
+        """The Python value at a position; control characters in strings and bytes that are not UTF-8 are accepted."""
         raw = self.slice(place)
         try:
             return msgspec.json.decode(raw)
@@ -289,15 +289,15 @@ class Json:
             raise self.error(place + int(getattr(problem, "pos", 0)), f"not JSON: {problem}") from None
 
     def text(self, place: int) -> str:
-        """The text at a place: a string's content, anything else as it stands."""
+        """The text at a position: a string's content, anything else verbatim."""
         if place < 0:
             return ""
         found = self.value(place) if self.heap[place] == ord('"') else None
         return found if isinstance(found, str) else self.slice(place).decode("utf-8", "replace")
 
     def intern(self, places: NDArray[np.signedinteger[Any]]) -> tuple[I32, I64]:
-        """(code per row, -1 where there is none; place of the first use per code), equal bytes having equal codes."""
-        if not self.whole:  # `only` was given equal texts of a column once: their places tell them apart
+        """(code per row, -1: none; position of the first use per code); equal bytes have equal codes."""
+        if not self.whole:  # `only` kept equal texts of a column once: their positions distinguish them
             code = np.full(self.size + 1, -1, np.int32)
             code[places] = 0
             first = np.flatnonzero(code[:-1] == 0)
@@ -307,7 +307,7 @@ class Json:
         return coder.code(np.ascontiguousarray(places).astype(np.int64, copy=False)), coder.first
 
     def only(self, places: I64) -> tuple[Json, I64]:
-        """A text of nothing but the values at these places, and where they lie in it."""
+        """A text of only the values at these positions, and their new positions."""
         lengths = np.empty(len(places), np.int64)
         intern_kernels.measure(self.heap, self.word, places, lengths)
         to = np.cumsum(lengths + 1) - lengths - 1
@@ -327,7 +327,7 @@ class Json:
 
 
 class Coder:
-    """Gives values of a text codes by their bytes, in order of their first use."""
+    """Assigns codes to texts by their bytes, in order of first use."""
 
     def __init__(self, json: Json) -> None:
         self._json, self._used = json, 0
@@ -338,11 +338,11 @@ class Coder:
 
     @property
     def first(self) -> I64:
-        """The place of the first use of each code."""
+        """The position of the first use of each code."""
         return self._first[: self._used].copy()
 
     def code(self, places: I64) -> I32:
-        """The codes of the values at these places; -1 where there is none."""
+        """The codes of the values at these positions; -1: none."""
         codes, row = np.empty(len(places), np.int32), 0
         while True:
             known = intern_kernels.CodedValues(self._table, self._hashes, self._first, self._lengths)

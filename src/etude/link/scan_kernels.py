@@ -1,7 +1,7 @@
-"""Compiled scanning of JSON: arrays of objects into columns of numbers and offsets, no object per row.
+"""Compiled scanning of JSON: arrays of objects into columns of numbers and offsets, without an object per row.
 
 The text must be followed by zero bytes (`etude.model.text.PAD`): a zero byte is never valid, so every loop stops at it.
-A scan returns where it stopped and why; a value that no field asks for is passed over.
+A scan returns where it stopped and why; values without a field are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNKNOWN = np.int64(np.iinfo(np.int64).min)
 
 # why a scan stopped
 DONE, FULL, BAD = 0, 1, 2
-# what becomes of a value
+# how a value is stored
 INT, TIME, TEXT, IDENTITY, ENTER, ATTRIBUTES, WORD = 1, 2, 3, 4, 5, 6, 7
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _DOT = 34, 92, 44, 58, 45, 46
@@ -48,7 +48,7 @@ def _first(marks):
 
 @kernel(allocates=False)
 def skip_string(buf, word, p):
-    """Behind the string whose opening quote is at p; ~place where it breaks off."""
+    """Position after the string whose opening quote is at p; ~position if it breaks off."""
     p += 1
     while True:
         marks = _marks(word[p])
@@ -66,7 +66,7 @@ def skip_string(buf, word, p):
 
 @kernel(allocates=False, inline="llvm")
 def _equal(w, pattern):
-    """1 in each byte that is that of the pattern, 0 in the others."""
+    """1 in each byte that equals that of the pattern, 0 in the others."""
     low = np.uint64(0x7F7F7F7F7F7F7F7F)
     w ^= pattern
     return (~(((w & low) + low) | w | low)) >> np.uint64(7)
@@ -74,7 +74,7 @@ def _equal(w, pattern):
 
 @kernel(allocates=False)
 def _skip_container(buf, word, p):
-    """Eight bytes at a time: the depth behind each is a byte of one sum, and the first that is zero is the end."""
+    """Eight bytes at a time: the depth after each is a byte of one sum, and the first zero is the end."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
     depth = np.uint64(0)
     while True:
@@ -111,7 +111,7 @@ def _skip_container(buf, word, p):
 
 @kernel(allocates=False)
 def _skip_deep(buf, word, p, depth):
-    """Byte by byte, for what is nested deeper than a byte can count."""
+    """Byte by byte, for nesting deeper than a byte can count."""
     while True:
         c = buf[p]
         if c == _QUOTE:
@@ -132,7 +132,7 @@ def _skip_deep(buf, word, p, depth):
 
 @kernel(allocates=False)
 def skip_value(buf, word, p):
-    """Behind the value at p (no space before it); ~place where it breaks off."""
+    """Position after the value at p (without leading space); ~position if it breaks off."""
     c = buf[p]
     if c == _QUOTE:
         return skip_string(buf, word, p)
@@ -152,7 +152,7 @@ def _in_word(c):
 
 @kernel(allocates=False)
 def parse_int(buf, p):
-    """(The integer at p, also inside quotes, and the place behind its digits); UNKNOWN where there is none. Wraps at 64
+    """(The integer at p, also inside quotes, and the position after its digits); UNKNOWN if there is none. Wraps at 64
     bits, as unsigned ids do."""
     if buf[p] == 116 or buf[p] == 102:  # true, false
         return np.int64(buf[p] == 116), p
@@ -169,15 +169,15 @@ def parse_int(buf, p):
         value = value * np.uint64(10) + np.uint64(buf[p] - 48)
         p += 1
     if buf[p] != _DOT and (_in_word(buf[p]) or (quoted and buf[p] != _QUOTE)):
-        return UNKNOWN, p  # digits and more: a name
+        return UNKNOWN, p  # digits followed by more: a name
     found = np.int64(value)
     return -found if negative else found, p
 
 
 @kernel(allocates=False)
 def parse_time(buf, p):
-    """(Decimal µs at p as whole ns, halves up, and the place behind); digits are counted, never made a float. UNKNOWN
-    where there is none."""
+    """(Decimal µs at p as whole ns, halves up, and the position after it); computed from digits, without floats.
+    UNKNOWN if there is none."""
     if buf[p] == _QUOTE:
         p += 1
     negative = buf[p] == _MINUS
@@ -235,7 +235,7 @@ def hash_word(h, w):
 
 @kernel(allocates=False, inline="llvm")
 def find(slots, numbers, h):
-    """The field of a hashed key, -1 where none is known."""
+    """The field of a hashed key, -1: unknown."""
     mask = np.uint64(len(slots) - 1)
     slot = h & mask
     while numbers[slot] >= 0:
@@ -247,7 +247,7 @@ def find(slots, numbers, h):
 
 @kernel(allocates=False, inline="llvm")
 def _hashed(buf, word, p, context):
-    """(behind the string whose opening quote is at p, hash); a string with escapes has the hash of none."""
+    """(position after the string whose opening quote is at p, hash); a string with escapes matches no key."""
     h = hash_start(context)
     p += 1
     while True:
@@ -266,7 +266,7 @@ def _hashed(buf, word, p, context):
 
 @kernel(allocates=False, inline="llvm")
 def _key(buf, word, p, context):
-    """(behind the key and its colon and space, hash); p is at the opening quote."""
+    """(position after the key, its colon and space; hash); p is at the opening quote."""
     p, h = _hashed(buf, word, p, context)
     if p < 0:
         return p, h
@@ -278,7 +278,7 @@ def _key(buf, word, p, context):
 
 @kernel(allocates=False, inline="llvm")
 def same(word, a, b, length):
-    """Are the `length` bytes at a and b, both before the end of the text, equal?"""
+    """Whether the `length` bytes at a and b, both before the end of the text, are equal."""
     n = 0
     while n + 8 <= length:
         if word[a + n] != word[b + n]:
@@ -290,7 +290,8 @@ def same(word, a, b, length):
 
 @kernel(allocates=False)
 def _attribute(buf, word, p, context, names):
-    """One {"name":, "type":, "value":} at p: (behind, name's hash, value's place or -1, does it end with the value)."""
+    """One {"name":, "type":, "value":} at p: (position after it, name's hash, value's position or -1, whether it ends
+    with the value)."""
     p = skip_space(buf, p + 1)
     name, value, last = np.uint64(0), np.int64(-1), False
     while buf[p] != _CLOSE:
@@ -317,7 +318,7 @@ def _attribute(buf, word, p, context, names):
 
 
 class Wanted(NamedTuple):
-    """The keys that are wanted, and what becomes of their values."""
+    """The wanted keys, and how their values are stored."""
 
     slots: NDArray[np.uint64]  # hashes of keys
     numbers: NDArray[np.int64]  # the field of each, -1 where there is none
@@ -333,22 +334,23 @@ class Kept(NamedTuple):
 
 
 class Last(NamedTuple):
-    """What was seen last, as equal bytes need not be parsed again; zeros at the start. See `_attributes`, `_object`."""
+    """The last text seen: equal bytes need not be parsed again; zeros at the start. See `_attributes`, `_object`."""
 
     attribute: NDArray[np.int64]
     next_key: NDArray[np.int64]
 
 
 PLACE, ROW, USED = 0, 1, 2
-"""Cells of a cursor: where the scan is, the next row of `dense`, and entries of `sparse` in use."""
+"""Cells of a cursor: the position of the scan, the next row of `dense`, and entries of `sparse` in use."""
 
 
 @kernel(allocates=False)
 def _attributes(buf, word, p, context, wanted, found):
-    """(behind, entries) of a list of attributes. found[0]: field, found[1]: the value's place, one column each.
+    """(position after, entries) of a list of attributes. found[0]: field, found[1]: the value's position, one column
+    each.
 
-    found[2:]: of the attribute last seen at this position, its field, and where its text up to the value lies and how
-    long it is: nearly all nodes have the same attributes, and equal bytes need not be parsed again.
+    found[2:]: for the attribute last seen at this position, its field, and the position and length of its text up to
+    the value: nearly all nodes have the same attributes, and equal bytes need not be parsed again.
     """
     p = skip_space(buf, p + 1)
     count = 0
@@ -379,7 +381,7 @@ def _attributes(buf, word, p, context, wanted, found):
 
 @kernel(allocates=False, inline="llvm")
 def _store(buf, p, kind):
-    """(The number that stands for the value at p in its column, a place that is behind the value or in it)."""
+    """(The number stored for the value at p, a position after the value or in it)."""
     if kind == TIME:
         return parse_time(buf, p)
     if kind == TEXT or kind == WORD:
@@ -392,11 +394,11 @@ def _store(buf, p, kind):
 
 @kernel(allocates=False)
 def _object(buf, word, p, wanted, kept, last_seen, first, cursor):
-    """Behind the object at p, whose values go to the row of the cursor; USED is -1 if there was no room.
+    """Position after the object at p, whose values go to the row of the cursor; USED is -1 if there was no room.
 
-    next_key: of each field (and, first, of the start) the field whose key came next when it was last seen, its context,
-    and where its text lies from there up to the value, and how long it is: as in `_attributes`, equal bytes need not be
-    parsed again.
+    next_key: for each field (and, first, for the start) the field whose key came next when it was last seen, its
+    context, and the position and length of its text from there up to the value: as in `_attributes`, equal bytes need
+    not be parsed again.
     """
     fields, found, next_key = wanted.fields, last_seen.attribute, last_seen.next_key
     row, used = cursor[ROW], cursor[USED]
@@ -441,7 +443,7 @@ def _object(buf, word, p, wanted, kept, last_seen, first, cursor):
                 behind = p
                 if field >= 0 and kind != ENTER and kind != ATTRIBUTES:
                     used, behind = _keep(buf, p, fields, field, first + row, row, kept, used)
-                # behind a number there is no more of it; anything else is looked at
+                # nothing follows a number; anything else is checked
                 p = skip_value(buf, word, p) if behind == p or _in_word(buf[behind]) or buf[p] == _QUOTE else behind
             if p < 0 or used < 0:
                 cursor[USED] = used
@@ -455,7 +457,7 @@ def _object(buf, word, p, wanted, kept, last_seen, first, cursor):
 
 @kernel(allocates=False, inline="llvm")
 def _keep(buf, p, fields, field, number_of_row, row, kept, used):
-    """(Sparse entries used, -1 if there is no room; a place that is behind the value at p or in it)."""
+    """(Sparse entries used, -1 if there is no room; a position after the value at p or in it)."""
     if used < 0:
         return used, p
     number, behind = _store(buf, p, fields[0, field])

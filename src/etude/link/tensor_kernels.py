@@ -17,7 +17,7 @@ _QUOTE, _COMMA, _LIST, _END_LIST = 34, 44, 91, 93
 
 @kernel(allocates=False)
 def _tensor(buf, p, five):
-    """Behind the fifth number of the list at p, and its comma, where a string follows; -1 where that is not so."""
+    """Position after the fifth number of the list at p and its comma, if a string follows; -1 otherwise."""
     p += 1
     for i in range(5):
         while buf[p] == 32:
@@ -40,8 +40,8 @@ def _tensor(buf, p, five):
 @kernel(allocates=False)
 def read_tensors(buf, word, places, row, out, used, five):
     """Writes (row, id, storage, offset, elements, element bytes) of every tensor of the values at places[row:], lists
-    of them included, from `used` on. Returns (the next row, used); a row that does not fit is not begun.
-    `five` is room for five numbers."""
+    of them included, from `used` on. Returns (the next row, used); a row that does not fit is not begun. `five` is
+    scratch space for five numbers."""
     while row < len(places):
         p = places[row]
         first = used
@@ -87,7 +87,7 @@ class TensorUses(NamedTuple):
 
 
 class Activities(NamedTuple):
-    """What ran for each operator on the device."""
+    """Device activities of each operator."""
 
     first: I64  # -1: nothing
     last: I64
@@ -96,9 +96,9 @@ class Activities(NamedTuple):
 
 @kernel(allocates=False)
 def flows(order, inputs, outputs, activities, host_only, made, pairs):
-    """What each operator reads that another wrote: pairs of activities, or of leaf operators where nothing runs on a
-    device. `order`: operators by start. `made`, -1 at the start, is who wrote each tensor last: an activity, or an
-    operator. Returns how many pairs."""
+    """What each operator reads that another wrote: pairs of activities, or of leaf operators if nothing runs on a
+    device. `order`: operators by start. `made`, -1 at the start, is the last writer of each tensor: an activity, or an
+    operator. Returns the number of pairs."""
     first, last, is_leaf = activities.first, activities.last, activities.is_leaf
     n = 0
     for op in order:
@@ -117,7 +117,7 @@ def flows(order, inputs, outputs, activities, host_only, made, pairs):
                 made[outputs.code[k]] = op if host_only else last[op]
                 continue
             made[outputs.code[k]] = -1
-            for j in range(inputs.start[op], inputs.start[op + 1]):  # a view: whoever wrote the storage wrote it
+            for j in range(inputs.start[op], inputs.start[op + 1]):  # a view: the writer of the storage wrote it
                 if inputs.storage[j] == outputs.storage[k] and made[inputs.code[j]] >= 0:
                     made[outputs.code[k]] = made[inputs.code[j]]
                     break

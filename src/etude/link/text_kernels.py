@@ -13,7 +13,7 @@ _PREFIX = 5  # room for the length of a slice, until it is known
 
 @kernel(allocates=False)
 def _number(buf, q, out, p):
-    """(behind in buf, behind in out); -1 for out where Python may show another text than the file has."""
+    """(position after in buf, position after in out); -1 for out if Python may show another text than the file has."""
     first = q
     if buf[q] == 45:
         out[p] = 45
@@ -39,7 +39,7 @@ def _number(buf, q, out, p):
             if leading < 0:
                 leading = q - fraction
         q += 1
-    # up to 15 digits are shown as they are; below 1e-4 with an exponent
+    # up to 15 digits are shown unchanged; below 1e-4 with an exponent
     if buf[q] == 101 or buf[q] == 69 or q == fraction or (last - whole) > 15 or (zero and leading > 3):
         return q, np.int64(-1)
     out[p] = 46
@@ -52,7 +52,7 @@ def _number(buf, q, out, p):
 
 @kernel(allocates=False)
 def _python(buf, q, end, out, p):
-    """Where the text of the value buf[q:end] ends in `out`; -1 where only Python itself can tell."""
+    """Where the text of the value buf[q:end] ends in `out`; -1 if only Python itself can decide."""
     while q < end:
         c = buf[q]
         if c == 34:
@@ -94,8 +94,8 @@ def _python(buf, q, end, out, p):
 
 @kernel(allocates=False)
 def python_texts(buf, word, places, begin, offsets, out, used):
-    """Slices (length first) of the lists at `places[begin:]`; -1 where there is none.
-    Returns (status, next row, bytes used); ODD: the row is for Python to write."""
+    """Slices (length first) of the lists at `places[begin:]`; -1: none. Returns (status, next row, bytes used); ODD:
+    Python has to write the row."""
     for i in range(begin, len(places)):
         place = places[i]
         if place < 0:

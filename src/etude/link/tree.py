@@ -21,23 +21,23 @@ I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 ROUNDING_NS: Final = 1_000
-"""Old files round times to 1 us, so that an event may seem to end that much after the one that it is in."""
+"""Old files round times to 1 us, so an event may seem to end that much after its parent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """Events of a device trace and the event around each. Positions count in `row`."""
+    """Events of a device trace and the parent of each. Positions count in `row`."""
 
     row: I64
-    """Rows of the device trace, by thread, start and, longest first, end: what is around an event is before it."""
+    """Rows of the device trace, by thread, start and end (longest first): parents come before children."""
     parent: I64
     """-1: none."""
 
 
 def innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, slack_ns: int = ROUNDING_NS) -> I64:
-    """Of each interval the innermost of the outer ones that holds it, on its own thread; -1 where none does.
+    """For each interval, the innermost outer one that contains it, on its own thread; -1: none.
 
-    An interval that ends after the one that it begins in holds nothing, and is held by what holds all of it.
+    An interval that ends after the one that it begins in contains nothing, and belongs to what contains all of it.
     """
     order = np.lexsort((-end_ns, start_ns, thread))
     inside = _nested(thread[order], start_ns[order], end_ns[order], is_outer[order], slack_ns)
@@ -47,14 +47,15 @@ def innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, slack_ns
 
 
 def _nested(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, slack_ns: int) -> I64:
-    """The same of intervals by thread, start and, longest first, end."""
+    """The same for intervals by thread, start and end (longest first)."""
     parent, apart = np.empty(len(thread), np.int64), np.empty(len(thread), np.bool_)
     nest(starts(thread), start_ns, end_ns.copy(), is_outer, slack_ns, parent, apart)
     return parent
 
 
 def call_tree(device: DeviceTrace, rows: Bools) -> Tree:
-    """The tree of these rows of a device trace. What gloo's operations wait for is not theirs, so they hold nothing."""
+    """The tree of these rows of a device trace. Operations of gloo have no children: what they wait for is not
+    theirs."""
     row = np.flatnonzero(rows & device.is_phase("X") & (device.start_ns != UNKNOWN) & (device.tid != UNKNOWN))
     end = device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
     row = row[np.lexsort((-end, device.start_ns[row], device.tid[row]))]

@@ -1,4 +1,4 @@
-"""Compiled walks over call trees, in which a caller comes before what it calls."""
+"""Compiled walks over call trees, in which callers come before callees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def inherit(order, parent, value):
 
 @kernel(allocates=False)
 def lend(order, parent, value, lent, may):
-    """Rows without a value (-1) that may have one take `lent` from a row that they are around."""
+    """Rows without a value (-1) that may have one take `lent` from one of their children."""
     for at in range(len(order) - 1, -1, -1):
         i = order[at]
         if value[i] == lent and parent[i] >= 0 and value[parent[i]] < 0 and may[parent[i]]:
@@ -26,8 +26,8 @@ def lend(order, parent, value, lent, may):
 
 @kernel
 def claims(order, parent, known, made_of_others, claim):
-    """claim[i]: the operator whose work what i does is part of; -1: none is known. Outermost first, but an operator
-    that is made of others claims only where none of those is known."""
+    """claim[i]: the operator to which the work of i belongs; -1: none is known. Outermost first, but an operator made
+    of others claims only if none of those is known."""
     below = np.zeros(len(parent), np.bool_)
     for at in range(len(order) - 1, -1, -1):
         i = order[at]

@@ -36,19 +36,19 @@ _STREAM: Final = re.compile(r"Stream #(?P<number>\d+)")
 _SIZE: Final = re.compile(r"\b(?:size|num_bytes):(\d+)")
 _FRAME: Final = re.compile(r"\$(?P<file>[^:]*):(?P<line>\d+) (?P<name>.*)")
 HOST, CALLS, OPS, ASYNC, STEPS, LEFT = range(6)
-"""What a line holds: threads, calls of the driver, work of a device, work beside it, steps, nothing that is read."""
+"""Contents of a line: threads, calls of the driver, work of a device, concurrent work, steps, not read."""
 _CALL_PLANES: Final = ("/host:CUPTI", "/host:ROCTRACER")
 _OPS: Final = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "Steps": STEPS}
 _DERIVED: Final = ("XLA Modules", "Framework Name Scope", "Framework Ops", "Source code", "XLA TraceMe", "Launch Stats")
-"""Lines that show again what others hold."""
+"""Lines that repeat the contents of others."""
 _BOOKKEEPING: Final = ("ThreadpoolListener::", "end: ")
 _BOTH: Final = re.compile(r"-(start|done)(?=[.\d]*$)")
 FIRST_NAMED: Final = 1 << 20
-"""Number of the first thread whose own is none that fits."""
+"""First number for threads whose own number does not fit."""
 
 
 class Line(NamedTuple):
-    """A row of the picture: where it is drawn, its name, its number."""
+    """A row of the timeline: its plane, its name, its number."""
 
     plane: str
     name: str
@@ -57,7 +57,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Events:
-    """One row an event; numbers are UNKNOWN and codes -1 where an event does not say."""
+    """One row per event; numbers are UNKNOWN and codes -1 if not recorded."""
 
     lines: tuple[Line, ...]
     line: I32
@@ -68,22 +68,22 @@ class Events:
     numbers: dict[str, I64]
     words: dict[str, tuple[I32, tuple[str, ...]]]
     whole: Bools
-    """False of a row that stands for several events, and has no time of its own."""
+    """False for a row that represents several events, and has no time of its own."""
     path: str = ""
     modules: Mapping[str, Module] = field(default_factory=dict)
     said: Sequence[str] = ()
     """Errors and warnings of the profiler."""
     devices: Mapping[str, str] = field(default_factory=dict)
-    """Plane -> what its device is called."""
+    """Plane -> name of its device."""
     base_ns: int = 0
-    """When the profile began, in Unix time, where times are relative to that."""
+    """When the profile began, in Unix time, if times are relative to it."""
 
     def __len__(self) -> int:
         return len(self.line)
 
 
 def join(parts: Sequence[Events]) -> Events:
-    """Lines that were read one by one as one table."""
+    """One table of lines that were read one by one."""
     names: dict[str, int] = {}
     words: dict[str, dict[str, int]] = {key: {} for key in WORDS}
 
@@ -108,12 +108,12 @@ def join(parts: Sequence[Events]) -> Events:
 
 
 def recordings(events: Events) -> list[Recording]:
-    """One recording for each device, in order; where nothing ran on a device, one of the host."""
+    """One recording for each device, in order; one of the host if nothing ran on a device."""
     return _Reader(events).recordings()
 
 
 class _Reader:
-    """What each event is, and whose."""
+    """The type and owner of each event."""
 
     def __init__(self, events: Events) -> None:
         self.events = events
@@ -137,17 +137,17 @@ class _Reader:
         self.row_role, self.row_device = role, device
         ids = events.numbers["correlation_id"]
         self.correlation = ids if (ids > 0).any() else events.numbers["run_id"]
-        """What ties launches and work: CUPTI's ids; where there are none, the number of the program's run."""
+        """Id that connects launches and work: CUPTI's; without those, the number of the program's run."""
 
     def _leave_executors(self, role: I64) -> None:
-        """Threads that carry out instructions are streams of the device: what XLA does around them is no work."""
+        """Threads that execute instructions are streams of the device: what XLA does around them is not work."""
         events = self.events
         executes = np.zeros(len(events.lines), bool)
         executes[events.line[role == OPS]] = True
         role[executes[events.line] & (role == HOST)] = LEFT
 
     def _lines(self) -> tuple[I64, I64]:
-        """(What each line holds, number of its device or -1.)"""
+        """(Contents of each line, number of its device or -1.)"""
         lines = self.events.lines
         role, device = np.full(len(lines), LEFT, np.int64), np.full(len(lines), -1, np.int64)
         streams = {line.plane for line in lines if _STREAM.match(line.name)}
@@ -184,7 +184,7 @@ class _Reader:
         return _Rank(self, rows, device, world, not devices or device == devices[0]).recording()
 
     def _launching(self, mine: Bools) -> Bools:
-        """By number of a thread: does it launch anything of these?"""
+        """By number of a thread: whether it launches any of these."""
         correlation, threads = self.correlation, self.threads
         known = correlation[mine]
         host = np.isin(self.row_role, (HOST, CALLS)) & (correlation > 0)
@@ -195,7 +195,7 @@ class _Reader:
 
 
 def _thread_numbers(lines: Sequence[Line]) -> I64:
-    """A number for each line: that of its thread, which several planes may show; one of ours where it does not fit."""
+    """A number for each line: that of its thread, which several planes may show; one of ours if it does not fit."""
     numbers: dict[int, int] = {}
     for line in lines:
         fits = 0 < line.number < FIRST_NAMED
@@ -208,7 +208,7 @@ def _named(events: Events, beginnings: tuple[str, ...]) -> Bools:
 
 
 def _holds_others(events: Events, among: Bools) -> Bools:
-    """Rows that hold all of another row of their line: loops and calls, whose time is that of what they run."""
+    """Rows that contain all of another row of their line: loops and calls, whose time is that of what they run."""
     rows = np.flatnonzero(among)
     start = events.start_ns[rows]
     end = start + events.duration_ns[rows]
@@ -274,12 +274,12 @@ class _Rank:
         )
 
     def _told(self) -> tuple[str, ...]:
-        """On the first rank, for the file."""
+        """Notes on the file, on the first rank."""
         said = tuple(f"the profiler said: {text[:200]}" for text in self.events.said)
         return (*r.merged_told(self.reader.told), *said) if self.is_first else ()
 
     def _launches(self, correlation: I64, on_device: Bools) -> Bools:
-        """The first host event with the number of a run, on the thread that asked for it."""
+        """The first host event with the number of a run, on the thread that requested it."""
         known = correlation[on_device]
         asks = (self.role == HOST) & (correlation > 0)
         asks[asks] = np.isin(correlation[asks], known[known > 0])
@@ -310,7 +310,7 @@ class _Rank:
         return np.where(on_device, stream[self.line], UNKNOWN)
 
     def _names(self, is_step: Bools, is_frame: Bools) -> tuple[I32, tuple[str, ...]]:
-        """Names as they are; of steps and of Python's frames as all recordings call them; instructions by theirs."""
+        """Names; steps and Python frames as in all recordings; instructions by their own."""
         known = {text: i for i, text in enumerate(self.events.names)}
         name = self.name.copy()
         number = self.events.numbers["step_num"][self.rows]
@@ -326,7 +326,7 @@ class _Rank:
         return name, tuple(known)
 
     def _talks(self, kernels: Bools) -> tuple[I32, list[Talk]]:
-        """What each event communicates, each distinct (name, instruction, program) looked at once."""
+        """The communication of each event, each distinct (name, instruction, program) examined once."""
         op, ops = self.events.words["hlo_op"]
         module, modules = self.events.words["hlo_module"]
         talk = np.full(len(self.rows), -1, np.int32)
@@ -359,7 +359,7 @@ class _Rank:
         return talk_of_kernel(name)
 
     def _half(self) -> tuple[I64, I64]:
-        """(1: starts a communication, 2: waits for its end, 0: neither; the communication it is about) of each row."""
+        """(1: starts a communication, 2: waits for its end, 0: neither; the communication) of each row."""
         said = [xla_collective(name.partition(" ")[0]) for name in self.events.names]
         half = np.array([("", "start", "done").index(half) for _, half in said] + [0], np.int64)
         pairs: dict[str, int] = {}
@@ -368,12 +368,12 @@ class _Rank:
         return np.where(on_line, half[self.name], 0), np.array([*about, -1], np.int64)[self.name]
 
     def _halves(self) -> Bools:
-        """Rows to keep. Beside a line of what runs at the same time, `-start` and `-done` on the line of instructions
-        are no work: they begin what the other line shows, and wait for it."""
+        """Rows to keep. If another line shows concurrent work, `-start` and `-done` on the line of instructions are not
+        work: they begin what the other line shows, and wait for it."""
         return (self._half()[0] == 0) | ~(self.role == ASYNC).any()
 
     def _asynchronous(self, keep: Bools) -> tuple[I64, I64, I64]:
-        """(starts, the end of each, a stream beside the instructions) where no other line shows what runs between."""
+        """(starts, the end of each, an extra stream) if no other line shows what runs in between."""
         half, about = self._half()
         order = np.lexsort((self.events.start_ns[self.rows], about))
         first, second = order[:-1], order[1:]

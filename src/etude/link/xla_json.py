@@ -1,4 +1,4 @@
-"""The Chrome JSON that JAX writes beside an `.xplane.pb`: processes are planes, threads are lines."""
+"""The Chrome JSON that JAX writes next to an `.xplane.pb`: processes are planes, threads are lines."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _SCANNER = Scanner(
 
 
 def looks_like(head: bytes) -> bool:
-    """Chrome's JSON whose first process is a plane of XLA's."""
+    """Whether this is Chrome's JSON whose first process is a plane of XLA."""
     return b'"traceEvents"' in head and b'"process_name"' in head and (b'"/host:CPU"' in head or b'"/device:' in head)
 
 
 def read_xla_json(heap: U8, size: int, path: str = "") -> Events:
-    """All events of the file; `heap` holds `size` bytes and zeros behind them."""
+    """All events of the file; `heap` holds `size` bytes followed by zeros."""
     whole = Json(heap, size, path)
     _, rows = whole.top("traceEvents", _SCANNER)
     phase, phases = rows.words["ph"][0], whole.texts(rows.words["ph"][1])

@@ -1,4 +1,4 @@
-"""`.xplane.pb`: what JAX, XLA and TensorFlow profile (XSpace), read without TensorFlow or protobuf.
+"""`.xplane.pb`: profiles of JAX, XLA and TensorFlow (XSpace), read without TensorFlow or protobuf.
 
 XSpace  planes 1, errors 2, warnings 3, hostnames 4
 XPlane  id 1, name 2, lines 3, event_metadata 4 (map), stat_metadata 5 (map), stats 6
@@ -31,7 +31,7 @@ METADATA_PLANE: Final = "/host:metadata"
 TASK_PLANE: Final = "Task Environment"
 _PLANES: Final = (b"/host:", b"/device:", b"/virtualdevice:", TASK_PLANE.encode())
 _UNIX: Final = 10**17
-"""ns since 1970 are more than this, since the start of a profile less."""
+"""ns since 1970 are above this, ns since the start of a profile below."""
 _HINT: Final = "the file may have been cut short while it was written or copied"
 
 
@@ -78,7 +78,7 @@ def text_at(heap: U8, start: int, end: int) -> str:
 
 @dataclass(slots=True)
 class _Meta:
-    """What event metadata says of all events that refer to it."""
+    """Event metadata, shared by all events that refer to it."""
 
     name: str = ""
     stats: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class _Meta:
 
 
 def looks_like(head: bytes) -> bool:
-    """Whether a file begins as an XSpace does: a plane, and in it an id or a name that begins as those of planes do."""
+    """Whether a file begins like an XSpace: with a plane that has an id or a name that begins like those of planes."""
     start = head[:64]
     return start[:1] == b"\n" and any(
         word in start for word in (b"/host:", b"/device:", b"Task Environment", b"/virtual")
@@ -94,7 +94,7 @@ def looks_like(head: bytes) -> bool:
 
 
 def read_xplane(heap: U8, size: int, path: str = "") -> Events:
-    """All events of an XSpace; `heap` holds `size` bytes and zeros behind them."""
+    """All events of an XSpace; `heap` holds `size` bytes followed by zeros."""
     space = Message(heap, 0, size, path)
     parts: list[Events] = []
     modules: dict[str, Module] = {}
@@ -116,7 +116,7 @@ def read_xplane(heap: U8, size: int, path: str = "") -> Events:
 
 
 def _plane_stats(plane: Message) -> dict[str, int | str]:
-    """What a plane says of itself: numbers and texts by name."""
+    """A plane's stats about itself: numbers and texts by name."""
     names = _stat_names(plane)
     found: dict[str, int | str] = {}
     for start, end in plane.inside(6):
@@ -207,7 +207,7 @@ def _line(
 
 
 def _inherit(out: k.EventColumns, slot: int, meta: I64, known: list[_Meta]) -> None:
-    """What an event does not say itself, its metadata may."""
+    """Takes values from the metadata that an event lacks."""
     said = [one.stats.get(slot, (k.NO_VALUE, 0, 0)) for one in known]
     if not any(what for what, _, _ in said):
         return
@@ -218,7 +218,7 @@ def _inherit(out: k.EventColumns, slot: int, meta: I64, known: list[_Meta]) -> N
 
 
 class _Values:
-    """Stats as numbers and as words, whatever they were written as."""
+    """Stats as numbers and as words, however they were written."""
 
     def __init__(self, heap: U8, names: dict[int, str]) -> None:
         self._heap, self._names = heap, names

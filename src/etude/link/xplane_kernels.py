@@ -15,7 +15,7 @@ U8 = NDArray[np.uint8]
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 NO_VALUE, NUMBER, DOUBLE, TEXT, REFERENCE = 0, 1, 2, 3, 4
-"""What a stat's value is: a number, the bits of a double, the place of a text, the id of a stat whose name it is."""
+"""Type of a stat's value: a number, the bits of a double, the position of a text, the id of the stat that names it."""
 
 
 class Fields(NamedTuple):
@@ -24,19 +24,19 @@ class Fields(NamedTuple):
     number: I64
     wire: I64
     value: I64
-    """Of a varint the number; else where the content begins."""
+    """The number of a varint; else where the content begins."""
     length: I64
-    """Bytes of the content; 0 of a varint."""
+    """Bytes of the content; 0 for a varint."""
 
 
 class EventColumns(NamedTuple):
-    """One entry an event."""
+    """One entry per event."""
 
     metadata: I64
     offset_ps: I64
     duration_ps: I64
     occurrences: I64
-    """Of an event that stands for several: how many; else 0."""
+    """For an event that represents several: how many; else 0."""
     value: I64
     """[stat, event]: of wanted stats."""
     length: I64
@@ -46,7 +46,7 @@ class EventColumns(NamedTuple):
 
 
 def event_columns(events: int, stats: int) -> EventColumns:
-    """Columns of nothing."""
+    """Empty columns."""
     metadata, offset, duration, occurrences = np.zeros((4, events), np.int64)
     value, length = np.zeros((2, stats, events), np.int64)
     return EventColumns(metadata, offset, duration, occurrences, value, length, np.zeros((stats, events), np.uint8))
@@ -54,7 +54,8 @@ def event_columns(events: int, stats: int) -> EventColumns:
 
 @kernel(allocates=False)
 def next_field(heap, p, end):
-    """(number, wire, value or place of the content, its length, next byte); next byte < 0: bad from that place on."""
+    """(number, wire, value or position of the content, its length, next byte); next byte < 0: bad from that position
+    on."""
     key, q = read_varint(heap, p, end)
     if q < 0:
         return 0, 0, np.int64(0), np.int64(0), ~np.int64(p)
@@ -82,7 +83,7 @@ def next_field(heap, p, end):
 
 @kernel(allocates=False)
 def index_fields(heap, p, end, fields):
-    """Fills `fields`; returns (how many there are, which may be more than fit; where it went wrong or -1)."""
+    """Fills `fields`; returns (how many there are, possibly more than fit; where it went wrong or -1)."""
     count = 0
     while p < end:
         number, wire, value, length, after = next_field(heap, p, end)
@@ -123,8 +124,8 @@ def read_stat(heap, p, end):
 
 @kernel(allocates=False)
 def read_events(heap, places, lengths, wanted, out, row):
-    """Fills rows from `row` on of `out` from the XEvents at these places; `wanted` are the ids of the stats to keep, in
-    the order of `out.value`. Returns where it went wrong, or -1."""
+    """Fills rows from `row` on of `out` from the XEvents at these positions; `wanted` are the ids of the stats to keep,
+    in the order of `out.value`. Returns where it went wrong, or -1."""
     for at in range(len(places)):
         p, end = places[at], places[at] + lengths[at]
         while p < end:

@@ -1,4 +1,4 @@
-"""Cards as YAML: `card.yaml` in the folder of a job, `NAME.card.yaml` beside a single file or a name in a folder."""
+"""Cards as YAML: `card.yaml` in the folder of a job, `NAME.card.yaml` next to a single file or a name in a folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place(job: Path) -> Path:
 
 
 def find(job: Path) -> Card | None:
-    """The card that lies with a job; None if there is none."""
+    """The card stored with a job; None if there is none."""
     path = place(job)
     return read(path) if path.is_file() else None
 

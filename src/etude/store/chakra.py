@@ -1,6 +1,6 @@
-"""Chakra `.et`: a job as one file a rank, `name.{rank}.et`, with its groups in `name.json`.
+"""Chakra `.et`: a job as one file per rank, `name.{rank}.et`, with its groups in `name.json`.
 
-Read and write the official format: protobuf messages, each behind its length; `.et.gz` and `.et.zst` too.
+Reads and writes the official format: length-prefixed protobuf messages; `.et.gz` and `.et.zst` too.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ __all__ = [
 
 SUFFIXES = (".et", ".et.gz", ".et.zst")
 _BATCH_BYTES = 128 << 20
-"""Files are decoded together up to this size: enough to make small ranks cheap, little enough to run beside others."""
+"""Files are decoded together up to this size: enough to make small ranks cheap, small enough to run in parallel."""
 
 _SMALL_BATCH_BYTES = 16 << 20
-"""The same where ranks are let go as soon as they were looked at."""
+"""The same if ranks are released as soon as they were processed."""
 
 Groups = Sequence[tuple[str, Sequence[int] | None]]
 RecordedGroups = tuple[dict[str, list[int]], int]
-"""Groups that a trace itself says (name -> members), and the world's size."""
+"""Groups recorded in a trace (name -> members), and the world's size."""
 
 
 # -- which files -------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def _rank(digits: str, path: Path) -> int:
 
 
 def _are_ranks(members: Any) -> TypeGuard[list[int]]:
-    """A list of rank numbers; `true` is none, though Python counts it as an integer."""
+    """Whether this is a list of rank numbers; `true` is not one, though Python counts it as an integer."""
     return isinstance(members, list) and all(type(m) is int and 0 <= m < MAX_WORLD for m in members)
 
 
@@ -159,8 +159,8 @@ def read_thin(
     max_bytes: int | None = None,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> Job:
-    """The job at `path` with what `keep` returns of each rank and its times, asked in ascending order, instead of the
-    rank's trace: a few ranks are held at a time."""
+    """The job at `path` with what `keep` returns for each rank and its times, called in ascending order, instead of the
+    rank's trace: only a few ranks are in memory at a time."""
     name, files = find_ranks(Path(path))
     table = group_file(name, files, groups)
     kept: list[Decoded] = []
@@ -181,8 +181,8 @@ def read_thin(
 
 
 def group_file(name: str, files: dict[int, Path], groups: str | Path | None) -> dict[str, list[int]]:
-    """The communicator groups of a file that was named, else of `name.json` beside the ranks, else none. A neighbour
-    that is a trace itself (the JSON twin of an `.et` file) is not asked for groups."""
+    """The communicator groups of a given file, else of `name.json` next to the ranks, else none. A `name.json` that is
+    a trace itself (the JSON twin of an `.et` file) is ignored."""
     if groups:
         return read_groups(Path(groups))
     beside = next(iter(files.values())).parent / f"{name}.json"
@@ -195,7 +195,7 @@ _TRACE_KEYS = rb"metadata|nodes|workload_graph|schema|schemaVersion|traceEvents|
 
 
 def _is_trace(path: Path) -> bool:
-    """Does this JSON file begin as one of a trace does?"""
+    """Whether a JSON file begins like a trace."""
     with open(path, "rb") as f:
         head = f.read(512)
     return re.match(rb'\s*\{\s*"(' + _TRACE_KEYS + rb')"\s*:', head) is not None
@@ -210,7 +210,8 @@ def join(
     source_format: str,
     recorded: Sequence[RecordedGroups] | None = None,
 ) -> Job:
-    """Ranks, each decoded by itself, as one job; `recorded` are the groups in their traces, by default looked up."""
+    """One job of ranks that were decoded separately; `recorded` are the groups in their traces, by default looked
+    up."""
     own = [process_groups(d.trace) for d in decoded] if recorded is None else recorded
     decoded, said = _without_world(ranks, decoded, table, own)
     parts, world_size = _parts(ranks, decoded, table, own, said)
@@ -225,7 +226,7 @@ def join(
 
 
 def recorded_durations(trace: Trace) -> NDArray[np.int64]:
-    """From recorded start to recorded end of each node: its own time, unless the attribute RECORDED_NS says more."""
+    """Time from recorded start to recorded end of each node: its own time, unless the attribute RECORDED_NS differs."""
     if not any(a.name == RECORDED_NS and a.kind == ValueKind.INT64 for layout in trace.layouts for a in layout):
         return trace.duration_ns
     durations = trace.duration_ns.copy()
@@ -257,7 +258,7 @@ def _decode_batch(files: list[Path], max_bytes: int | None) -> list[Decoded]:
 def _without_world(
     ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]], own: Sequence[RecordedGroups]
 ) -> tuple[list[Decoded], int]:
-    """The ranks without what their metadata says of the world alone, and that; as a writer puts it there."""
+    """The ranks without the world size in their metadata, and that size; the inverse of a writer."""
     world = max((worlds.said(metadata) for metadata in {d.metadata for d in decoded}), default=0)
     members = {m for found in table.values() for m in found}
     if not world or world <= _implied(ranks, [d.peers for d in decoded], members, own):
@@ -268,14 +269,14 @@ def _without_world(
 def _implied(
     ranks: Sequence[int], peers: Sequence[NDArray[np.int64]], members: set[int], own: Sequence[RecordedGroups]
 ) -> int:
-    """The size of the world as far as files, and the members of groups beside them, tell without saying it."""
+    """The world size that files, and the members of groups, imply."""
     ends = {int(p) for found in peers for p in (np.unique(found) if len(found) else ())}
     named = {m for groups, _ in own for found in groups.values() for m in found}
     return max([worlds.implied(ranks, ends, members | named), *(size for _, size in own)])
 
 
 def world_to_say(job: Job, *, has_group_file: bool = True) -> int:
-    """The size of a job's world where its files would not tell it; 0 where they do."""
+    """The size of a job's world if its files would not imply it; 0 if they do."""
     members: set[int] = set()
     for number, group in enumerate(job.groups.names if has_group_file else ()):
         found = job.groups.ranks(number)
@@ -292,8 +293,8 @@ def _parts(
     own: Sequence[RecordedGroups],
     world: int = 0,
 ) -> tuple[list[Part], int]:
-    """Ranks with the members of their groups, as far as a group file or the trace itself says; and the world's size,
-    at least as large as `world`."""
+    """Ranks with the members of their groups, if a group file or the trace itself names them; and the world's size, at
+    least `world`."""
     world = max([world, *(size for _, size in own)])
     everyone = all_ranks(world, ranks, table)
     parts = []
@@ -305,14 +306,14 @@ def _parts(
 
 
 def all_ranks(world: int, ranks: list[int], table: dict[str, list[int]]) -> tuple[int, ...]:
-    """Everyone, as far as is known before peers are looked at."""
+    """All ranks known before peers are examined."""
     return tuple(range(max([world, max(ranks, default=-1) + 1, *(max(m, default=-1) + 1 for m in table.values())])))
 
 
 def group_members(
     group: str, table: dict[str, list[int]], recorded: dict[str, list[int]], everyone: Sequence[int]
 ) -> Sequence[int] | None:
-    """Members of a group by its name in a file: the group file says, or the trace itself; None where neither does."""
+    """Members of a group by its name in a file: from the group file, or the trace itself; None if in neither."""
     if group in table:
         return table[group]
     if recorded.get(group):
@@ -353,7 +354,7 @@ def _recorded_groups(values: str) -> list[dict[str, Any]]:
 
 
 def written_by(job: Job) -> dict[str, str]:
-    """What the metadata of the first rank says of its origin: version, schema, and the tool that made the job."""
+    """Origin of the first rank by its metadata: version, schema, and the tool that made the job."""
     found = dict(job.provenance)
     if not job.metadata:
         return found
@@ -423,7 +424,7 @@ def write_ranks(
 
 
 def left_behind(job: Job) -> list[str]:
-    """What a job has that neither `.et` nor JSON can say, in words."""
+    """Messages about what a job has that neither `.et` nor JSON can store."""
     found = [f"its provenance ({', '.join(told)})"] if (told := sorted({*job.provenance} - {"source_format"})) else []
     if noticed := sum(not note.in_file for note in job.notes):
         found.append(f"notes of its reader ({noticed})")
@@ -440,7 +441,7 @@ def left_behind(job: Job) -> list[str]:
 
 
 def _ends_follow(job: Job, timing: timings.Timing) -> bool:
-    """Are recorded ends those that a reader makes of starts and durations?"""
+    """Whether recorded ends equal those that a reader computes from starts and durations."""
     seen: set[tuple[int, int]] = set()
     for i, rank in enumerate(job.ranks.tolist()):
         pair = int(job.trace_of[i]), int(timing.block_of[i])
@@ -463,7 +464,7 @@ def write_groups(job: Job, path: Path) -> None:
 
 
 def group_table(job: Job) -> dict[str, list[int]]:
-    """Groups as a group file has them: name -> members. Names for all ranks (`""`, `"0"`) need no entry there."""
+    """Groups as in a group file: name -> members. Names for all ranks (`""`, `"0"`) need no entry there."""
     table: dict[str, list[int]] = {}
     for number, group in enumerate(job.groups.names):
         members = job.groups.ranks(number)

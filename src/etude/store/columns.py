@@ -49,9 +49,9 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     ranks: int
     traces: int
     nodes: int
-    """Over all ranks."""
+    """Total over all ranks."""
     chunks: list[w.Chunk]
-    """Row groups of nodes.parquet, deps.parquet and attrs.parquet; a file has none where the count is 0."""
+    """Row groups of nodes.parquet, deps.parquet and attrs.parquet; a file has none if the count is 0."""
     layouts: list[int]
     """Layouts in each set."""
     timing: TimingEntry | None
@@ -67,7 +67,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
 
 
 def write_job(job: Job, folder: str | Path) -> None:
-    """Into an existing, empty folder."""
+    """Writes a job into an existing, empty folder."""
     folder = Path(folder)
     if not folder.is_dir() or any(folder.iterdir()):
         raise UsageError("is not an empty folder", where=str(folder))
@@ -156,7 +156,7 @@ def tables(job: Job) -> dict[str, Any]:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """What a folder holds, without reading it."""
+    """Contents of a folder, from its manifest only."""
     path = Path(folder) / schema.MANIFEST
     try:
         raw = path.read_bytes()
@@ -236,7 +236,7 @@ def _read(folder: Path, manifest: Manifest, wanted: Sequence[int] | None) -> Job
 
 
 def _expected(folder: Path, name: str, wanted: bool) -> bool:
-    """Should this file be there? One that is there and should not be is no part of the job."""
+    """Whether this file should exist. An existing file that should not is not part of the job."""
     path = folder / f"{name}.parquet"
     if not wanted and path.exists():
         raise FormatError("exists, but the job has none", path=path, hint=REPLACED)
@@ -352,7 +352,7 @@ def _groups(file: File) -> Groups:
 
 
 def _blocks(file: File, label: str, numbers: I64, lengths: I64, wanted: set[int]) -> dict[int, dict[str, I64]]:
-    """Item -> column -> its values, for the wanted of the items that lie in the file one after another."""
+    """Item -> column -> its values, for the wanted items among those stored one after another in the file."""
     ends = np.cumsum(lengths)
     edges = np.concatenate([[0], np.cumsum(file.group_rows)])
     if int(edges[-1]) != (int(ends[-1]) if len(ends) else 0):

@@ -1,4 +1,4 @@
-"""Layouts laid flat: which attribute each cell of a node is."""
+"""Flattened layouts: which attribute each cell of a node is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Flat:
     count: I64
     kind: NDArray[np.uint8]
     position: I32
-    """Place in the layout, counting attributes that columns hold too."""
+    """Position in the layout, counting attributes held by columns too."""
     name: I32
 
     def cells(self, layout: I32) -> tuple[I32, I64]:
@@ -38,7 +38,7 @@ class Flat:
 
 
 def flat_layouts(layouts: Sequence[Layout], names: dict[str, int]) -> Flat:
-    """`names` numbers attribute names, and grows."""
+    """Flattens layouts; `names` numbers attribute names, and grows."""
     start: list[int] = []
     count: list[int] = []
     kind: list[int] = []
@@ -62,7 +62,7 @@ def flat_layouts(layouts: Sequence[Layout], names: dict[str, int]) -> Flat:
 
 
 def list_text(values: list[Any]) -> str:
-    """A list as JSON: bytes in base64, what JSON has no number for as text."""
+    """A list as JSON: bytes in base64, numbers that JSON lacks as text."""
     return msgspec.json.encode([_json(v) for v in values]).decode()
 
 

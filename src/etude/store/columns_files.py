@@ -23,7 +23,7 @@ REPLACED = "write the job again from its source"
 
 
 class File:
-    """One Parquet file, memory-mapped; nothing but its footer is read until a column is asked for."""
+    """One Parquet file, memory-mapped; only its footer is read until a column is needed."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name, self.path = name, folder / f"{name}.parquet"
@@ -95,7 +95,7 @@ class File:
         return starts, flat, ~whole.is_null().to_numpy(zero_copy_only=False)
 
     def words(self, column: Any, name: str, known: Sequence[str]) -> NDArray[np.uint8]:
-        """A column of words from a list as their numbers; NULL is 0."""
+        """A column of words as their numbers in a list; NULL is 0."""
         number = {w: i for i, w in enumerate(known)}
         parts = []
         for chunk in column.chunks:
@@ -107,7 +107,7 @@ class File:
         return np.concatenate([*parts, np.zeros(0, np.uint8)]) if len(parts) != 1 else parts[0]
 
     def codes(self, chunk: Any, name: str) -> I32:
-        """Codes of a dictionary array, -1 where NULL; all within its dictionary."""
+        """Codes of a dictionary array, -1 for NULL; all within its dictionary."""
         indices = chunk.indices
         codes = (indices.fill_null(-1) if indices.null_count else indices).to_numpy(zero_copy_only=False)
         if len(codes) and not -1 <= codes.min() <= codes.max() < len(chunk.dictionary):
@@ -120,7 +120,7 @@ def first_line(problem: Exception) -> str:
 
 
 class HeapPlan:
-    """Columns of text and bytes that are to share one heap: add them, build, then ask for their offsets."""
+    """Columns of text and bytes that share one heap: add them, build, then get their offsets."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[U8, I64]] = []
@@ -128,7 +128,7 @@ class HeapPlan:
         self._offsets: list[I64] = []
 
     def add(self, file: File, column: Any, name: str) -> int:
-        """A column; the number to ask for it with."""
+        """Adds a column; returns its number."""
         chunks = []
         for chunk in column.chunks:
             codes = file.codes(chunk, name)
@@ -148,7 +148,7 @@ class HeapPlan:
         return heap
 
     def offsets(self, number: int) -> I64:
-        """Heap offset of each row; -1 where NULL."""
+        """Heap offset of each row; -1 for NULL."""
         parts = [np.append(self._offsets[part], -1)[codes] for part, codes in self._columns[number]]
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0, np.int64)])
 

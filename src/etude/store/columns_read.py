@@ -120,7 +120,7 @@ def _attr(file: File, kinds: dict[str, ValueKind], value: tuple[Any, ...]) -> At
         if column not in OWNED_INDEX or not fits:
             raise file.error(f"attribute `{name}` of kind {kind_name} cannot be held by column `{column}`")
     if unknown:
-        list(fields(unknown, str(file.path), 0, 1))  # raises where these are no protobuf fields
+        list(fields(unknown, str(file.path), 0, 1))  # raises if these are not protobuf fields
     return Attr(name, kind, doc, unknown, column)
 
 
@@ -145,7 +145,7 @@ class TraceReader:
 
     @staticmethod
     def _row_groups(file: File, counts: list[int]) -> list[list[int]]:
-        """Row groups of each chunk: one, or none where it has no rows."""
+        """Row groups of each chunk: one, or none if it has no rows."""
         if [n for n in counts if n] != file.group_rows.tolist():
             raise file.error("its row groups are not those of the manifest")
         groups, at = [], 0
@@ -184,7 +184,7 @@ class TraceReader:
 
 
 class _Run:
-    """Traces first to last while they are read; their columns lie end to end."""
+    """Traces first to last while they are read; their columns are concatenated."""
 
     def __init__(self, reader: TraceReader, chunks: list[Chunk], first: int, last: int) -> None:
         self.reader, self.chunks, self.first = reader, chunks, first
@@ -222,7 +222,7 @@ class _Run:
             self.texts["extra"] = self.plan.add(file, extra, "extra")
             for chunk in extra.chunks:
                 for raw in chunk.dictionary.to_pylist():
-                    list(fields(raw or b"", str(file.path), 0))  # raises where these are no protobuf fields
+                    list(fields(raw or b"", str(file.path), 0))  # raises if these are not protobuf fields
         self._check_slots(file)
 
     def _check_slots(self, file: File) -> None:
@@ -279,7 +279,7 @@ class _Run:
                 raise file.error(f"traces have other {name} dependencies than traces.parquet says")
 
     def read_attrs(self, groups: list[int]) -> None:
-        """Cells: numbers as they are, and for what lies in the heap which column has it."""
+        """Reads cells: numbers as they are, and for heap values the column that has them."""
         file = self.reader.attrs
         node, kind = self._cells()
         if len(node) != sum(c.attrs for c in self.chunks):
@@ -311,7 +311,7 @@ class _Run:
             self._check_lists(file)
 
     def _cells(self) -> tuple[I64, U8]:
-        """The row and the kind of each cell that the layouts ask for."""
+        """The row and the kind of each cell that the layouts require."""
         nodes, kinds = [np.zeros(0, np.int64)], [np.zeros(0, np.uint8)]
         change = np.flatnonzero(np.diff(self.sets)) + 1
         for a, b in zip([0, *change.tolist()], [*change.tolist(), len(self.sets)], strict=True):
@@ -354,7 +354,7 @@ class _Run:
         return [self._trace(i, heap, extra_row, extra, cell_start) for i in range(len(self.lengths))]
 
     def _cell_start(self) -> I64:
-        """First cell of each trace; one entry more."""
+        """First cell of each trace, with one extra entry."""
         owed = self.reader.rows.attrs[self.own]
         start = np.concatenate([[0], np.cumsum(owed)])
         if start[-1] != len(self.columns["cells"]):
@@ -362,7 +362,7 @@ class _Run:
         return start
 
     def _check_held(self) -> None:
-        """A column of text that a layout refers to has a value there."""
+        """Checks that a text column has a value wherever a layout refers to it."""
         for column in sorted(_OWNED_TEXT & set(COLUMN)):
             values = self.columns[column]
             if not len(values) or (values.strides != (0,) and int(values.min()) >= 0):

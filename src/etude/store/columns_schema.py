@@ -39,7 +39,7 @@ WORDS: Final = {"kind": KINDS, "collective": COLLECTIVES}
 """Node columns that are enums here and words in the file."""
 
 NEVER_NULL: Final = {"source_id", "kind", "io", "layout"}
-"""Node columns that are written as they are; in the others NULL stands for the default."""
+"""Node columns that are written as they are; in the others NULL represents the default."""
 
 
 def arrow_type(column: Column) -> Any:
@@ -117,4 +117,4 @@ OPTIONAL: Final = {
 OPTIONAL_FILES: Final = {"values", "timing"}
 
 DELTA: Final = {"trace", "node", "source_id", "on", "position", "rank", "block", "start_ns", "end_ns", "layout"}
-"""Numbers that are mostly near the one before."""
+"""Columns whose values are mostly close to the previous one."""

@@ -20,11 +20,11 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 BLOCK_ROWS = 1 << 20
-"""Rows in a row group of values or times, about; each rank or block lies in one."""
+"""Approximate rows in a row group of values or times; each rank or block is in one."""
 
 
 def layout_sets(traces: Sequence[Trace]) -> tuple[I32, list[tuple[Layout, ...]]]:
-    """The set of each trace, and the distinct sets."""
+    """The layout set of each trace, and the distinct sets."""
     by_id: dict[int, int] = {}
     number: dict[tuple[Layout, ...], int] = {}
     for t in traces:
@@ -104,7 +104,7 @@ def group_table(job: Job) -> Any:
 
 
 def blocks_in_use(job: Job) -> tuple[list[int], I32]:
-    """Blocks of times that some rank has, and each rank's among them."""
+    """Blocks of times used by some rank, and each rank's index among them."""
     assert job.timing is not None
     used, block_of = np.unique(job.timing.block_of, return_inverse=True)
     return used.tolist(), block_of.astype(np.int32)
@@ -122,7 +122,7 @@ def _packed(lengths: Sequence[int], rows: int) -> Iterator[tuple[int, int]]:
 
 
 def value_tables(job: Job, rows: int = BLOCK_ROWS) -> Iterator[Any]:
-    """Row group after row group of whole ranks that have values of their own."""
+    """Row groups of whole ranks that have values of their own."""
     ranks = sorted(r for r, own in job.values.items() if own)
     used = [c for c in VALUE_COLUMNS if any(c in job.values[r] for r in ranks)]
     lengths = [len(job.traces[int(job.trace_of[job.index(r)])]) for r in ranks]
@@ -142,7 +142,7 @@ def value_tables(job: Job, rows: int = BLOCK_ROWS) -> Iterator[Any]:
 
 
 def timing_tables(job: Job, rows: int = BLOCK_ROWS) -> Iterator[Any]:
-    """Row group after row group of whole blocks of times."""
+    """Row groups of whole blocks of times."""
     if job.timing is None:
         return
     if len(job.timing.block_of) != len(job) or len(job.timing.clock_offset_ns) != len(job):

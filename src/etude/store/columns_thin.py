@@ -18,7 +18,7 @@ HELD_NODES = 1 << 18
 
 
 def is_unfolded(folder: str | Path) -> bool:
-    """Has every rank a trace of its own, and are there many?"""
+    """Whether every rank has a trace of its own, and there are many."""
     manifest = read_manifest(folder)
     return manifest.traces == manifest.ranks and manifest.nodes > 2 * HELD_NODES
 
@@ -29,8 +29,8 @@ def read_thin(
     *,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> Job:
-    """The job with what `keep` returns of each rank and its times, asked in ascending order, instead of the rank's
-    trace: a few ranks are held at a time."""
+    """The job with what `keep` returns for each rank and its times, called in ascending order, instead of the rank's
+    trace: only a few ranks are in memory at a time."""
     manifest = read_manifest(folder)
     file = File(Path(folder), "ranks")
     ranks = file.numbers(file.read(["rank"])["rank"], "rank").tolist()

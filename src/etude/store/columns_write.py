@@ -24,9 +24,9 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 CHUNK_ROWS = 1 << 17
-"""Nodes in a row group, about: little enough to read one trace of many, enough to make small ranks cheap."""
+"""Approximate nodes in a row group: few enough to read one trace of many, enough to make small ranks cheap."""
 TEXT_BYTES = 1 << 30
-"""Distinct text of one column in one row group; Arrow's limit is twice as much."""
+"""Largest amount of distinct text of one column in one row group; Arrow's limit is twice as much."""
 
 
 class _TextError(Exception):
@@ -45,7 +45,7 @@ class ColumnPiece:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one row group of nodes.parquet, deps.parquet and attrs.parquet holds: rows of traces first to last."""
+    """Contents of one row group of nodes.parquet, deps.parquet and attrs.parquet: rows of traces first to last."""
 
     first: int
     last: int
@@ -115,7 +115,7 @@ def nested(rows: Sequence[Sequence[Any]], item: Any) -> Any:
 
 
 def table(file: str, columns: Mapping[str, Any]) -> Any:
-    """These columns in the order and the types of the schema."""
+    """A table of these columns in the order and the types of the schema."""
     known = schema.FILES[file]
     names = [n for n in known if n in columns]
     return pa.table([columns[n] for n in names], schema=pa.schema([(n, known[n]) for n in names]))
@@ -200,7 +200,7 @@ def dep_table(pieces: Sequence[ColumnPiece]) -> tuple[Any, int, int]:
 
 
 class AttrTables:
-    """Tables of attributes in cells; layouts are laid flat once a set."""
+    """Tables of attributes in cells; layouts are flattened once per set."""
 
     def __init__(self, traces: Sequence[Trace]) -> None:
         kinds = {
@@ -320,7 +320,7 @@ def halves(pieces: list[ColumnPiece]) -> tuple[list[ColumnPiece], list[ColumnPie
 
 
 def trace_chunks(traces: Sequence[Trace], rows: int = CHUNK_ROWS) -> Iterator[tuple[Chunk, dict[str, Any]]]:
-    """Row group after row group: what it holds, and its tables nodes, deps and attrs."""
+    """Row groups: the contents of each, and its tables nodes, deps and attrs."""
     used, extras = used_columns(traces), any(len(t.extra_row) for t in traces)
     attrs = AttrTables(traces)
     next_cell = [0] * len(traces)
@@ -351,7 +351,7 @@ class ParquetFile:
         self._writer: Any = None
 
     def write(self, rows: Any) -> None:
-        """A row group; nothing if there are no rows."""
+        """Writes a row group; nothing if there are no rows."""
         if self._writer is None:
             words = [n for n in rows.column_names if pa.types.is_dictionary(rows.schema.field(n).type)]
             self._writer = pq.ParquetWriter(

@@ -1,4 +1,4 @@
-"""Whole files into padded heaps, unpacked on the way: gzip and zstandard, known by their first bytes."""
+"""Reads whole files into padded heaps, decompressing gzip and zstandard, recognised by their first bytes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
 _BOMB_BYTES, _BOMB_RATIO = 16 << 20, 200
-"""A file that unpacks beyond both is refused unless a limit was given: recorded traces shrink 10 to 40 times, generated
-ones in which one operation is repeated 65."""
+"""A file that expands beyond both is refused unless a limit was given: recorded traces compress 10 to 40 times,
+generated ones with one repeated operation 65 times."""
 
 
 def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
-    """(heap, size): a file's content, unpacked, with PAD zero bytes behind. `max_bytes` bounds the unpacked size."""
+    """(heap, size): a file's decompressed content, followed by PAD zero bytes. `max_bytes` limits the decompressed
+    size."""
     name = os.fspath(path)
     try:
         with open(path, "rb") as f:
@@ -43,7 +44,7 @@ def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
 
 
 def load_all(paths: Sequence[str | Path], max_bytes: int | None = None) -> tuple[U8, list[int]]:
-    """(heap, ends): files one after another, unpacked, with PAD zero bytes behind the last, and where each one ends."""
+    """(heap, ends): files one after another, decompressed, followed by PAD zero bytes, and where each one ends."""
     try:
         sizes = [os.stat(path).st_size for path in paths]
     except OSError as problem:
@@ -68,7 +69,7 @@ def load_all(paths: Sequence[str | Path], max_bytes: int | None = None) -> tuple
 
 
 def _load_each(paths: Sequence[str | Path], max_bytes: int | None) -> tuple[U8, list[int]]:
-    """The same if some are packed: their lengths are unknown before they are unpacked."""
+    """The same if some are compressed: their lengths are unknown in advance."""
     loaded = [load(path, max_bytes) for path in paths]
     if len(loaded) == 1:
         return loaded[0][0], [loaded[0][1]]
@@ -78,7 +79,7 @@ def _load_each(paths: Sequence[str | Path], max_bytes: int | None) -> tuple[U8, 
 
 
 def head(path: str | Path, size: int) -> bytes:
-    """The first bytes of a file's content, unpacked as far as that needs; a damaged file gives what can be had."""
+    """The first bytes of a file's content, decompressed as far as needed; as much as possible of a damaged file."""
     try:
         with open(path, "rb") as f:
             raw = f.read(size)
@@ -113,7 +114,7 @@ def _check_size(size: int, max_bytes: int | None, where: str) -> None:
 
 
 def _join(parts: Iterator[bytes], room: int) -> tuple[U8, int]:
-    """`room` is what the parts may come to; memory that is not used is not taken."""
+    """Concatenates parts; `room` is their largest total size; unused memory is not allocated."""
     heap = np.empty(room + PAD, np.uint8)
     size = 0
     for part in parts:
@@ -126,7 +127,7 @@ def _join(parts: Iterator[bytes], room: int) -> tuple[U8, int]:
 
 
 def unpacked(data: bytes, where: str, max_bytes: int | None) -> Iterator[bytes]:
-    """The unpacked bytes of a gzip or zstandard file, piece by piece, never far beyond the limit."""
+    """The decompressed bytes of a gzip or zstandard file, piece by piece, never far beyond the limit."""
     total = 0
     pieces = _gunzip(data, where) if data[:2] == GZIP else _unzstd(data, where)
     for piece in pieces:

@@ -23,7 +23,7 @@ U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
 _BLOCK = 1 << 18
-"""Nodes decoded between two looks at the clock: Ctrl-C works between blocks."""
+"""Nodes decoded between two interrupt checks: Ctrl-C works between blocks."""
 _IO_TEXT = ("in_values", "in_shapes", "in_types", "out_values", "out_shapes", "out_types")
 _OWNED_IS_TEXT = np.array([c.attr_kind == ValueKind.STRING for c in OWNED])
 _NAMES = k.Names(
@@ -32,13 +32,13 @@ _NAMES = k.Names(
     _OWNED_IS_TEXT,
 )
 _KINDS = tuple((kind, len(encode_varint((kind + 2) << 3)) if kind else 0) for kind in ValueKind)
-"""Kinds of values, and how many bytes the tag of each has."""
+"""Kinds of values, and the length of the tag of each in bytes."""
 _LAZY_DEFAULT = np.array([-1] * 6 + [0, 0] + [-1 if is_text else UNKNOWN for is_text in _OWNED_IS_TEXT], np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """One file, one rank: the program, and what binds it to this rank."""
+    """One file, one rank: the program, and its bindings to this rank."""
 
     trace: Trace
     metadata: bytes
@@ -48,13 +48,13 @@ class Decoded:
     peers: I64
     """The rank behind each peer slot."""
     start_ns: I64
-    """Recorded starts; UNKNOWN where none."""
+    """Recorded starts; UNKNOWN: none."""
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Files:
-    """Where in a heap the files lie, and their names for errors."""
+    """Positions of files in a heap, and their names for errors."""
 
     start: I64
     end: I64
@@ -71,13 +71,13 @@ class Files:
 
 
 def decode(data: bytes | bytearray | memoryview | U8, where: str = "", max_bytes: int | None = None) -> Decoded:
-    """Decode the whole of one file, gzip and zstandard unpacked. `where` names it in errors."""
+    """Decodes one whole file, gzip and zstandard decompressed. `where` names it in errors."""
     heap, size = compressed.unpack(data, where, max_bytes)
     return decode_files(heap, [(0, size, where)])[0]
 
 
 def decode_files(heap: U8, spans: Sequence[tuple[int, int, str]]) -> list[Decoded]:
-    """Decode files that lie in one heap (start, end, name), text.PAD zero bytes behind the last.
+    """Decodes files stored in one heap (start, end, name), followed by text.PAD zero bytes.
 
     All files are decoded in one run, so that a thousand small ranks cost little more than one large one; their traces
     are slices of the same columns.
@@ -85,7 +85,7 @@ def decode_files(heap: U8, spans: Sequence[tuple[int, int, str]]) -> list[Decode
     files = Files(
         np.array([s[0] for s in spans], np.int64), np.array([s[1] for s in spans], np.int64), tuple(s[2] for s in spans)
     )
-    heap.flags.writeable = False  # kernels are compiled for read-only heaps, and once
+    heap.flags.writeable = False  # kernels are compiled once, for read-only heaps
     starts, ends, first = _split(heap, files)
     metadata: list[bytes] = []
     checked: set[bytes] = set()
@@ -116,7 +116,7 @@ def decode_files(heap: U8, spans: Sequence[tuple[int, int, str]]) -> list[Decode
 
 
 def _split(heap: U8, files: Files) -> tuple[I64, I64, I64]:
-    """Spans of all messages, and where each file's messages begin among them (one entry more than files)."""
+    """Spans of all messages, and where each file's messages begin among them (with one extra entry)."""
     total = int((files.end - files.start).sum())
     room = max(64, total // 256)
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -152,7 +152,7 @@ def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
 
 
 class _Raw:
-    """What the kernels fill: columns of known length, pools and a trie that grow."""
+    """Output of the kernels: columns of known length, pools and a trie that grow."""
 
     def __init__(self, n: int) -> None:
         self.out = k.Out(
@@ -188,7 +188,7 @@ class _Raw:
                 raise files.error(problem, int(cur[k.AT]))
 
     def _grow_pools(self, n: int, room: int) -> None:
-        """Room for the rest of the file at the density seen so far, and for the message at hand."""
+        """Makes room for the rest of the file at the density seen so far, and for the current message."""
         row = max(int(self.cursor[k.ROW]), 1)
         grown: list[Any] = []
         for array, used in zip(self.pools, self.cursor[[k.DATA, k.CTRL, k.CELLS]].tolist(), strict=True):
@@ -217,14 +217,14 @@ class _Raw:
         return np.broadcast_to(_LAZY_DEFAULT[index], (n,))
 
     def seen(self, name: str) -> bool:
-        """Does any node of the file have this attribute?"""
+        """Whether any node of the file has this attribute."""
         return bool(self.out.lazy_seen[k.OWNED_FIRST + OWNED_INDEX[name]])
 
     def layouts(self, heap: U8) -> tuple[Layout, ...]:
         found: list[Layout] = [()] * int(self.cursor[k.LAYOUTS])
         used = int(self.cursor[k.STATES])
         trie = (self.trie.start, self.trie.length, self.trie.kind, self.trie.owner)
-        # as lists: a file may have a million attributes, and a number of an array costs more than that of a list
+        # as lists: a file may have a million attributes, and indexing an array is slower than a list
         attrs = [_attr(heap, *entry) for entry in zip(*(column[1:used].tolist() for column in trie), strict=True)]
         parent = self.trie.parent[:used].tolist()
         for state in np.flatnonzero(self.trie.layout[:used] >= 0).tolist():
@@ -264,7 +264,7 @@ def _new_trie(size: int) -> k.Trie:
 
 
 def _rewrite(heap: U8, starts: I64, ends: I64, rows: I64, files: Files) -> tuple[U8, I64, I64, NDArray[np.int32], I64]:
-    """Irregular nodes in regular form behind the files' bytes, and their spans there."""
+    """Irregular nodes in regular form after the files' bytes, and their spans there."""
     size = len(heap) - text.PAD
     side = bytearray()
     extra_rows: list[int] = []
@@ -293,7 +293,7 @@ def _mark_other(heap: U8, raw: _Raw, extra_row: NDArray[np.int32], extra: I64) -
 
 
 def check_metadata(metadata: bytes, where: str, base: int) -> None:
-    """A GlobalMetadata message is well-formed, its attributes too."""
+    """Checks that a GlobalMetadata message and its attributes are well-formed."""
     for f in fields(metadata, where, base):
         if f.wire == 2 and f.number == 1:
             _utf8(f.payload, where, base)
@@ -410,7 +410,7 @@ def _finish(
 def _warnings(
     ids: NDArray[np.uint64], rank_start: I64, problems: Mapping[str, NDArray[Any]]
 ) -> dict[int, tuple[str, ...]]:
-    """What was noticed of each file, from the rows that have a problem."""
+    """Warnings of each file, from the rows that have a problem."""
     found: dict[int, list[str]] = {}
     for problem, rows in problems.items():
         ranks, counts = np.unique(np.searchsorted(rank_start, rows, "right") - 1, return_counts=True)
@@ -427,7 +427,7 @@ class Attributes:
         self.layouts, self.layout, self.cells = layouts, layout, cells
 
     def disown(self, rows: I64, column: str, values: I64) -> None:
-        """The attribute that `column` held becomes a plain cell on these rows: its value does not fit the column."""
+        """Turns the attribute held by `column` into a plain cell on these rows: its value does not fit the column."""
         layouts = list(self.layouts)
         layout = self.layout.copy()
         start = self.cell_start()
@@ -443,7 +443,7 @@ class Attributes:
         self.layouts, self.layout, self.cells = tuple(layouts), layout, np.insert(self.cells, at, values)
 
     def cell_start(self) -> I64:
-        """First cell of each row; one entry more than rows."""
+        """First cell of each row, with one extra entry."""
         counts = np.array([sum(a.in_cell for a in entry) for entry in self.layouts], np.int64)
         start = np.zeros(len(self.layout) + 1, np.int64)
         np.cumsum(counts[self.layout], out=start[1:])
@@ -486,7 +486,7 @@ def _tags(raw: _Raw, attributes: Attributes) -> I64:
 
 
 def _parents(raw: _Raw, attributes: Attributes, rank_start: I64) -> NDArray[np.int32]:
-    """Rows of callers. The attribute holds an id; one that no node has stays an attribute."""
+    """Rows of callers. The attribute holds an id; an id without a node stays an attribute."""
     n = len(raw.out.kind)
     if not raw.seen("parent"):
         return constant("parent", n)
@@ -536,7 +536,8 @@ def _peers(
 
 
 def _slots(rank: NDArray[np.int32], value: I64, ranks: int) -> tuple[NDArray[np.int32], list[I64]]:
-    """Number the distinct values of each rank by first appearance; and per rank the values in that order."""
+    """Numbers the distinct values of each rank by first appearance; returns also the values of each rank in that
+    order."""
     distinct, value_code = np.unique(value, return_inverse=True)
     keys, first, inverse = np.unique(
         rank.astype(np.int64) * max(len(distinct), 1) + value_code, return_index=True, return_inverse=True
@@ -550,7 +551,7 @@ def _slots(rank: NDArray[np.int32], value: I64, ranks: int) -> tuple[NDArray[np.
 
 
 def _times(raw: _Raw, attributes: Attributes, column: str, micros_index: int) -> tuple[I64, I64]:
-    """Exact ns where recorded and in agreement with the µs field, else µs x 1000, else UNKNOWN; rows that disagree."""
+    """Exact ns if recorded and consistent with the µs field, else µs x 1000, else UNKNOWN; and rows that disagree."""
     micros = raw.lazy(micros_index)
     result = np.where(micros == 0, UNKNOWN, micros * 1000)
     if not raw.seen(column):
@@ -567,7 +568,7 @@ def _times(raw: _Raw, attributes: Attributes, column: str, micros_index: int) ->
 def _edges(
     raw: _Raw, rank: NDArray[np.int32], rank_start: I64
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], list[NDArray[np.uint64]]]:
-    """Dependencies as rows of their rank; ids that no node has become ~k into the rank's list of missing ids."""
+    """Dependencies as rows of their rank; ids without a node become ~k into the rank's list of missing ids."""
     ids = raw.out.source_id
     pools = (
         (raw.pools.data[: raw.cursor[k.DATA]], raw.out.data_start),
@@ -595,7 +596,7 @@ def _edges(
 
 
 def _reasons(heap: U8, raw: _Raw, attributes: Attributes) -> tuple[U8, U8]:
-    """Why each edge is there. Text that does not fit the edges stays an attribute."""
+    """Why each edge exists. Text that does not fit the edges stays an attribute."""
     if not raw.seen("dep_why"):
         edges = (raw.cursor[k.DATA], raw.cursor[k.CTRL])
         return np.broadcast_to(np.uint8(0), edges[:1]), np.broadcast_to(np.uint8(0), edges[1:])

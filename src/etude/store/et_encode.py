@@ -1,4 +1,4 @@
-"""From a Trace to the bytes of one `.et` file. Fields are written in order of their numbers, as protobuf does."""
+"""From a Trace to the bytes of one `.et` file. Fields are written in ascending order, as protobuf does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLOCK = 1 << 18
 
 
 def _program(layouts: tuple[Layout, ...]) -> tuple[k.LayoutProgram, list[str]]:
-    """The flat program, and the columns it reads, in the order of `owned`."""
+    """The flattened program, and the columns it reads, in the order of `owned`."""
     start, kinds, columns, prefix_start, prefix_len = [0], [], [], [], []
     used: dict[str, int] = {}
     prefixes = bytearray()
@@ -53,7 +53,7 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[k.LayoutProgram, list[str]]:
 
 
 class Owned:
-    """Values of the columns that travel as attributes, as they go on the wire, a block of rows at a time."""
+    """Values of the columns that are written as attributes, in wire form, a block of rows at a time."""
 
     def __init__(
         self, decoded: Decoded, names: list[str], group_offset: I64, why_offset: I64, id_base: int, tag_base: int
@@ -61,7 +61,7 @@ class Owned:
         self._d, self._names, self._group_offset, self._why_offset = decoded, names, group_offset, why_offset
         self._id_base, self._tag_base = id_base, tag_base
         self.in_side = np.array([n in ("group", "dep_why") for n in names] + [False])
-        """Columns whose text is not in the trace's heap: what the job binds, and what is spelled out for the file."""
+        """Columns whose text is not in the trace's heap: bindings of the job, and reasons spelled out for the file."""
 
     def block(self, a: int, b: int) -> I64:
         out = np.empty((len(self._names) + 1, b - a), np.int64)
@@ -90,14 +90,14 @@ class Owned:
 
 
 def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> Iterator[U8]:
-    """The file's bytes, part by part; each part is valid until the next is asked for."""
+    """The file's bytes, part by part; each part is valid until the next is requested."""
     trace, start_ns = decoded.trace, decoded.start_ns
     metadata = decoded.metadata or b"\x0a\x00"  # an explicit empty version: some readers stop at a length of 0
     yield np.frombuffer(encode_varint(len(metadata)) + metadata, np.uint8)
     layouts, layout = complete_layouts(trace, start_ns)
     program, names = _program(layouts)
     writer = text.HeapWriter()
-    writer.put(b"")  # at 0, for what has no group
+    writer.put(b"")  # at 0, for nodes without a group
     group_offset = writer.put_all(list(decoded.group_names))
     side, why_offset = writer.heap(), np.zeros(0, np.int64)
     if "dep_why" in names:
@@ -146,7 +146,7 @@ def _rows(trace: Trace, start_ns: I64, layout: NDArray[np.int32], cells: I64, a:
 
 
 def micros(ns: I64) -> I64:
-    """Rounded to µs, halves up; 0 where unknown."""
+    """Rounded to µs, halves up; 0: unknown."""
     known = np.where(ns == UNKNOWN, 0, ns)
     if (known < 0).any():
         raise TraceError(f"negative time {int(known.min())} ns cannot be written", hint="times in `.et` are unsigned")

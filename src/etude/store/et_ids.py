@@ -14,16 +14,17 @@ U64 = NDArray[np.uint64]
 
 @kernel(allocates=False, inline="llvm")
 def _scattered(value):
-    """A hash of an id whose low bits depend on all of them, so that no plain pattern of ids collides."""
+    """A hash of an id whose low bits depend on all bits, so that regular ids do not collide."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
 
 
 def rows_of(ids: U64, rank_start: I64, edge_start: I64, targets: U64, rows: I32) -> None:
-    """Row within its rank of each target id (the first row that has it), -1 where none has.
+    """Row within its rank of each target id (the first row that has it), -1: none.
 
-    Rank r owns rows rank_start[r]:rank_start[r+1] of ids; edge_start gives each row's span of targets."""
+    Rank r owns rows rank_start[r]:rank_start[r+1] of ids; edge_start gives each row's span of targets.
+    """
     for first, stop in zip(rank_start[:-1].tolist(), rank_start[1:].tolist(), strict=True):
         own = ids[first:stop]
         span = slice(int(edge_start[first]), int(edge_start[stop]))
@@ -39,7 +40,7 @@ def rows_of(ids: U64, rank_start: I64, edge_start: I64, targets: U64, rows: I32)
 
 @kernel(allocates=False)
 def _look_up(ids, targets, table, rows):
-    """`table` has a power of two of places, more than there are ids, all -1."""
+    """`table` has a power of two of entries, more than there are ids, all -1."""
     mask = np.uint64(len(table) - 1)
     for i in range(len(ids)):
         slot = _scattered(ids[i]) & mask
@@ -56,7 +57,7 @@ def _look_up(ids, targets, table, rows):
 
 @kernel(allocates=False)
 def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):
-    """Write ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
+    """Writes ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
     for r in range(len(rank_start) - 1):
         for e in range(edge_start[rank_start[r]], edge_start[rank_start[r + 1]]):
             if rows[e] < 0:

@@ -1,8 +1,8 @@
 """Node messages that are legal protobuf but unusual, rewritten one by one into the form that the kernels read.
 
 Protobuf lets a writer repeat a singular field (the last wins, messages merge), set a oneof twice, put fields in any
-order and add fields that this schema does not know. Nothing of it may be lost: what the model has no column for is
-returned as `extra`, protobuf fields that are written back behind the node's own.
+order and add fields that this schema does not know. None of it may be lost: what the model has no column for is
+returned as `extra`, protobuf fields that are written back after the node's own.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class WireField:
     """The number of a varint, else the offset of the payload."""
     payload: bytes
     raw: bytes
-    """Tag and value as they stood."""
+    """Tag and value as in the file."""
     body: int
-    """How many of these bytes are not the tag."""
+    """How many of these bytes follow the tag."""
 
 
 def fields(data: bytes, where: str, base: int, within: int = 0) -> Iterator[WireField]:
-    """The fields of one message; `base` is its place in the file, `within` how many messages it lies in."""
+    """The fields of one message; `base` is its position in the file, `within` its nesting depth."""
     p = 0
     while p < len(data):
         start = p
@@ -135,7 +135,7 @@ def _check_text(payload: bytes, where: str, base: int) -> None:
 
 
 def check_value(f: WireField, where: str, base: int) -> None:
-    """An attribute's value is well-formed, also where a later one will replace it."""
+    """Checks that an attribute's value is well-formed, even if a later one will replace it."""
     kind = ValueKind(f.number - 2)
     if kind == ValueKind.STRING:
         _check_text(f.payload, where, base)
@@ -177,7 +177,7 @@ def regular_attribute(data: bytes, where: str, base: int) -> bytes:
 
 
 def regular_node(data: bytes, where: str, base: int) -> tuple[bytes, bytes]:
-    """(the node as the kernels read it, the fields to keep beside it)."""
+    """(the node as the kernels read it, the extra fields)."""
     numbers: dict[int, int] = {}
     name: bytes | None = None
     ios: dict[int, _Text] = {}
@@ -236,12 +236,12 @@ def _packed(payload: bytes, where: str, base: int) -> list[int]:
 
 
 def extra_time(extra: bytes) -> bool:
-    """Is a start or a duration among a node's extra fields, too large for whole ns in 64 bits?"""
+    """Whether a start or a duration too large for 64-bit ns is among a node's extra fields."""
     return any(f.number in (6, 7) and f.wire == 0 for f in fields(extra, "", 0))
 
 
 def extra_type(extra: bytes) -> int | None:
-    """The node type among a node's extra fields, signed, if it is there."""
+    """The node type among a node's extra fields, signed; None: not there."""
     for f in fields(extra, "", 0):
         if f.number == 3 and f.wire == 0:
             return f.value - 2**64 if f.value >= 2**63 else f.value

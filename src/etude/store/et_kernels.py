@@ -62,7 +62,7 @@ class Out(NamedTuple):
 
 
 class Pools(NamedTuple):
-    """What nodes have any number of."""
+    """Columns with any number of values per node."""
 
     data: NDArray[np.uint64]
     ctrl: NDArray[np.uint64]
@@ -70,7 +70,7 @@ class Pools(NamedTuple):
 
 
 class Names(NamedTuple):
-    """Attributes that a column holds: their names one after the other, and whether they are text."""
+    """Attributes held by a column: their names one after the other, and whether they are text."""
 
     bytes: U8
     start: I64
@@ -90,7 +90,7 @@ class Trie(NamedTuple):
     second: I64
     layout: I64
     table: I64
-    stack: NDArray[np.uint64]  # groups within an unknown field that is skipped
+    stack: NDArray[np.uint64]  # groups within a skipped unknown field
 
 
 @kernel(allocates=False)
@@ -203,7 +203,7 @@ def _fill(lazy, lazy_seen, lazy_default, column):
 
 @kernel(allocates=False)
 def _value(u8, word, kind, q, e, stack):
-    """(64 bits of a cell, status): 0 fine, 1 irregular (bytes behind the value), else a problem."""
+    """(64 bits of a cell, status): 0 fine, 1 irregular (bytes after the value), else a problem."""
     wire = VALUE_WIRE[kind]
     if wire == 0:
         raw, q = read_varint(u8, q, e)
@@ -249,13 +249,13 @@ def _value(u8, word, kind, q, e, stack):
 
 @kernel(allocates=False, inline="llvm")
 def _is_next(word, a, length, start, n, kind):
-    """Does the attribute message of `length` bytes at a belong to the state with these n key bytes at `start`?"""
+    """Whether the attribute message of `length` bytes at a matches the state with these n key bytes at `start`."""
     return n <= length and same_bytes(word, a, start, n) and (kind != 0 or n == length)
 
 
 @kernel(allocates=False)
 def _clear(lazy, lazy_seen, lazy_default, row):
-    """Undo what a node wrote before it turned out irregular, or before a restart."""
+    """Undoes what a node wrote before it turned out irregular, or before a restart."""
     for column in range(len(lazy_seen)):
         if lazy_seen[column]:
             lazy[column, row] = lazy_default[column]
@@ -263,10 +263,11 @@ def _clear(lazy, lazy_seen, lazy_default, row):
 
 @kernel(allocates=False)
 def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
-    """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed.
+    """Decodes nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed.
 
-    One long function on purpose: arrays taken out of their tuples once and kept in registers are worth a factor of
-    three over calls that pass them on."""
+    One long function on purpose: arrays taken out of their tuples once and kept in registers are three times as fast as
+    calls that pass them on.
+    """
     out_id, out_kind, out_name, out_io, out_layout = out.source_id, out.kind, out.name, out.io, out.layout
     lazy, lazy_seen, lazy_default, irregular = out.lazy, out.lazy_seen, out.lazy_default, out.irregular
     data_start, ctrl_start = out.data_start, out.ctrl_start

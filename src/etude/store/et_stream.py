@@ -1,9 +1,9 @@
-"""A feeder over `.et` files that holds none of them: the graph in memory, the nodes on disk until they are asked for.
+"""A feeder over `.et` files that holds none of them: the graph in memory, the nodes on disk until they are needed.
 
-Each file is read once for its skeleton: who waits for whom, and where each message lies. A node is decoded when a view
-asks for it, together with its neighbours; decoded stretches are kept up to `max_bytes`, the least recently used goes
-first. Memory: 20 B a node and 4 B an edge for each file (12 B and the edges once for ranks whose graphs are equal), 4
-1/8 B a node for each rank in progress, and `max_bytes`. While a file is scanned: 45 B a node and 8 B an edge.
+Each file is read once for its skeleton: the dependencies, and where each message is. A node is decoded when a view
+needs it, together with its neighbours; decoded ranges are kept up to `max_bytes`, evicting the least recently used.
+Memory: 20 B per node and 4 B per edge for each file (12 B and the edges once for ranks whose graphs are equal), 4 1/8 B
+per node for each rank in progress, and `max_bytes`. While a file is scanned: 45 B per node and 8 B per edge.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ I64 = NDArray[np.int64]
 
 _WINDOW = 4 << 20
 _MAX_ROWS = 1024
-"""Nodes in a stretch that is decoded at once: enough to hide what a call costs, few enough to be near what is used."""
+"""Nodes in a range that is decoded at once: enough to amortise a call, few enough to be close to what is used."""
 _DECODED_ROW_BYTES = 500
-"""About what a decoded node takes beside its message."""
+"""Approximate bytes of a decoded node besides its message."""
 
 
 def open_feeder(
@@ -80,11 +80,11 @@ def open_feeder(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Skeleton:
-    """What is kept of a file. Message i, length prefix included, is the bytes places[i]:places[i+1]."""
+    """What is kept of a file. Message i, with its length prefix, is the bytes places[i]:places[i+1]."""
 
     path: Path
     stamp: tuple[int, int]
-    """Size and time of the last change, when it was read."""
+    """Size and modification time when it was read."""
     places: I64
     graph: FeederGraph
     stretch: int
@@ -103,8 +103,8 @@ class _Scan:
         self.cursor = np.zeros(5, np.int64)
 
     def grow(self, done_bytes: int, message: int) -> None:
-        """Room for the rest of the file at the density seen so far, but never much ahead: the beginning of a file says
-        little about its end. And room for the message at hand."""
+        """Makes room for the rest of the file at the density seen so far, but never much ahead, since the beginning of
+        a file says little about its end; and for the current message."""
         share = min(max(done_bytes / self.size, 1e-9), 1.0)
         row, edge = self.cursor[:2].tolist()
         if row + 1 >= len(self.places):
@@ -127,7 +127,7 @@ class _Scan:
 
 
 def _read_into(file: FileIO, offset: int, out: NDArray[np.uint8]) -> int:
-    """Fills `out` from this byte of the file on; returns how many bytes there were."""
+    """Fills `out` from this byte of the file on; returns the number of bytes read."""
     file.seek(offset)
     done = 0
     while done < len(out) and (got := file.readinto(out[done:].data)):
@@ -141,13 +141,13 @@ def _read(file: FileIO, offset: int, size: int) -> bytes:
 
 
 def _world(file: FileIO, first_node: int) -> int:
-    """The size of the world that the metadata, which lies before the first node, says."""
+    """The world size in the metadata, which comes before the first node."""
     raw = _read(file, 0, first_node)
     return worlds.said(raw[decode_varint(raw, 0)[1] :]) if raw else 0
 
 
 def _metadata(file: FileIO, size: int, path: Path) -> int:
-    """Where the messages behind the first, which is the file's metadata, begin."""
+    """Where the messages after the first, which is the file's metadata, begin."""
     head = _read(file, 0, 10)
     if not head:
         raise FormatError("the file is empty", path=path, offset=0, hint="an `.et` file begins with its metadata")
@@ -191,7 +191,7 @@ def _scan_file(file: FileIO, path: Path, data: bool, ctrl: bool) -> _Scan:
 def _scan_window(
     found: _Scan, buffer: NDArray[np.uint8], held: int, base: int, data: bool, ctrl: bool, path: Path
 ) -> int:
-    """Takes in the messages that lie in the buffer in full; returns how many bytes they have."""
+    """Takes in the messages that are complete in the buffer; returns their total bytes."""
     cur = found.cursor
     cur[k.AT] = 0
     while True:
@@ -261,7 +261,7 @@ class FileSource:
         self._forget()  # decoded before all ranks were known
 
     def _scan_rank(self, rank: int, data: bool, ctrl: bool, missing: Missing) -> int:
-        """Makes the skeleton of a rank; returns the size of the world as far as its file says."""
+        """Makes the skeleton of a rank; returns the world size if its file names it."""
         path = self._files[rank]
         file = self._file(rank, None)
         found = _scan_file(file, path, data, ctrl)
@@ -281,7 +281,7 @@ class FileSource:
         return max(self._record_groups(rank, metadata_rows), _world(self._file(rank, None), int(places[0])))
 
     def _same(self, graph: FeederGraph) -> FeederGraph:
-        """The graph, or an equal one that another rank has."""
+        """The graph, or an equal one of another rank."""
         if len(self._files) == 1:
             return graph
         same = Fingerprint(graph.succ_start, graph.succ, graph.indegree)
@@ -365,7 +365,7 @@ class FileSource:
         return out
 
     def close(self) -> None:
-        """Closes the files and forgets decoded nodes; files are opened again should a node be asked for."""
+        """Closes the files and drops decoded nodes; files are opened again if a node is needed."""
         while self._open:
             self._open.popitem()[1].close()
         self._forget()
@@ -373,7 +373,7 @@ class FileSource:
     # -- stretches ---------------------------------------------------------------------------------------------------
 
     def _stretch(self, places: I64) -> int:
-        """Nodes in a stretch: as many as let each rank keep four of them."""
+        """Nodes in a range: as many as let each rank keep four of them."""
         row_bytes = int(places[-1] - places[0]) // max(len(places) - 1, 1) + _DECODED_ROW_BYTES
         return max(1, min(_MAX_ROWS, self._share_bytes // row_bytes))
 
@@ -413,7 +413,7 @@ class FileSource:
         self._block_bytes = 0
 
     def _file(self, rank: int, skeleton: Skeleton | None) -> FileIO:
-        """The open file of a rank; one that is opened again must be the one that was scanned."""
+        """The open file of a rank; a file that is opened again must be unchanged."""
         file = self._open.get(rank)
         if file is not None:
             self._open.move_to_end(rank)
@@ -434,7 +434,7 @@ class FileSource:
 
 
 def _held_bytes(bound: Bound) -> int:
-    """Bytes that a decoded stretch keeps alive."""
+    """Bytes that a decoded range keeps alive."""
     roots: dict[int, int] = {}
     arrays = [getattr(bound.trace, f.name) for f in fields(bound.trace)]
     for array in (*arrays, bound.start_ns, bound.peer_of, bound.group_of):
@@ -442,4 +442,4 @@ def _held_bytes(bound: Bound) -> int:
             while isinstance(array.base, np.ndarray):
                 array = array.base
             roots[id(array)] = array.nbytes
-    return sum(roots.values()) + 8 * (len(bound.trace) + 1)  # and the index of cells, should an attribute be asked for
+    return sum(roots.values()) + 8 * (len(bound.trace) + 1)  # and the index of cells, in case an attribute is read

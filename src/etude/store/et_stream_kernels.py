@@ -1,4 +1,4 @@
-"""Kernels that take the skeleton out of an `.et` file: ids, kinds, places and dependencies, and nothing else."""
+"""Kernels that extract the skeleton of an `.et` file: ids, kinds, positions and dependencies, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Window(NamedTuple):
 
 
 class SkeletonRows(NamedTuple):
-    """What is taken of each message."""
+    """Values kept of each message."""
 
     places: NDArray[np.int64]
     ids: NDArray[np.uint64]
@@ -117,8 +117,8 @@ def scan(window, rows, data, ctrl, cur):
 
 @kernel(allocates=False)
 def resolve(ids, dep, rows, table):
-    """Rows (the first that has the id) for ids, -1 where no node has it. `rows` may be the same memory as `dep`, which
-    is read ahead of what is written. Returns (how many have none, the first such place, its id)."""
+    """Rows (the first that has the id) for ids, -1: no node has it. `rows` may be the same memory as `dep`, which is
+    read ahead of the writes. Returns (how many have none, the first such position, its id)."""
     n = len(ids)
     lost, first, lost_id = 0, -1, np.uint64(0)
     dense = len(table) == 0
@@ -151,7 +151,7 @@ def resolve(ids, dep, rows, table):
 
 @kernel
 def is_dense(ids):
-    """Do the ids count up by one?"""
+    """Whether the ids count up by one."""
     same = 0
     for i in range(len(ids)):
         same += ids[i] == ids[0] + np.uint64(i)

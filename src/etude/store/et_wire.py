@@ -1,4 +1,4 @@
-"""The wire format of protobuf, as far as `.et` files need it: text, unknown fields, lists, and where messages lie.
+"""The wire format of protobuf, as far as `.et` files need it: text, unknown fields, lists, and message boundaries.
 
 Nothing reads past the end it is given.
 """
@@ -20,10 +20,10 @@ PROBLEM = {
     BAD_LIST: "a list attribute is malformed",
 }
 BAD = -100
-"""BAD - code is what a kernel returns that else returns a place."""
+"""BAD - code is the error result of a kernel that otherwise returns a position."""
 
 MAX_DEPTH = 100
-"""Groups and messages within one another, as protobuf counts them."""
+"""Most nested groups and messages, as protobuf counts them."""
 MAX_MICROS = np.int64(np.iinfo(np.int64).max // 1000)
 
 # wire type of each value kind; -1 for none
@@ -34,7 +34,7 @@ VALUE_WIRE = np.array(
 
 @kernel(allocates=False, inline="llvm")
 def is_ascii(word, p, end):
-    """Has no byte from p to end its high bit set?"""
+    """Whether all bytes from p to end are ASCII."""
     seen = np.uint64(0)
     while p + 8 <= end:
         seen |= word[p]

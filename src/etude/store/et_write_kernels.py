@@ -43,7 +43,7 @@ class EdgeIds(NamedTuple):
 
 
 class LayoutProgram(NamedTuple):
-    """Layouts laid flat: entry i of a layout writes prefix bytes, then a value of `kind` from owned[column] or a
+    """Flattened layouts: entry i of a layout writes prefix bytes, then a value of `kind` from owned[column] or a
     cell."""
 
     start: I64
@@ -57,13 +57,13 @@ class LayoutProgram(NamedTuple):
 class AttributeValues(NamedTuple):
     """Values of attributes."""
 
-    owned: I64  # a row for each column that travels as an attribute
-    in_side: NDArray[np.bool_]  # whose text lies beside the heap
+    owned: I64  # a row for each column that is written as an attribute
+    in_side: NDArray[np.bool_]  # whose text is in the second heap
     cells: I64
 
 
 class Texts(NamedTuple):
-    """The heap of the trace and the one beside it, as bytes and as words."""
+    """The heap of the trace and the second heap, as bytes and as words."""
 
     heap: U8
     word: U64
@@ -72,7 +72,7 @@ class Texts(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """Fields that the schema does not know, of some nodes."""
+    """Fields of some nodes that the schema does not know."""
 
     row: NDArray[np.int32]
     offset: I64
@@ -90,7 +90,7 @@ OUT_OF_RANGE = -2
 
 @kernel(allocates=False, inline="llvm")
 def _copy(word, a, length, out_word, p):
-    """`length` bytes; may write up to 7 more behind them, which the caller's spare room takes."""
+    """Copies `length` bytes; may write up to 7 more after them, which must be spare room."""
     n = 0
     while n < length:
         out_word[p + n] = word[a + n]
@@ -114,7 +114,7 @@ def _deps(out, p, tag, begin, end, dep, ids, missing, base):
 
 @kernel(allocates=False, inline="llvm")
 def _wire_value(kind, value):
-    """(what goes out as a varint, fits): an integer value of a kind."""
+    """(the varint to write, whether it fits) for an integer value of a kind."""
     if kind == 7 or kind == 11:
         return np.uint64(value), True
     if kind == 13 or kind == 15:
@@ -135,8 +135,8 @@ def _stop(cursor, row, extra, size, status):
 
 @kernel(allocates=False)
 def write_rows(texts, rows, edges, program, values, extras, buffer, cursor):
-    """Nodes from cursor[ROW] until the block ends or the buffer is full; returns 0 or OUT_OF_RANGE. One long function
-    for the same reason as the decoder."""
+    """Writes nodes from cursor[ROW] until the block ends or the buffer is full; returns 0 or OUT_OF_RANGE. One long
+    function for the same reason as the decoder."""
     row, x = cursor[ROW], cursor[EXTRA]
     heap, word, side, side_word = texts.heap, texts.word, texts.side, texts.side_word
     owned, in_side, cells, extra_row, extra = values.owned, values.in_side, values.cells, extras.row, extras.offset
@@ -155,7 +155,7 @@ def write_rows(texts, rows, edges, program, values, extras, buffer, cursor):
     while row - first < count:
         i = row - first
         begin = p
-        # what the node takes at most, but for text, lists and attributes, which are measured as they come
+        # the most that the node takes, without text, lists and attributes, which are measured one by one
         need = 96 + 10 * (data_start[row + 1] - data_start[row] + ctrl_start[row + 1] - ctrl_start[row])
         if p + need > room:
             return _stop(cursor, row, x, begin, 0)

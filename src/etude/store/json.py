@@ -74,18 +74,18 @@ def read_job(
 
 
 def read(data: bytes | memoryview, where: str = "") -> Decoded:
-    """One file in any of the three forms. `where` names it in errors."""
+    """Reads one file in any of the three forms. `where` names it in errors."""
     _refuse_profiles(bytes(data[:4096]), where)
     messages = to_messages(data, where)
     try:
         return decode(messages.data, where)
-    except FormatError as problem:  # from what stood under a key of our own
+    except FormatError as problem:  # from a key of our own
         at = messages.path(problem.offset or 0)
         raise FormatError(problem.problem, path=where, where=f"at `{at}`", hint=problem.hint) from None
 
 
 def _refuse_profiles(head: bytes, where: str) -> None:
-    """Profiler output is JSON too, and named alike: say what it is."""
+    """Refuses profiler output, which is JSON with similar names, with a message that says what it is."""
     hint = "Chakra `.et` and JSON are read; profiler output must be linked into a trace first"
     if re.search(rb'"(traceEvents|schemaVersion)"\s*:', head):
         raise FormatError("is a profiler trace (Kineto, Chrome), not a Chakra trace", path=where, offset=0, hint=hint)

@@ -1,5 +1,5 @@
-"""From JSON to the messages of an `.et` file, which the codec then reads: so that what a file means is decided in one
-place."""
+"""From JSON to the messages of an `.et` file, which the codec then reads, so that the meaning of a file is defined in
+one place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JsonMessages:
 
 
 def to_messages(data: bytes | memoryview, where: str) -> JsonMessages:
-    """The messages behind any of the three forms."""
+    """Converts any of the three forms to messages."""
     spans = _objects(data, where)
     if len(spans) > 1:
         metadata = _loads(data[spans[0][0] : spans[0][1]], dict[str, Any], where, "$[0]")
@@ -50,7 +50,7 @@ def to_messages(data: bytes | memoryview, where: str) -> JsonMessages:
             _append(found, _feeder_node(_loads(row, dict[str, Any], where, path), where, path))
         return found
     if "nodes" not in top:
-        if set(top) <= {"version", "attr", "_raw"}:  # what the jsonizer writes of a trace of no nodes
+        if set(top) <= {"version", "attr", "_raw"}:  # written by the jsonizer for a trace without nodes
             return _stream(_loads(data, dict[str, Any], where, "$"), iter(()), where, "$[{0}]")
         hint = (
             "expected `traceEvents` (PyTorch's profiler), `metadata` and `nodes`, a `workload_graph`, or the "

@@ -14,17 +14,17 @@ from etude.kernels.varint import encode_varint
 from etude.store.et_irregular import delimited, fields
 
 FIELD: Final = 11
-"""Of a Node."""
+"""Its field number in Node."""
 TYPES: Final = {8: "STORAGE_NODE", 9: "BATCH_NODE", 10: "CHECKPOINT_NODE"}
 _FS: Final = {1: "op", 2: "pathname", 3: "fd", 4: "offset", 5: "sizeBytes", 6: "flags"}
 _TEXT: Final = 2
 _WIDE: Final = (4, 5)
-"""Integers of 64 bits, which the mapping writes as text."""
+"""64-bit integers, which the mapping writes as text."""
 _LEVEL, _DETAIL = 1, 10
 
 
 def storage_object(payload: bytes) -> dict[str, Any] | None:
-    """The object of a `storage` field; None where it would not give the same bytes again."""
+    """The object of a `storage` field; None if it would not give the same bytes again."""
     try:
         found: dict[str, Any] = {}
         for f in fields(payload, "", 0):
@@ -46,7 +46,7 @@ def _shown(field: Any) -> Any:
 
 
 def storage_bytes(given: Any) -> bytes:
-    """The payload of a `storage` field. Raises ValueError, with the path below it, where it is something else."""
+    """The payload of a `storage` field. Raises ValueError, with the path below it, for anything else."""
     given = _object(given, {"level", "fs"}, "")
     level = _number(given.get("level", 0), ".level")
     body = encode_varint(_LEVEL << 3) + encode_varint(level) if level else b""

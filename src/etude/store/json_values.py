@@ -86,11 +86,11 @@ def short(value: int) -> bytes:
 
 
 class _Memo(dict[Any, bytes]):
-    """Value -> the whole attribute as it stands in a node, for one (name, kind): attributes repeat."""
+    """Value -> the whole attribute as in a node, for one (name, kind): attributes repeat."""
 
     def __init__(self, head: bytes, kind: ValueKind) -> None:
         self.head, self.kind = head, kind
-        # 1, 1.0 and true are one key of a dict, and so are 0.0 and -0.0: each kind is looked up by one type only
+        # 1, 1.0 and true are one dict key, and so are 0.0 and -0.0: each kind is looked up by one type only
         self.takes = _TAKES.get(kind, {str: True, int: True}) if not kind.is_list else {}
 
     def __missing__(self, value: Any) -> bytes:
@@ -163,7 +163,7 @@ class Encoder:
             out.append(b"\x52" + short(len(body)) + body)
 
     def attr(self, attr: dict[str, Any], path: str) -> bytes:
-        """The body of an attribute; `path` says where it is in errors."""
+        """The body of an attribute; `path` is its position for errors."""
         keys = [k for k in attr if k in _KIND and attr[k] is not None]
         known = {"name", "docString", "_unknown", "_bits", "_payload", *_KIND}
         if extra := set(attr) - known:
@@ -276,7 +276,7 @@ def scalar(kind: ValueKind, value: Any, below: str) -> Any:
 
 
 def _value(kind: ValueKind, value: Any, below: str) -> bytes:
-    """A value as it stands behind its tag."""
+    """A value as it follows its tag."""
     if kind.is_list:
         if not isinstance(value, dict) or set(value) - {"values"} or not isinstance(value.get("values", []), list):
             raise MappingError('expected {"values": [...]}', below)

@@ -1,4 +1,4 @@
-"""From a Trace to the JSON of one rank. Text is encoded once for each distinct value, attributes from a template a
+"""From a Trace to the JSON of one rank. Text is encoded once for each distinct value, attributes from a template per
 layout."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def lines(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> Iterator[
 
 
 def messages(decoded: Decoded) -> Iterator[str]:
-    """GlobalMetadata and each node, as one JSON object a message."""
+    """GlobalMetadata and each node, as one JSON object per message."""
     yield metadata_json(decoded.metadata)
     writer = _Writer(decoded, 0, 0)
     for a in range(0, len(decoded.trace), _BLOCK):
@@ -65,7 +65,7 @@ def messages(decoded: Decoded) -> Iterator[str]:
 
 
 def number_json(kind: ValueKind, value: Any) -> str:
-    """A number, bool, text or bytes as protobuf's JSON mapping has it."""
+    """A number, bool, text or bytes in protobuf's JSON mapping."""
     if kind in (ValueKind.DOUBLE, ValueKind.FLOAT):
         return _float_json(kind, value)
     if kind == ValueKind.BOOL:
@@ -90,7 +90,7 @@ def _float_json(kind: ValueKind, value: float) -> str:
 
 
 def list_json(kind: ValueKind, payload: bytes) -> str:
-    """`{"values":[...]}`, and behind it `_payload` where that would not give the same bytes again."""
+    """`{"values":[...]}`, followed by `_payload` if that would not give the same bytes again."""
     if kind == ValueKind.STRING_LIST and (strings := _short_strings(payload)):
         return f'{{"values":{msgspec.json.encode(strings).decode()}}}'
     one = element(kind)
@@ -103,7 +103,7 @@ def list_json(kind: ValueKind, payload: bytes) -> str:
 
 
 def _short_strings(payload: bytes) -> list[str]:
-    """The strings of a list whose lengths are of one byte, as nearly all are; else nothing."""
+    """The strings of a list whose lengths fit in one byte, as nearly all do; else nothing."""
     found, p = [], 0
     while p < len(payload):
         if payload[p] != 10 or payload[p + 1] > 127:
@@ -115,7 +115,7 @@ def _short_strings(payload: bytes) -> list[str]:
 
 
 def attr_json(name: str, kind: ValueKind, doc: str, unknown: bytes, value: str) -> str:
-    """An attribute; `value` is JSON already, and may carry keys behind it."""
+    """An attribute; `value` is JSON already, and may have keys after it."""
     parts = [f'"name":{quoted(name)}'] if name else []
     parts += [f'"docString":{quoted(doc)}'] if doc else []
     parts += [f'"_unknown":"{b64(unknown)}"'] if unknown else []
@@ -124,7 +124,7 @@ def attr_json(name: str, kind: ValueKind, doc: str, unknown: bytes, value: str) 
 
 
 def metadata_json(raw: bytes) -> str:
-    """GlobalMetadata; with `_raw` where the mapping would not give the same bytes again."""
+    """GlobalMetadata; with `_raw` if the mapping would not give the same bytes again."""
     version, attrs, unknown = "", [], False
     for f in fields(raw, "", 0):
         if f.number == 1 and f.wire == 2:
@@ -188,7 +188,7 @@ class _Writer:
         return rows
 
     def _texts(self, offsets: I64, form: Callable[[bytes], str], heap: NDArray[np.uint8] | None = None) -> list[str]:
-        """Slices of the (trace's) heap as JSON, each distinct one formed once; "" where there is none."""
+        """Slices of the (trace's) heap as JSON, each distinct one formatted once; "" if absent."""
         heap = self._trace.heap if heap is None else heap
         if offsets.strides == (0,) and len(offsets) and offsets[0] < 0:
             return [""] * len(offsets)
@@ -198,7 +198,7 @@ class _Writer:
         return [words[c] for c in codes.tolist()]
 
     def _keyed(self, key: str, column: str, a: int, b: int) -> list[str]:
-        """`"key":"text"` of each node; "" where the text is absent or empty."""
+        """`"key":"text"` of each node; "" if the text is absent or empty."""
         return self._texts(
             getattr(self._trace, column)[a:b], lambda raw: f'"{key}":{quoted(raw.decode())}' if raw else ""
         )
@@ -241,7 +241,7 @@ class _Writer:
         return found
 
     def _columns(self, layout: Layout, rows: I64) -> list[list[Any]]:
-        """What goes into the places of a layout's template, for these nodes."""
+        """Values for the placeholders of a layout's template, for these nodes."""
         columns, cell = [], 0
         for attr in layout:
             if attr.kind == ValueKind.NONE:
@@ -297,7 +297,7 @@ def _float_cell(kind: ValueKind, cell: int) -> str:
 
 
 def _template(layout: Layout) -> str:
-    """`"attr":[...]` with a place for each value."""
+    """`"attr":[...]` with a placeholder for each value."""
     attrs = []
     for a in layout:
         place = '"%d"' if a.kind in _WIDE else "%s" if not a.kind.is_integer or a.kind == ValueKind.BOOL else "%d"
@@ -307,7 +307,7 @@ def _template(layout: Layout) -> str:
 
 
 def _with_extra(node: str, extra: bytes) -> str:
-    """Fields that the model keeps aside: those of the schema under their names, the rest as they are."""
+    """Adds fields that the model keeps separately: those of the schema under their names, the rest unchanged."""
     unknown, parts, storage = b"", [], ""
     for f in fields(extra, "", 0):
         if f.number == 3 and f.wire == 0:

@@ -1,4 +1,4 @@
-"""The text that Chakra's official jsonizer writes: protobuf's JSON of each message, one behind the other.
+"""The text that Chakra's official jsonizer writes: protobuf's JSON of each message, one after the other.
 
 That is not one JSON value: `valid` puts the objects in a list instead.
 """
@@ -31,7 +31,7 @@ def official_json(decoded: Decoded, *, valid: bool = False) -> Iterator[str]:
 
 
 def _of_schema(value: Any) -> Any:
-    """Without the keys of ours that say what protobuf's mapping has no place for."""
+    """The value without our own keys for what protobuf's mapping cannot express."""
     if isinstance(value, dict):
         return {key: _of_schema(inner) for key, inner in value.items() if not key.startswith("_")}
     return [_of_schema(inner) for inner in value] if isinstance(value, list) else value

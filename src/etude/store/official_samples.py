@@ -1,6 +1,6 @@
-"""The 14 small traces that Chakra's official generator writes for each NPU: one node or two of every kind.
+"""The 14 small traces that Chakra's official generator writes for each NPU: one or two nodes of every kind.
 
-Ids count on from file to file, as theirs do.
+Ids continue from file to file, as theirs do.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _SQL_TYPE: Final = {
     "uint8": "UTINYINT", "int8": "TINYINT", "int32": "INTEGER", "int64": "BIGINT", "uint64": "UBIGINT",
 }  # fmt: skip
 _OWN_WAY: Final = {"source_id", "lane", "cpu", "group", "src", "dst", "tag", "io", "layout"}
-"""Node columns that the view does not take as they are."""
+"""Node columns that the view changes."""
 _MOD: Final = "18446744073709551616"
 
 
@@ -74,7 +74,7 @@ def _ended_after(connection: Any, seconds: float | None) -> Iterator[None]:
     try:
         yield
     except UsageError:
-        if fired:  # an interrupt is one of DuckDB's errors
+        if fired:  # DuckDB reports an interrupt as an error
             raise UsageError(f"takes longer than {seconds:g} s", where="SQL", hint="select fewer rows") from None
         raise
     finally:
@@ -93,7 +93,7 @@ def query_tables(tables: dict[str, pa.Table], sql: str) -> pa.Table:
 
 
 def select(connection: Any, sql: str, *, hint: str = _HINT) -> Any:
-    """The result of one SELECT over what a connection holds; from here on it opens nothing else."""
+    """The result of one SELECT over the tables of a connection; afterwards it cannot open anything else."""
     import duckdb
 
     try:
@@ -127,7 +127,7 @@ def _run(connection: Any, sql: str, hint: str) -> Any:
 
 
 def _narrowed(found: Any) -> Any:
-    """HUGEINT, which sums of integers are in DuckDB, as int64 where all values fit."""
+    """HUGEINT, the type of integer sums in DuckDB, as int64 if all values fit."""
     for i, field in enumerate(found.schema):
         if field.type == pa.decimal128(38, 0):
             try:
@@ -141,7 +141,7 @@ def _narrowed(found: Any) -> Any:
 
 
 def _prepare(connection: Any, source: Job | str | Path) -> None:
-    """Files or tables under the name file_*, the views over them, and then nothing else can be opened."""
+    """Registers files or tables under the name file_*, and the views over them; then nothing else can be opened."""
     import duckdb
 
     found = _registered(connection, source) if isinstance(source, Job) else _opened(connection, Path(source))
@@ -175,7 +175,7 @@ def _opened(connection: Any, folder: Path) -> dict[str, set[str]]:
             continue
         file = File(folder, name)
         found[name] = file.columns
-        if any(c in str(path) for c in "*?[]{}"):  # DuckDB would take the name for a pattern
+        if any(c in str(path) for c in "*?[]{}"):  # DuckDB would interpret the name as a pattern
             from pyarrow import dataset
 
             connection.register(f"file_{name}", dataset.dataset(str(path), format="parquet"))
@@ -191,7 +191,7 @@ def quoted(text: str) -> str:
 
 
 def _bound(found: dict[str, set[str]]) -> str:
-    """Ranks with what binds them, in memory: one row per rank."""
+    """Ranks with their bindings, in memory: one row per rank."""
     lane_kinds = ", ".join(quoted(k.name) for k in LaneKind)
     return f"""
         CREATE TEMP TABLE bound AS
@@ -222,7 +222,7 @@ def _views(found: dict[str, set[str]], has_base: bool) -> list[str]:
 
 
 def _id(value: str, has_base: bool) -> str:
-    """An id as it is in the file of the rank; ids wrap at 2**64."""
+    """An id as in the file of the rank; ids wrap at 2**64."""
     return f"(({value}::HUGEINT + r.id_base::HUGEINT) % {_MOD})::UBIGINT" if has_base else value
 
 

@@ -1,4 +1,4 @@
-"""What is in a job of many ranks, and what is wrong with it, with a few of its ranks in memory at a time."""
+"""Summary and check of a job of many ranks, with a few of them in memory at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_ranks(read: ReadThin, path: Path, *, complete: bool = False, **options
 
 
 def summarise_ranks(read: ReadThin, path: Path, **options: Any) -> dict[str, Any]:
-    """The `summary` of the job at `path`, and who wrote it."""
+    """The `summary` of the job at `path`, and the tool that wrote it."""
     sums = Sums()
     starts: list[int] = []
     ends: list[int] = []

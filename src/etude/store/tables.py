@@ -12,7 +12,7 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def is_table(path: Path) -> bool:
-    """A file that is called like a table."""
+    """Whether a file has the name of a table."""
     return path.suffix in SUFFIXES and not path.is_dir()
 
 

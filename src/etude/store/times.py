@@ -1,4 +1,4 @@
-"""Times of the nodes of a job in a file of their own: rank, source_id, start_ns, end_ns as CSV or Parquet."""
+"""Times of the nodes of a job in a separate file: rank, source_id, start_ns, end_ns as CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = ("rank", "source_id", "start_ns", "end_ns")
 
 
 def read_timing(job: Job, path: Path) -> Timing:
-    """The times that a file has for the nodes of a job; nodes that it does not name have none."""
+    """The times in a file for the nodes of a job; nodes that are not in it have none."""
     table = _table(path)
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
@@ -94,7 +94,7 @@ BATCH_ROWS = 1 << 20
 
 
 def timing_batches(run: Run) -> Iterator[pa.RecordBatch]:
-    """The times of all nodes as a table in batches; null where a time is not known."""
+    """The times of all nodes as a table in batches; null if unknown."""
     kinds = (pa.int32(), pa.uint64(), pa.int64(), pa.int64())
     job, schema, first = run.job, pa.schema(list(zip(COLUMNS, kinds, strict=True))), 0
     lengths = np.array([len(t) for t in job.traces], np.int64)[job.trace_of]

@@ -1,8 +1,8 @@
-"""How many ranks a run had, where the files of those that are there do not tell.
+"""The number of ranks of a run, if the files present do not imply it.
 
-A reader takes the world to be as large as any rank that is present, in a group or a peer. Where a job knows of more,
-the attribute `world_size` of the metadata of each rank says so, and the reader takes it off again: a job comes back as
-it was.
+A reader takes the world to be as large as any rank that is present, in a group or a peer. If a job knows of more, the
+attribute `world_size` in the metadata of each rank says so, and the reader removes it again: a job round-trips
+unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME: Final = "world_size"
 
 
 def said(metadata: bytes) -> int:
-    """The size of the world that a GlobalMetadata message names; 0 where it names none."""
+    """The world size in a GlobalMetadata message; 0: none."""
     world = 0
     for f in fields(metadata, "", 0):
         if f.wire == 2 and f.number == 2:
@@ -31,12 +31,12 @@ def said(metadata: bytes) -> int:
 
 
 def with_world(metadata: bytes, world: int) -> bytes:
-    """The message with an attribute that says it; itself where it does already."""
+    """The message with a world size attribute; unchanged if it has one."""
     return metadata if said(metadata) == world else metadata + _field(world)
 
 
 def without_world(metadata: bytes, world: int) -> bytes:
-    """The message less the attribute that `with_world` adds."""
+    """The message without the attribute that `with_world` adds."""
     return metadata.removesuffix(_field(world))
 
 
@@ -46,6 +46,6 @@ def _field(world: int) -> bytes:
 
 
 def implied(ranks: Iterable[int], peers: Iterable[int], members: Iterable[int]) -> int:
-    """The size of the world by the ranks, peers and members of groups that are mentioned."""
+    """The world size implied by the ranks, peers and members of groups."""
     near = (peer for peer in peers if 0 <= peer < MAX_WORLD)
     return 1 + max((*ranks, *near, *members), default=-1)

@@ -1,4 +1,4 @@
-"""Chakra's official linker and converter, result for result: rules that are theirs, on columns that are ours."""
+"""Chakra's official linker and converter with identical results: their rules on our columns."""
 
 from typing import TYPE_CHECKING
 

@@ -24,7 +24,8 @@ _TAIL: Final = b"\n    ]\n}"
 
 
 def linked_json(host: HostTrace, device: DeviceTrace) -> Iterator[bytes]:
-    """The file, piece by piece, with their indentation. What linking cannot do is refused before the first piece.
+    """The file, piece by piece, with the official indentation. Input that cannot be linked is refused before the first
+    piece.
 
     Synchronisations that their critical-path analysis finds are not in it: their converter drops every one.
     """
@@ -68,7 +69,7 @@ def _node_pieces(nodes: _Nodes) -> Iterator[bytes]:
 
 
 def _formatted(value: dict[str, Any]) -> bytes:
-    """As json.dumps(value, indent=4) writes it, several times as fast."""
+    """Like json.dumps(value, indent=4), but several times as fast."""
     text = json.dumps(value).encode()
     try:
         return msgspec.json.format(text, indent=4)
@@ -112,7 +113,7 @@ class _Nodes:
             yield {**node, **self._on_device(at), "id": node["id"] + number, "ctrl_deps": node["id"]}
 
     def _caller(self, old: int) -> int:
-        """The new id of a node; those that are not in the trace follow behind all others."""
+        """The new id of a node; those that are not in the trace come after all others."""
         if old not in self._id_of:
             self._id_of[old] = self._total
             self._total += 1

@@ -14,8 +14,8 @@ I64 = NDArray[np.int64]
 
 @kernel(allocates=False)
 def exclusive_durations(ts, dur, thread_start, out):
-    """Own time of each operator, sorted by (thread, start, duration): less the union of later ones within it.
-    Returns the first row whose own time is negative, -1 if none."""
+    """Own time of each operator, sorted by (thread, start, duration): minus the union of later ones within it. Returns
+    the first row with a negative own time, -1: none."""
     for t in range(len(thread_start) - 1):
         stop = thread_start[t + 1]
         for i in range(thread_start[t], stop):
@@ -42,7 +42,7 @@ def exclusive_durations(ts, dur, thread_start, out):
 
 @kernel
 def last_before(ts, thread_start, thread, time):
-    """The last operator of the other threads to start before `time`; of equal ones the first. -1: none."""
+    """The last operator of the other threads to start before `time`; ties go to the first. -1: none."""
     best, best_ts = np.int64(-1), 0.0
     for t in range(len(thread_start) - 1):
         if t == thread:

@@ -1,6 +1,6 @@
-"""How Chakra's official linker ties a host trace to a device trace, rule by rule, on columns.
+"""How Chakra's official linker connects a host trace to a device trace, rule by rule, on columns.
 
-Its rules are kept where they are wrong, too: dependencies out of device activities are missing, as they are there.
+Its rules are kept even where they are wrong: dependencies from device activities are missing, as in the original.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ LAUNCHES: Final = frozenset(
         *("hipMemcpyWithStream", "hipMemcpyAsync"),
     }
 )
-"""Runtime calls that the official linker takes for launches; it drops what others launched."""
+"""Runtime calls that the official linker treats as launches; it drops the work of others."""
 HANDOVER_GAP_US: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfficialLinked:
-    """What linking adds to the host's rows, taken in order of their ids."""
+    """What linking adds to the host's rows, in order of their ids."""
 
     exclusive_us: F64
-    """0 where no event was found."""
+    """0: no event was found."""
     inclusive_us: F64
     start_us: F64
     timed: NDArray[np.bool_]
@@ -53,7 +53,7 @@ class OfficialLinked:
 
 
 def microseconds(ns: I64) -> F64:
-    """The float that the decimal text in the file stands for."""
+    """The float that the decimal text in the file represents."""
     whole = ns.astype(np.float64) / 1000.0
     large = np.abs(ns) >= 1 << 53
     return np.where(large, (ns // 1000).astype(np.float64) + (ns % 1000) / 1000.0, whole)
@@ -111,7 +111,7 @@ def _host_events(host: HostTrace, order: I64, device: DeviceTrace, cpu: I64) -> 
     rf_id = host.rf_id[order]
     recorded = device.rf_id[cpu]
     by_rf = np.argsort(recorded, kind="stable")
-    at = np.searchsorted(recorded[by_rf], rf_id, side="right") - 1  # of several the last
+    at = np.searchsorted(recorded[by_rf], rf_id, side="right") - 1  # the last of several
     event = by_rf[at] if len(by_rf) else np.full(len(rf_id), -1, np.int64)
     found = (at >= 0) & (recorded[event] == rf_id if len(by_rf) else False) & (rf_id != UNKNOWN)
     found &= ~(host.is_process_root | host.is_thread_root)[order]
@@ -172,7 +172,7 @@ def _by_operator(parent_external: I64, gpu: I64, event_external: I64, timed: NDA
 
 
 def _handover_rows(rf_id: I64, handover_rf: I64) -> I64:
-    """Record-function ids as rows; only of operators before the row itself."""
+    """Record-function ids as rows; only for operators before the row itself."""
     by_rf = np.argsort(rf_id, kind="stable")
     at = np.searchsorted(rf_id[by_rf], handover_rf, side="right") - 1
     row = by_rf[at]

@@ -1,4 +1,4 @@
-"""The nodes of a converted trace before any is dropped; and those of one file that holds host and device already."""
+"""The nodes of a converted trace before any is dropped; and those of one file that already has host and device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Nodes:
     row: I64
     """The host row, by id, that the node is or was launched by."""
     event: I64
-    """The device event; -1 on the host, and where the file was linked before."""
+    """The device event; -1 on the host, and if the file was linked before."""
     on_device: Bools
     stream: I64
     """0 on the host."""
@@ -31,7 +31,7 @@ class Nodes:
     caller: I64
     """The node that called or launched it; -1: none."""
     ctrl: I64
-    """The same, where the converter has seen the caller by then: it goes through the file in order."""
+    """The same, if the converter has seen the caller by then: it reads the file in order."""
     handover: I64
 
 
@@ -46,7 +46,8 @@ def of_one_file(host: HostTrace, order: I64, caller: I64) -> Nodes:
             f"node {host.id[order[stray[0]]]} ran on the device, but no operator of the host launched it",
             where=host.json.path,
         )
-    # A caller counts where the file has it first. Host traces have it last, since it ends last; linked ones are by id.
+    # A caller counts if it comes first in the file. Host traces have it last, since it ends last; linked ones are by
+    # id.
     ctrl = np.where((caller >= 0) & (on_device | (order[caller] < order)), caller, -1)
     stream = np.where(on_device, np.maximum(_column(host, order, "stream"), 0), 0)
     none = np.full(n, -1, np.int64)
@@ -64,7 +65,7 @@ def of_one_file(host: HostTrace, order: I64, caller: I64) -> Nodes:
 
 
 def _column(host: HostTrace, order: I64, name: str) -> I64:
-    """What the linker wrote, spread over the rows by id; UNKNOWN where it wrote nothing."""
+    """A column that the linker wrote, over the rows by id; UNKNOWN if it wrote nothing."""
     found = np.full(len(order), UNKNOWN, np.int64)
     rows, values = host.linked.get(name, (np.zeros(0, np.int64),) * 2)
     found[rows] = values
@@ -72,7 +73,7 @@ def _column(host: HostTrace, order: I64, name: str) -> I64:
 
 
 def _durations(host: HostTrace, order: I64) -> I64:
-    """Whole us of each node's own time: what follows the decimal point is cut off."""
+    """Own time of each node in whole us, truncated."""
     rows, places = host.linked.get("exclusive_dur", (np.zeros(0, np.int64),) * 2)
     codes, words = host.json.coded(places)
     try:

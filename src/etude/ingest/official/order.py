@@ -1,4 +1,5 @@
-"""What `--simulate` of the official converter says: a clock of whole microseconds, one host, one node a stream."""
+"""The output of `--simulate` of the official converter: a clock of whole microseconds, one host, one node per
+stream."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from etude.model.trace import Trace
 
 
 def simulated_order(trace: Trace) -> Iterator[str]:
-    """The lines of its debug log that say what is issued and completed when, without their time stamps.
+    """The lines of its debug log about issue and completion, without their time stamps.
 
     Its rules: all threads share one host; a node releases what waits for it when it is issued, not when it completes;
     what is ready is taken in the order in which it became so.
@@ -42,7 +43,7 @@ class _Clock:
     def lines(self) -> Iterator[str]:
         now_us = 0
         while self._host or self._running or self._host_running or any(self._streams.values()):
-            issued: set[int] = set()  # of ids: they are released in the order in which Python keeps a set of them
+            issued: set[int] = set()  # of ids: released in the order in which Python keeps a set of them
             yield from self._issue(now_us, issued)
             now_us = now_us + 1 if issued else self._next(now_us)
             yield from self._complete(now_us)

@@ -33,7 +33,7 @@ COLLECTIVES: Final = (
     ("reducescatter", Collective.REDUCE_SCATTER),
     ("broadcast", Collective.BROADCAST),
 )
-"""What the name of a kernel says of it; the first that fits."""
+"""Collectives by parts of kernel names; the first match counts."""
 SCHEMAS: Final = tuple(f"{version}-chakra.0.0.4" for version in ("1.0.2", "1.0.3", "1.1.0", "1.1.1"))
 _SEND_RECV = "ncclDevKernel_SendRecv"
 _CELLS = ("fw_parent", "seq_id", "scope", "fw_tid")
@@ -58,7 +58,7 @@ def convert(host: HostTrace, device: DeviceTrace | None = None) -> tuple[Decoded
 
 
 def _check(host: HostTrace) -> None:
-    """What the official converter needs of a host trace."""
+    """Checks what the official converter needs of a host trace."""
     if host.schema not in SCHEMAS:
         raise TraceError(
             f"the official converter does not read schema `{host.schema}`",
@@ -75,7 +75,7 @@ def _nodes(host: HostTrace, order: I64, linked: OfficialLinked | None, device: D
     caller = caller_rows(host, order)
     if linked is None or device is None:
         return of_one_file(host, order, caller)
-    at = np.arange(n) + linked.gpu_start[:-1]  # where each host row goes
+    at = np.arange(n) + linked.gpu_start[:-1]  # new position of each host row
     total = n + len(linked.gpu)
     on_host = np.zeros(total, np.bool_)
     on_host[at] = True
@@ -101,7 +101,7 @@ def _named(host: HostTrace, part: str) -> Bools:
 
 
 def _data(host: HostTrace, order: I64, nodes: Nodes) -> tuple[I64, I64, Bools]:
-    """Data dependencies as CSR over all nodes, and which nodes stay: those that wait or are waited for."""
+    """Data dependencies as CSR over all nodes, and which nodes stay: those with a dependency in either direction."""
     n = len(nodes.ids)
     child = np.argsort(nodes.caller, kind="stable")
     child_start = np.searchsorted(nodes.caller[child], np.arange(n + 1))
@@ -188,7 +188,7 @@ class _Comms:
 
 
 def collective_of(kernel: str, path: str = "") -> Collective:
-    """What a kernel's name says; refused where the official converter refuses."""
+    """The collective of a kernel by its name; refused if the official converter refuses."""
     plain = kernel.replace("_", "").replace("-", "").lower()
     for word, collective in COLLECTIVES:
         if word in plain:
@@ -286,7 +286,7 @@ def _words(texts: PythonTexts, words: tuple[str, ...]) -> I64:
 
 
 def _edges(nodes: Nodes, deps: tuple[I64, I64, Bools], keep: I64, new: I64) -> dict[str, Any]:
-    """Data dependencies lead to nodes that stay; callers may be gone, and are then kept by their id alone."""
+    """Data dependencies lead to nodes that stay; dropped callers are kept by their id only."""
     start, data, _ = deps
     count = np.diff(start)[keep]
     caller = nodes.ctrl[keep]
@@ -297,7 +297,7 @@ def _edges(nodes: Nodes, deps: tuple[I64, I64, Bools], keep: I64, new: I64) -> d
     target = np.where(target < 0, ~np.searchsorted(gone, nodes.ids[caller]), target)
     return {
         "data_start": np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
-        "data": new[data].astype(np.int32),  # nodes without any are the ones that may have gone
+        "data": new[data].astype(np.int32),  # only nodes without any may have been dropped
         "data_why": np.broadcast_to(np.uint8(0), (len(data),)),
         "ctrl_start": np.concatenate([[0], np.cumsum(has)]).astype(np.int64),
         "ctrl": target.astype(np.int32),

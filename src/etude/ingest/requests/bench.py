@@ -60,8 +60,8 @@ def read_bench(data: bytes, path: Path) -> MeasuredRequests:
 
 
 def _record(data: bytes, path: Path) -> dict[str, Any]:
-    """The one run of a file. SGLang writes an endless request rate as `Infinity`, which only Python's own reader
-    takes."""
+    """The one run of a file. SGLang writes an infinite request rate as `Infinity`, which only Python's own reader
+    accepts."""
     lines = [line for line in data.split(b"\n") if line.strip()]
     runs = sum(MARK in line for line in lines)
     if runs > 1:
@@ -101,7 +101,7 @@ def _request(record: dict[str, Any], i: int) -> Request:
 
 
 def _arrival_ns(record: dict[str, Any], i: int) -> int | None:
-    """When the client sent it; with an endless rate and no limit of requests at a time, at once."""
+    """When the client sent it; with an infinite rate and no limit of concurrent requests, at once."""
     starts = record.get("start_times") or None
     if isinstance(starts, list):
         return round(_number(starts[i]) * 1e9)

@@ -30,7 +30,7 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What was said of one request; None where nothing was. Times in seconds, but for `arrival_ns`."""
+    """One request; None: not in the file. Times in seconds, except `arrival_ns`."""
 
     name: str
     arrival_ns: int | None = None
@@ -47,17 +47,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MeasuredRequests:
-    """The requests of a file that were answered, in order of arrival where it is known."""
+    """The answered requests of a file, in order of arrival if known."""
 
     table: pa.Table
     source: str
-    """Who measured them."""
+    """The tool that measured them."""
     failed: int = 0
     """Requests without an answer, which the table leaves out."""
     duration_s: float | None = None
     """Duration of the whole measurement, for rates."""
     begin_ns: int | None = None
-    """The first arrival, on the clock of the file; of spans since 1970."""
+    """The first arrival, on the clock of the file; for spans since 1970."""
     said: dict[str, float] = field(default_factory=dict)
     """Means that the file itself states, in seconds, under the names of columns."""
 
@@ -69,13 +69,13 @@ class MeasuredRequests:
 
 
 def floats(table: pa.Table, name: str) -> F64:
-    """A column as numbers, NaN where it is null."""
+    """A column as numbers, NaN for null."""
     column: F64 = table[name].combine_chunks().cast(pa.float64()).to_numpy(zero_copy_only=False)
     return column
 
 
 def table_of(requests: Sequence[Request]) -> tuple[pa.Table, int | None]:
-    """The table, sorted by arrival where all are known, and the first arrival."""
+    """The table, sorted by arrival if all are known, and the first arrival."""
     timed = bool(requests) and all(one.arrival_ns is not None for one in requests)
     ordered = sorted(requests, key=lambda one: one.arrival_ns or 0) if timed else list(requests)
     begin = ordered[0].arrival_ns if timed else None

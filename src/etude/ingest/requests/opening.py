@@ -1,4 +1,4 @@
-"""A file of measured requests, known by its content; `.gz` and `.zst` are unpacked."""
+"""Opens a file of measured requests, recognised by its content; `.gz` and `.zst` are decompressed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOWN: Final = (
 
 
 def holds_requests(path: str | PathLike[str]) -> bool:
-    """Is it a file of spans or of a benchmark client?"""
+    """Whether it is a file of spans or of a benchmark client."""
     place = Path(path)
     if not place.is_file():
         return False

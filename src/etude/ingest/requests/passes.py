@@ -21,15 +21,15 @@ from etude.ingest.requests.measured import MeasuredRequests, floats
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 UNIX: Final = 10**17
-"""Times from here on are ns since 1970: it was passed in 1973."""
+"""Times above this are ns since 1970: it is a date in 1973."""
 READ: Final = ("prefill", "mixed")
 MADE: Final = ("decode", "mixed", "verify")
 
 
 def with_passes(found: MeasuredRequests, trace: Path) -> pa.Table:
     """The table, with `prefill_passes` (that read prompts and start after the request was scheduled and before its
-    first token) and `decode_passes` (that make tokens and start behind its first token, before its end); null where the
-    recording does not hold that time."""
+    first token) and `decode_passes` (that make tokens and start after its first token, before its end); null if outside
+    of the recording."""
     device = load_device(trace)
     passes = engine_passes(device)
     if not len(passes):
@@ -55,7 +55,7 @@ def with_passes(found: MeasuredRequests, trace: Path) -> pa.Table:
 
 
 def _counted(at: F64, begin: F64, until: F64, recorded: tuple[float, float]) -> pa.Array:
-    """How many lie in each interval; null outside of what was recorded."""
+    """How many are in each interval; null outside of the recording."""
     count = np.searchsorted(at, until, side="left") - np.searchsorted(at, begin, side="left")
     inside = (begin >= recorded[0]) & (until <= recorded[1])  # NaN: no
     return pa.array(np.where(inside, count, 0), pa.int64(), mask=~inside)

@@ -1,4 +1,4 @@
-"""What `etude serve` predicted of requests, in the columns of measured ones: `--requests-out FILE`, or the folder of
+"""Requests predicted by `etude serve`, in the columns of measured ones: `--requests-out FILE`, or the folder of
 `-o`."""
 
 from __future__ import annotations

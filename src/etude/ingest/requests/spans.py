@@ -177,7 +177,7 @@ def _take(span: _Span, found: _Found) -> None:
 
 
 def _attach(found: _Found) -> None:
-    """Each stage to the request above it."""
+    """Assigns each stage to the request above it."""
     for name, above, start, end, number in found.stages:
         for _ in range(MOST_PARENTS):
             if above in found.sglang:
@@ -187,8 +187,8 @@ def _attach(found: _Found) -> None:
 
 
 def _paired(roots: list[_Root]) -> list[_Root]:
-    """Where one server reads prompts and another makes tokens, both have a span for a request, in one room: the one
-    that ends last stands for both, with the stages of both."""
+    """If one server reads prompts and another makes tokens, both have a span for a request, in one room: the one that
+    ends last represents both, with the stages of both."""
     rooms: dict[str, list[_Root]] = {}
     for number, root in enumerate(roots):
         rooms.setdefault(str(root.said.get("bootstrap_room", f"alone {number}")), []).append(root)
@@ -204,7 +204,7 @@ def _paired(roots: list[_Root]) -> list[_Root]:
 
 
 def _of_vllm(root: _Root) -> Request:
-    """A span begins with the arrival. It ends when it is written, so that the engine's own time is better."""
+    """A span begins with the arrival. It ends when it is written, so the engine's own time is better."""
     latency = _seconds(root.said, _E2E)
     return Request(
         name=root.name,
@@ -219,7 +219,7 @@ def _of_vllm(root: _Root) -> Request:
 
 
 def _of_sglang(root: _Root) -> Request:
-    """Its attribute of prefill counts from the hand-over to the scheduler, the queue among it: stages say it apart."""
+    """Its prefill attribute counts from the hand-over to the scheduler, including the queue: stages separate them."""
     waits, reads = (root.stages.get(name, []) for name in STAGES[:2])
     ttft = _seconds(root.said, _TTFT)
     if ttft is None and reads:  # older than its gen_ai attributes: the first end of a prefill
@@ -240,13 +240,13 @@ def _of_sglang(root: _Root) -> Request:
 
 
 def _first_s(spans: list[Stage]) -> float | None:
-    """Of the first; more come from further ranks, or after a request lost its blocks."""
+    """Time of the first; more come from further ranks, or after a request lost its blocks."""
     return (min(spans)[1] - min(spans)[0]) / 1e9 if spans else None
 
 
 def _gaps(reads: list[Stage], loops: list[Stage], output: int | None) -> list[float] | None:
-    """Between the ends of passes that made tokens, by their numbers, whichever rank says them; None unless there is one
-    for each token."""
+    """Times between the ends of passes that made tokens, by their numbers, from any rank; None unless there is one for
+    each token."""
     ends = {number: end for _, end, number in sorted(loops, reverse=True)}
     if output is None or not reads or not loops or len(ends) != output - 1:
         return None
