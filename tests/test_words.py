@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "etude"
@@ -31,6 +32,12 @@ NOT_EXPLAINED = re.compile(
     r"|g[ai]ves? way|behind one another)\b"
 )
 """Nor in docstrings and comments. NOBODY is a constant."""
+
+NOT_IN_STUDIES = re.compile(
+    r"\b(nobody|beside|under way|so many|anew|after a look|told|tells|stands?|lies|lie|held against|on the mean)\b",
+    re.I,
+)
+"""Nor in the texts of studies: title, description and checks; names of runs and metrics may."""
 
 ALLOWED = {"Nobody"}
 
@@ -84,3 +91,13 @@ def test_studies() -> None:
     studies = sorted((PACKAGE / "study" / "gallery").glob("*.yaml"))
     assert studies
     assert [(path.stem, match[0]) for path in studies for match in NEVER.finditer(path.read_text())] == []
+
+
+def test_texts_of_studies() -> None:
+    found = []
+    for path in sorted((PACKAGE / "study" / "gallery").glob("*.yaml")):
+        study = yaml.safe_load(path.read_text())
+        said = [study[key] for key in ("title", "about", "published", "not_shown")]
+        said += [check["name"] for check in study["checks"]]
+        found += [(path.stem, match[0]) for text in said for match in NOT_IN_STUDIES.finditer(text)]
+    assert found == []
