@@ -267,6 +267,7 @@ def test_a_path_a_job_or_what_was_made_is_taken_for_a_run():
     assert etude.compare(SAMPLE, run.job).equals(etude.compare(run, run))
     assert etude.roofline(SAMPLE, "h100").equals(etude.roofline(run, etude.open_system("h100").device))
     assert etude.diff(SAMPLE, run) is None
+    assert etude.query(str(SAMPLE), "select count(*) as n from nodes")["n"].to_pylist() == [run.job.nodes]
     assert [str(f) for f in etude.check(SAMPLE)] == [str(f) for f in etude.check(run.job)]
     with pytest.raises(EtudeError, match="no times were recorded") as problem:
         etude.breakdown(etude.generate("gpt2", gpus=1, seq=64))

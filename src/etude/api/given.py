@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from etude.errors import UsageError
@@ -21,4 +22,6 @@ def refuse_unknown(verb: str, given: Mapping[str, Any], known: Iterable[str]) ->
     """Names that mean nothing: the first of them, with what is known."""
     names = list(dict.fromkeys(known))
     if lost := [name for name in given if name not in names]:
-        raise UsageError(f"unknown option `{lost[0]}`", where=f"etude.{verb}", hint=f"known: {', '.join(names)}")
+        near = get_close_matches(lost[0], names, 1)
+        asked = f"did you mean `{near[0]}`? " if near else ""
+        raise UsageError(f"unknown option `{lost[0]}`", where=f"etude.{verb}", hint=f"{asked}known: {', '.join(names)}")

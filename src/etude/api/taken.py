@@ -87,6 +87,15 @@ def as_job(name: str, value: Any, others: dict[str, Any] | None = None) -> Any:
     raise _unfit(name, value, "a Job, or a path", _OF_JOB)
 
 
+def as_columns(name: str, value: Any, others: dict[str, Any] | None = None) -> Any:
+    """A job, or the path of one in Parquet as it is: nothing of that has to be loaded."""
+    from pathlib import Path
+
+    from etude.opening import is_columns
+
+    return value if _is_path(value) and is_columns(Path(value)) else as_job(name, value)
+
+
 def as_system(name: str, value: Any, others: dict[str, Any]) -> Any:
     """A system: itself, or of that name or file. One of the catalogue has room for the ranks of the job."""
     from etude.machine import System, open_system, system_names
@@ -114,7 +123,7 @@ def as_device(name: str, value: Any, others: dict[str, Any] | None = None) -> An
     return open_system(value).device
 
 
-_TAKES: Final = {"Run": as_run, "Job": as_job, "System": as_system, "Device": as_device}
+_TAKES: Final = {"Columns": as_columns, "Run": as_run, "Job": as_job, "System": as_system, "Device": as_device}
 
 
 def _is_path(value: Any) -> bool:

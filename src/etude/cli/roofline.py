@@ -35,11 +35,11 @@ def roofline(
     from etude.report import device_of
     from etude.units import format_time, parse_count
 
-    if utilisation and not ran_on and not system:
-        raise UsageError("utilisation needs a device, and none is given", hint="--ran-on h200")
     run = open_run(path, groups, workers, system, timing)
-    on = device_of(run.job, ran_on or system) if ran_on or system else None
-    if utilisation and on is not None:
+    on = device_of(run.job, ran_on or system)
+    if utilisation:
+        if on is None:
+            raise UsageError("utilisation needs a device, and none was recorded", hint="--ran-on h200")
         needed = parse_count(model_flops) if model_flops else None
         found = analyse.utilisation(run, on, model_flops=needed)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from os import PathLike
 from typing import Any, Final
 
@@ -99,7 +100,10 @@ def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list
 def _options(given: dict[str, Any]) -> Options:
     unknown = set(given) - set(Options.__slots__)
     if unknown:
-        raise UsageError(f"unknown option: {', '.join(sorted(unknown))}", hint=f"known: {', '.join(Options.__slots__)}")
+        near = get_close_matches(min(unknown), Options.__slots__, 1)
+        asked = f"did you mean `{near[0]}`? " if near else ""
+        hint = f"{asked}known: {', '.join(Options.__slots__)}"
+        raise UsageError(f"unknown option: {', '.join(sorted(unknown))}", hint=hint)
     return Options(**given)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -23,6 +23,8 @@ from etude.store import columns
 from etude.store import columns_schema as schema
 from etude.store.columns_files import File, first_line
 
+Columns: TypeAlias = str | Path
+"""The folder of a job in Parquet."""
 TABLES: Final = ("nodes", "deps", "attrs", "groups", "members", "ranks", "traces")
 _HINT: Final = f"tables: {', '.join(TABLES)}; `DESCRIBE nodes` lists the columns of one"
 
@@ -43,7 +45,7 @@ _OWN_WAY: Final = {"source_id", "lane", "cpu", "group", "src", "dst", "tag", "io
 _MOD: Final = "18446744073709551616"
 
 
-def query(source: Job | str | Path, sql: str, *, seconds: float | None = None) -> pa.Table:
+def query(source: Job | Columns, sql: str, *, seconds: float | None = None) -> pa.Table:
     """The result of one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN). Sums are int64 where they fit. A query that
     takes longer than `seconds` is ended.
 
