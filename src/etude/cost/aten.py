@@ -12,19 +12,19 @@ from etude.cost.ops import Work
 
 
 def needs_values(name: str) -> bool:
-    """Do the values of its arguments say more of an operator's work than their shapes do?"""
+    """Whether an operator's work depends on the values of its arguments, not only on their shapes."""
     return name in CAUSAL or "conv" in name
 
 
 def causal_known(name: str, in_values: str) -> bool:
-    """Do an attention's arguments say whether it is causal?"""
+    """Whether an attention's arguments say if it is causal."""
     return mask_of(name, listed(in_values)) is not None
 
 
 @lru_cache(maxsize=1 << 14)
 def aten_work(name: str, in_shapes: str, in_types: str, in_values: str = "", *, causal: bool | None = None) -> Work:
-    """The work of an operator; of class NONE with nothing known where its name or its shapes say too little. `causal`:
-    whether attention is, if its arguments do not say."""
+    """The work of an operator; of class NONE with nothing known if its name or its shapes are not enough. `causal`:
+    whether attention is causal, if its arguments do not say."""
     family = FAMILIES.get(name)
     shapes = listed(in_shapes) if family else []
     if family is None or not shapes:

@@ -1,4 +1,4 @@
-"""Which formula of `cost.ops` each PyTorch operator follows. What is not here stays unknown."""
+"""Which formula of `cost.ops` each PyTorch operator follows. Other operators stay unknown."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _elements(shapes: Sequence[Shape]) -> int:
 
 
 def _size(i: Inputs, argument: int) -> int:
-    """Bytes of the tensors of an argument; 0 of one that is none."""
+    """Bytes of the tensors of an argument; 0 if it is not a tensor."""
     shapes, types = i.shapes[argument], i.types[argument]
     if not shapes or not types:
         return 0
@@ -59,15 +59,15 @@ def _size(i: Inputs, argument: int) -> int:
 
 
 def _broadcast(shapes: Sequence[Shape]) -> int:
-    """Elements of what tensors of these shapes are broadcast to."""
+    """Elements of the broadcast of tensors of these shapes."""
     axes = max(map(len, shapes))
     padded = [[1] * (axes - len(shape)) + shape for shape in shapes]
     return prod(max(column) if 0 not in column else 0 for column in zip(*padded, strict=True))
 
 
 def _pointwise(takes: int, flops_each: int = 1, op_class: OpClass = OpClass.ELEMENTWISE) -> Family:
-    """Reads every tensor it is given and writes one as large as they are together broadcast. A tensor behind the
-    arguments that it `takes` is where it writes."""
+    """Reads every tensor it is given and writes one of their broadcast shape. A tensor after the arguments that it
+    `takes` is its output."""
 
     def work(i: Inputs) -> Work:
         single = [a for a, shapes in enumerate(i.shapes[:takes]) if len(shapes) == 1]
@@ -96,7 +96,7 @@ def _foreach(flops_each: int = 1) -> Family:
 
 
 def _copy(i: Inputs) -> Work:
-    """Into the first from the second, of a type of its own."""
+    """Copies into the first from the second, which may have another type."""
     made = prod(i.shape(0))
     source = i.width(1) if len(i.types) > 1 and i.types[1] else i.width(0)
     return Work(op_class=OpClass.COPY, flops=0, size_bytes=made * (i.width(0) + source), dtype=i.dtype)
@@ -113,7 +113,7 @@ def _cat(i: Inputs) -> Work:
 
 
 def _fill(i: Inputs) -> Work:
-    """Writes, reads nothing."""
+    """Writes only."""
     return Work(op_class=OpClass.COPY, flops=0, size_bytes=prod(i.shape(0)) * i.width(0), dtype=i.dtype)
 
 
@@ -124,7 +124,7 @@ def _reduction(i: Inputs) -> Work:
 
 
 def _picked(i: Inputs) -> Work:
-    """The loss of a classifier reads of each row the one element that its 8-byte target names."""
+    """The loss of a classifier reads one element of each row, selected by an 8-byte target."""
     rows = prod(i.shape(1))
     return Work(op_class=OpClass.REDUCTION, flops=rows, size_bytes=rows * (i.width(0) + 8), dtype=i.dtype)
 
@@ -187,7 +187,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "aten::rms_norm": _rows(ops.normalisation),
     "aten::_fused_rms_norm": _rows(ops.normalisation),
     "aten::native_layer_norm_backward": _backward(_rows(ops.normalisation)),
-    "aten::rms_norm_backward": _backward(_rows(ops.normalisation)),  # as generated traces have it
+    "aten::rms_norm_backward": _backward(_rows(ops.normalisation)),  # as in generated traces
     "aten::_fused_rms_norm_backward": _backward(_rows(ops.normalisation)),
     **{f"aten::{kind}batch_norm": _channels for kind in ("native_", "cudnn_", "miopen_", "_native_")},
     **{f"aten::{kind}batch_norm_backward": _backward(_channels) for kind in ("native_", "cudnn_", "miopen_")},
@@ -225,7 +225,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "aten::_fused_adam_": _optimizer("adamw"),
     "aten::_fused_sgd_": _optimizer("momentum"),
 }  # fmt: skip
-"""Operators whose work follows from what they were given."""
+"""Operators whose work follows from their arguments."""
 
 MADE_OF_OTHERS: Final = frozenset(
     {"aten::linear", "aten::matmul", "aten::conv1d", "aten::conv2d", "aten::conv3d",

@@ -1,4 +1,4 @@
-"""What a PyTorch operator was given, from the texts that a trace recorded: shapes, types, values."""
+"""Arguments of a PyTorch operator, from the texts in a trace: shapes, types, values."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def tensor_types(text: Any) -> list[str]:
 
 
 def width_of(name: str) -> int:
-    """Bytes of an element of a bare type; 0 where it is not known."""
+    """Bytes of an element of a bare type; 0 if unknown."""
     return 1 if name.startswith("float8") else _WIDTHS.get(name, 0)
 
 
 def dtype_of(in_types: str) -> str:
-    """Data type of the first tensor that has one: `Tensor(c10::BFloat16)` is `bf16`; empty where none is known."""
+    """Data type of the first tensor that has one: `Tensor(c10::BFloat16)` is `bf16`; empty if unknown."""
     return first_dtype([tensor_types(text) for text in listed(in_types)])
 
 
@@ -56,12 +56,12 @@ def first_dtype(types: list[list[str]]) -> str:
 
 
 def shapes_of(in_shapes: str) -> list[Shape]:
-    """Shapes of the inputs, in order; an input that is no tensor has an empty one. Nothing where it is no list."""
+    """Shapes of the inputs, in order; empty for an input that is not a tensor. Empty if the text is not a list."""
     return [list(s) if _is_shape(s) else [] for s in listed(in_shapes)]
 
 
 def listed(text: str) -> list[Any]:
-    """The list that a text shows, as JSON or Python writes one; empty where it shows none."""
+    """The list in a text, as written by JSON or Python; empty if there is none."""
     try:
         given = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError):
@@ -78,7 +78,7 @@ def _is_shape(given: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What an operator was given: shapes and types of the tensors of each argument, and the other values."""
+    """Arguments of an operator: shapes and types of the tensors of each, and the other values."""
 
     shapes: list[list[Shape]]
     types: list[list[str]]
@@ -86,21 +86,21 @@ class Inputs:
     dtype: str
     """Type of the first tensor, as in `cost.ops`; `fp32` if unknown."""
     causal: bool | None = None
-    """Whether attention is, as its kernel says; None where that does not."""
+    """Whether attention is causal, according to its kernel; None if unknown."""
 
     def shape(self, argument: int) -> Shape:
         (found,) = self.shapes[argument]
         return found
 
     def width(self, argument: int) -> int:
-        """Bytes of an element; ValueError where that is not known."""
+        """Bytes of an element; ValueError if unknown."""
         found = width_of(self.types[argument][0]) if self.types[argument] else 0
         if not found:
             raise ValueError(argument)
         return found
 
     def numbers(self, argument: int) -> list[int]:
-        """A list of numbers that was given, e.g. strides; ValueError where it was not recorded."""
+        """A list of numbers among the arguments, e.g. strides; ValueError if not recorded."""
         given = self.values[argument]
         given = listed(given) if isinstance(given, str) else given
         if not isinstance(given, list) or not all(isinstance(n, int) for n in given):
@@ -113,7 +113,8 @@ class Inputs:
 
 
 def shapes_of_argument(given: Any, types: list[str]) -> list[Shape]:
-    """One shape of a tensor, several of a list of tensors, none of anything else; a scalar tensor has the shape []."""
+    """One shape for a tensor, several for a list of tensors, none for anything else; a scalar tensor has the shape
+    []."""
     if _is_shape(given):
         return [list(given)] if given or types else []
     return [list(s) for s in given if _is_shape(s)] if isinstance(given, (list, tuple)) else []

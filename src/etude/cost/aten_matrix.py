@@ -33,8 +33,8 @@ def _bmm(first: int) -> Family:
 
 
 def _grouped(i: Inputs) -> Work:
-    """Of experts, whose rows lie one behind the other where a side has two dimensions; `offs` has their ends, and no
-    shape says that they are as many for each."""
+    """Products of experts, whose rows are concatenated if a side has two dimensions; `offs` has their ends, and no
+    shape says that all have the same number."""
     left, right = i.shape(0), i.shape(1)
     count = next((s[0] for s in (left, right) if len(s) == 3), 0) or i.shape(2)[0]
     rows = left[-2] if len(left) == 3 or len(right) == 2 else -(-left[0] // count)
@@ -50,7 +50,7 @@ def _linear(i: Inputs) -> Work:
 
 
 def _matmul(i: Inputs) -> Work:
-    """Any number of dimensions; a matrix on the right is one for all."""
+    """Any number of dimensions; a matrix on the right is shared by all."""
     *rows, k = i.shape(0)
     *batch, _, n = i.shape(1)
     if not batch:
@@ -93,15 +93,15 @@ CAUSAL: Final = {
     "aten::_efficient_attention_forward": 9,
     "aten::_efficient_attention_backward": 14,
 }
-"""Attention, with the place of the argument that says whether it is causal."""
+"""Attention, with the position of the argument that says whether it is causal."""
 VARLEN: Final = "flash_attn::varlen_fwd"
-"""Attention of sequences of any lengths in one call, as serving engines have it."""
+"""Attention of sequences of different lengths in one call, as in serving engines."""
 _FULL, _FROM_FIRST, _FROM_LAST = 0, 1, 2
 """Which pairs count: all; key j for query i where j <= i; where j <= i + keys - queries, so that the last sees all."""
 
 
 def mask_of(name: str, values: list[Any]) -> int | None:
-    """Which pairs an attention computes, as its arguments say; None where they were not recorded."""
+    """Which pairs an attention computes, by its arguments; None if they were not recorded."""
     place = CAUSAL[name]
     given = str(values[place]).strip().lower() if place < len(values) else ""
     if "_efficient_attention_" in name and _SDPA not in name:  # a number: which mask
@@ -122,8 +122,8 @@ def pairs(mask: int, queries: int, keys: int) -> int:
 
 
 def _attention(name: str) -> Family:
-    """batch x heads x length x head size, or heads behind the length. Where nothing says whether it is causal, all
-    pairs count: FLOPs are then at most what is computed."""
+    """batch x heads x length x head size, or heads after the length. If it is unknown whether it is causal, all pairs
+    count: FLOPs are then an upper bound."""
     backward, heads_last = name.endswith("backward"), _SDPA not in name and "cudnn" not in name and "scaled" not in name
     first = 1 if backward else 0
 
@@ -145,8 +145,8 @@ def _attention(name: str) -> Family:
 
 
 def _varlen(i: Inputs) -> Work:
-    """Attention of sequences that lie one behind the other: length x heads x head size, and a fourth tensor with where
-    each ends, one longer than there are sequences. They count as alike, and as causal."""
+    """Attention of concatenated sequences: length x heads x head size, and a fourth tensor with the end of each, one
+    longer than there are sequences. They count as equally long, and as causal."""
     (queries, h, d), (keys, kv_heads, _) = i.shape(0), i.shape(1)
     (ends,) = i.shape(3)
     count = max(ends - 1, 1)
@@ -170,7 +170,7 @@ def _convolved(size: Shape, kernel: Shape, stride: list[int], padding: list[int]
 
 
 def _padding(i: Inputs, argument: int, kernel: Shape, dilation: list[int]) -> list[int]:
-    """Numbers, or `valid`; with `same` the image keeps its size, as with half of what a filter reaches."""
+    """Numbers, or `valid`; with `same` the image keeps its size: half of the filter's reach."""
     text = str(i.values[argument])
     if text == "valid":
         return [0]
@@ -183,7 +183,7 @@ def _padding(i: Inputs, argument: int, kernel: Shape, dilation: list[int]) -> li
 
 
 def _convolution(stride: int, padding: int, dilation: int, groups: int, transposed: int = 0) -> Family:
-    """Where among the arguments each lies."""
+    """Takes the position of each argument."""
 
     def work(i: Inputs) -> Work:
         (batch, channels, *size), (out, _, *kernel) = i.shape(0), i.shape(1)
@@ -217,9 +217,10 @@ def _transposed(stride: int, padding: int, dilation: int, more: int, groups: int
 
 
 def _convolution_backward(i: Inputs) -> Work:
-    """One product for the input's gradient, one for the weight's, each as much as forward; the last list says which."""
+    """One product for the input's gradient, one for the weight's, each as large as forward; the last list says
+    which."""
     (batch, out, *made), (_, channels, *size), (_, _, *kernel) = i.shape(0), i.shape(1), i.shape(2)
-    if str(i.values[7]) == "True":  # transposed: what goes in is what a convolution puts out
+    if str(i.values[7]) == "True":  # transposed: the input is the output of a convolution
         out, made, channels, size = channels, size, out, made
     forward = ops.convolution(batch, channels, out, made, kernel, in_size=size, groups=i.number(9), dtype=i.dtype)
     mask = i.values[10]
@@ -262,4 +263,4 @@ MATRIX_FAMILIES: Final[dict[str, Family]] = {
     "aten::miopen_convolution_transpose": _transposed(5, 3, 6, 4, 7),
     "aten::convolution_backward": _convolution_backward,
 }
-"""Operators whose FLOPs a roofline needs to know; where shapes were not recorded, it says so."""
+"""Operators whose FLOPs a roofline needs; if shapes were not recorded, it reports that."""

@@ -20,7 +20,7 @@ from etude.machine.system import Device, OpCost
 
 F64 = NDArray[np.float64]
 
-# The parameters that each class's rows can speak about: name, start, factor by which it may well differ.
+# The parameters that the rows of each class determine: name, start, factor by which it may differ.
 _FIXED: Final = ("fixed_ns", 2500.0, 1.5)
 _MEMORY: Final = ("memory_efficiency", 0.9, 1.05)
 _CACHE: Final = ("cache_speedup", 2.0, 1.3)
@@ -60,16 +60,16 @@ _PARAMETERS: Final[dict[OpClass, tuple[tuple[str, float, float], ...]]] = {
     OpClass.ATTENTION_DECODE: (("fixed_ns", 4000.0, 1.5), ("traffic", 1.0, 1.5)),
 }
 _KNOWN_SPREAD: Final = 0.4
-"""Constants that the device has already are held closer: spread to the power of this."""
+"""Constants that the device already has are kept closer: spread to the power of this."""
 _OF_DEVICE: Final = ("cache_speedup", "sustained_fraction", "sustained_after_ns")
 _FRACTIONS: Final = ("flop_efficiency", "memory_efficiency", "sustained_fraction")
 
 
 def calibrate(device: Device, measured: MeasuredOps) -> Device:
-    """The device with constants fitted to measured ops, class by class; a class without rows keeps what it had.
+    """The device with constants fitted to measured ops, class by class; a class without rows keeps its constants.
 
-    The search starts from the device's own constants, where it has some, and from general ones where not; so few rows
-    move a constant only as far as they must.
+    The search starts from the device's own constants, if any, and otherwise from general ones; so few rows move a
+    constant only as far as necessary.
     """
     known, found = device, set[str]()
     for op_class, general in _PARAMETERS.items():
@@ -77,7 +77,7 @@ def calibrate(device: Device, measured: MeasuredOps) -> Device:
         if not len(rows):
             continue
         ops, time_ns = measured.ops.take(rows), measured.time_ns[rows].astype(np.float64)
-        # What belongs to the device is found by the first class that speaks of it. Rows of no width say nothing of one.
+        # Constants of the device are fitted with the first class that depends on them. Rows without a width do not.
         parameters = [p for p in general if p[0] not in found and (p is not _ALONG or ops.n.any())]
         found |= {name for name, _, _ in parameters if name in _OF_DEVICE}
         names = [name for name, _, _ in parameters]

@@ -1,11 +1,11 @@
-"""Which kernel and which units each op of a job takes, and what that makes of its time and its work.
+"""Which kernel and which units each op of a job takes, and the effect on its time and its work.
 
     chosen(device, ops, Menu.of(["auto", "product:w4a16:g128"], units="auto")).factor
 
-Every alternative is priced by the roofline with the device's constants, as the op itself is. What comes out is a factor
-on the time that the op has anyway, be it modelled, measured or recorded; the plain op on the device has 1.
+Every alternative is priced by the roofline with the device's constants, as the op itself is. The result is a factor on
+the time of the op, whether modelled, measured or recorded; the plain op on the device has 1.
 
-A unit may want its operands in a layout of its own (`packed` of the device). What another unit made is then read and
+A unit may need its operands in a layout of its own (`packed` of the device). Results of another unit are then read and
 written once more before the op; in between nothing is paid, and weights are packed when they are loaded.
 """
 
@@ -33,17 +33,17 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Menu:
-    """What may be chosen from."""
+    """The alternatives to choose from."""
 
     kernels: tuple[Kernel, ...] = ()
     free: frozenset[str] = frozenset()
-    """Classes of ops that take the fastest of these and of the plain op; the others take what is named for them."""
+    """Classes of ops that take the fastest of these and of the plain op; the others take the kernel named for them."""
     units: str = ""
     """`auto`, a unit, or several that split each op: `cpu+sme`; empty: the device as its `peak` says."""
 
     @classmethod
     def of(cls, kernels: Sequence[str] = (), units: str = "") -> Menu:
-        """By names. `auto` alone takes what computes the same: algorithms with fewer products."""
+        """A menu by names. `auto` alone takes kernels with the same result: algorithms with fewer products."""
         auto, names = AUTO in kernels, [name for name in dict.fromkeys(kernels) if name != AUTO]
         if auto and not names:
             names = [FEWER]
@@ -61,14 +61,14 @@ class Menu:
 
     @property
     def weights(self) -> Quantised | None:
-        """How weights of products are kept; None where as ever, also where only some ops may take another kernel."""
+        """How weights of products are stored; None if unchanged, also if only some ops may take another kernel."""
         if "product" in self.free:
             return None
         return next((one.weights for one in self.kernels if one.weights and one.weights.weight < 16), None)
 
 
 class Taken(NamedTuple):
-    """Ops that take a kernel on some units, and what they do."""
+    """Ops that take a kernel on some units, and their work."""
 
     nodes: int = 0
     flops: int = 0
@@ -81,21 +81,21 @@ class Taken(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
     factor: F64
-    """On the time of each op."""
+    """Factor on the time of each op."""
     number: I64
-    """Which of `names` it takes; -1 where nothing is known of it."""
+    """Index in `names` of its kernel; -1: unknown op."""
     names: tuple[str, ...]
     ops: OpTable
-    """The ops as they are carried out: operations, bytes and data type of the kernel."""
+    """The ops as they run: operations, bytes and data type of the kernel."""
     vector_flops: F64
     """FLOPs of the vector units, in addition to those of the ops."""
     flops_of: dict[str, float] = field(default_factory=dict)
     """Operations by unit."""
     repacked: int = 0
-    """Ops before which operands are brought into another layout."""
+    """Ops whose operands are converted to another layout first."""
 
     def taken(self) -> dict[str, Taken]:
-        """What is taken, by how many ops, and their work."""
+        """Number of ops and their work, by kernel and units."""
         rows, most = self.number >= 0, len(self.names)
 
         def sums(column: I64) -> list[float]:
@@ -109,7 +109,7 @@ class Choice:
 
 @dataclass(slots=True, eq=False)
 class _Offer:
-    """The best that is known of each op, on some units."""
+    """The best known alternative for each op, on some units."""
 
     units: tuple[str, ...]
     device: Device
@@ -119,7 +119,7 @@ class _Offer:
     vector: F64
 
     def take(self, rows: I64, time: F64, number: int, ops: OpTable, vector: F64 | float) -> None:
-        """What is faster than before, of these rows."""
+        """Takes the faster alternatives of these rows."""
         faster = time < self.time[rows]
         at = rows[faster]
         self.time[at], self.number[at] = time[faster], number
@@ -154,7 +154,7 @@ def chosen(device: Device, ops: OpTable, menu: Menu) -> Choice:
 
 
 def _offers(device: Device, ops: OpTable, menu: Menu, base: F64) -> tuple[list[_Offer], tuple[str, ...]]:
-    """The best of each op on each choice of units, and the names that their numbers mean."""
+    """The best of each op on each choice of units, and the names behind their numbers."""
     forced = np.zeros(len(ops), np.bool_)
     for one in menu.kernels:
         if one.op_class not in menu.free:
@@ -188,7 +188,7 @@ def _offers(device: Device, ops: OpTable, menu: Menu, base: F64) -> tuple[list[_
 
 
 def need_ns(device: Device, ops: OpTable, need: Need) -> F64:
-    """Time of ops by a kernel that asks for this, by the roofline; infinite where nothing says it."""
+    """Time of ops by a kernel with this need, by the roofline; infinite if unknown."""
     asked = asked_ops(ops, need)
     time = roofline_ns(device, asked)
     series = np.broadcast_to(np.asarray(need.series_bytes, np.float64), len(ops))
@@ -208,7 +208,7 @@ def need_ns(device: Device, ops: OpTable, need: Need) -> F64:
 
 
 def _flops_of(offers: Sequence[_Offer], which: I64, ops: OpTable, known: NDArray[np.bool_]) -> dict[str, float]:
-    """Operations by unit: of an op that is split, to each in proportion to its rate for the op's data type."""
+    """Operations by unit: those of a split op are divided in proportion to the units' rates for its data type."""
     found: dict[str, float] = {}
     for number, offer in enumerate(offers):
         for name, share in _shares(offer):
@@ -218,7 +218,7 @@ def _flops_of(offers: Sequence[_Offer], which: I64, ops: OpTable, known: NDArray
 
 
 def _shares(offer: _Offer) -> list[tuple[str, F64]]:
-    """Part of an op that each unit does, by number of the data type."""
+    """Fraction of an op that each unit runs, by number of the data type."""
     by_type = [unit_shares(offer.device, offer.units, name or "bf16") for name in DTYPE_NUMBER]
     return [(unit, np.array([shares[unit] for shares in by_type])) for unit in offer.units]
 
@@ -227,7 +227,7 @@ def _shares(offer: _Offer) -> list[tuple[str, F64]]:
 
 
 def _units_taken(device: Device, ops: OpTable, offers: Sequence[_Offer], known: NDArray[np.bool_]) -> tuple[I64, F64]:
-    """Which offer each op takes, and the time to bring what it reads into another layout."""
+    """The offer that each op takes, and the time to convert its inputs to another layout."""
     time = np.stack([offer.time for offer in offers])
     packed = [any(unit in device.packed for unit in offer.units) for offer in offers]
     if not any(packed):
@@ -239,7 +239,7 @@ def _units_taken(device: Device, ops: OpTable, offers: Sequence[_Offer], known: 
             best[layout] = time[mine].min(axis=0)
     copying, size = cost_of(device, OpClass.COPY), 2 * input_bytes(ops)
     change = np.where(known, copying.fixed_ns + memory_ns(device, copying, size), np.inf)
-    # Of an op that nothing is known of both are alike, and nothing changes there.
+    # For an unknown op both are equal, so nothing changes there.
     layout = cheapest_layouts(np.where(known, best, 0.0), change)
     which = np.zeros(len(ops), np.int64)
     for number, mine in enumerate(of_layout):

@@ -30,7 +30,7 @@ _NEAREST: Final = {
     OpClass.GROUPED_GEMM: ("gemm",),
     OpClass.CONVOLUTION: ("gemm",),
 }
-"""Whose constants a class takes that a device has none for, where those of `default` would be further off."""
+"""Classes whose constants replace missing ones, if those of `default` would be further off."""
 BLOCK: Final = 128
 """Queries and keys of one block of attention."""
 HEAD_EXPONENT: Final = 0.7
@@ -39,7 +39,7 @@ HEAD_EXPONENT: Final = 0.7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredOps:
-    """A table of ops that were timed, to interpolate in."""
+    """A table of timed ops, to interpolate in."""
 
     ops: OpTable
     time_ns: I64
@@ -62,7 +62,7 @@ def compute_time_ns(
     table: MeasuredOps | None = None,
     dtype: str = "bf16",
 ) -> I64:
-    """Time of each op in ns. `scale` multiplies what was measured (mode `scaled`); `table` is that of mode `table`.
+    """Time of each op in ns. `scale` multiplies measured times (mode `scaled`); `table` is for mode `table`.
 
     `dtype` is that of ops which do not say theirs.
     """
@@ -90,7 +90,7 @@ def _rounded(time_ns: F64, known: NDArray[np.bool_]) -> I64:
 
 
 def roofline_ns(device: Device, ops: OpTable, *, dtype: str = "bf16") -> F64:
-    """Time of each op by its class's formula, in ns; NaN where neither FLOPs nor bytes are known."""
+    """Time of each op by its class's formula, in ns; NaN if neither FLOPs nor bytes are known."""
     time = np.full(len(ops), np.nan)
     for number in np.unique(ops.op_class).tolist():
         rows = np.flatnonzero(ops.op_class == number)
@@ -123,10 +123,10 @@ def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dty
     else:
         wide = np.clip(ops.n, 1024, 8192) / 1024.0
         memory = np.asarray(memory * np.where(ops.n > 0, wide**cost.width_exponent, 1.0), np.float64)
-        # One core walks along a row, so that few rows take as long as one.
+        # One core processes a row, so few rows take as long as one.
         along = cost.depth_ns * ops.n / 1024
         time = cost.fixed_ns + cost.row_ns * ops.m.astype(np.float64) + np.maximum(np.maximum(compute, memory), along)
-    # A device without a peak or a bandwidth cannot say.
+    # Unknown for a device without a peak or a bandwidth.
     return np.where(nothing | ~np.isfinite(time), np.nan, time)
 
 
@@ -135,7 +135,7 @@ def _known(column: I64) -> F64:
 
 
 def peaks_of(device: Device, op_class: OpClass, ops: OpTable, dtype: str = "bf16") -> F64:
-    """FLOP/s for each op: the matrix units' for its data type, or the vector units'."""
+    """FLOP/s for each op: of the matrix units for its data type, or of the vector units."""
     names = {number: name or dtype for name, number in DTYPE_NUMBER.items()}
     if op_class not in MATRIX and op_class != OpClass.OTHER:
         return np.full(len(ops), device.peak("fp32"))
@@ -144,7 +144,7 @@ def peaks_of(device: Device, op_class: OpClass, ops: OpTable, dtype: str = "bf16
 
 
 def memory_ns(device: Device, cost: OpCost, size_bytes: F64) -> F64:
-    """Time for bytes through the memory, or through the cache where they all fit."""
+    """Time of bytes through the memory, or through the cache if they all fit."""
     faster = np.where(size_bytes <= device.cache_bytes, device.cache_speedup, 1.0)
     rate = faster * device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -166,9 +166,9 @@ def _attention_ns(device: Device, ops: OpTable, flops: F64, compute: F64) -> F64
 
 
 def _correction(device: Device, ops: OpTable, table: MeasuredOps) -> F64:
-    """Measured over predicted for the like ops of the table: by nearness in log FLOPs, bytes and shape.
+    """Measured over predicted for similar ops of the table: weighted by distance in log FLOPs, bytes and shape.
 
-    At a measured point the table is met exactly; far from all of them, or in a class it has none of, 1 remains.
+    At a measured point the table is reproduced exactly; far from all of them, or in a class without any, 1 remains.
     """
     factor = np.ones(len(ops))
     at_table = roofline_ns(device, table.ops)
@@ -183,7 +183,7 @@ def _correction(device: Device, ops: OpTable, table: MeasuredOps) -> F64:
             rows = here[first : first + 4096]
             apart = _features(ops.take(rows))[:, None, :] - known[None, :, :]
             weight = 1.0 / ((apart**2).sum(axis=2) ** 1.5 + 1e-12)
-            # One point at a distance of e**3 pulls no more: the formula has the last word outside the table.
+            # A point at a distance of e**3 has no influence: outside the table the formula decides.
             factor[rows] = np.exp((weight * log_ratio).sum(axis=1) / (weight.sum(axis=1) + 3.0**-3))
     return factor
 

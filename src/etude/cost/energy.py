@@ -23,7 +23,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 IDLE: Final = 0.15
-"""Idle power over the limit, of devices that do not say it: 0.13 to 0.19 of an H100, H200, B200."""
+"""Idle power over the limit, for devices without it: 0.13 to 0.19 for an H100, H200, B200."""
 ACTIVE, COMPUTING, MOVING, TALKING = 0.2, 0.9, 0.7, 0.15
 """Fractions of the power above idle, if a device has no constants: running kernels; matrix units at 80% of their peak;
 memory at its bandwidth; a collective."""
@@ -31,7 +31,7 @@ REACHED: Final = 0.8
 
 
 def idle_w(device: Device, ratio: float = 1.0) -> float:
-    """Power of the device when nothing runs on it, at a clock over the nominal one."""
+    """Power of the idle device, at a clock relative to the nominal one."""
     nominal = device.idle_power_w or IDLE * limit_w(device)
     if ratio == 1.0 or device.energy is None:
         return nominal
@@ -49,12 +49,12 @@ def limit_w(device: Device) -> float:
 
 
 def assumed(device: Device) -> bool:
-    """Whether its constants are worked out from its limit instead of measured."""
+    """Whether its constants are derived from its limit instead of measured."""
     return device.energy is None or not device.idle_power_w
 
 
 def costs_of(device: Device) -> PowerCosts:
-    """The device's constants, or such that matrix products and copies at their full rate draw most of its limit."""
+    """The device's constants, or such that matrix products and copies at full rate draw most of its limit."""
     if device.energy is not None:
         return device.energy
     room = limit_w(device) - idle_w(device)
@@ -71,7 +71,7 @@ def costs_of(device: Device) -> PowerCosts:
 
 
 def flop_pj(device: Device, dtype: str) -> float:
-    """Energy of a FLOP of the matrix units; of a type that has none of its own as bf16, by the rates of both."""
+    """Energy of a FLOP of the matrix units; for a type without its own, from bf16 by the rates of both."""
     costs = costs_of(device)
     if dtype in costs.flop_pj:
         return costs.flop_pj[dtype]
@@ -81,15 +81,15 @@ def flop_pj(device: Device, dtype: str) -> float:
 
 
 def time_at_clock(device: Device, ops: OpTable, ratio: float) -> tuple[I64, F64]:
-    """Time of each op at the nominal clock, UNKNOWN where nothing says it, and the factor at another one: operations
-    are slower in proportion, and so is the memory below a clock that it has. Matrix units at their full rate run into
-    the limit of power, hence below the nominal clock already, and are slower only below that."""
+    """Time of each op at the nominal clock, UNKNOWN if unknown, and the factor at another one: operations are slower in
+    proportion, and so is the memory below its own clock. Matrix units at full rate reach the power limit, hence run
+    below the nominal clock already, and are slower only below that."""
     busy = device.busy()
     own = compute_time_ns(busy, ops)
     factor = np.ones(len(ops))
     known = own != UNKNOWN
     some, first = ops.take(known), np.maximum(own[known], 1).astype(np.float64)
-    # Each by itself: as if the memory, or the operations, were never waited for.
+    # Each by itself: as if the memory, or the operations, took no time.
     alone = compute_time_ns(replace(busy, memory_bandwidth_bytes_per_s=1e30), some)
     moved = compute_time_ns(replace(busy, peak_flop_per_s=dict.fromkeys(device.peak_flop_per_s, 1e30)), some)
     lasting = np.where(_matrix(some), device.sustained_fraction, 1.0)
@@ -107,14 +107,14 @@ def at_work_w(
     dtype: str = "bf16",
     vector_flops: F64 | float = 0.0,
 ) -> F64:
-    """Watts beyond idle of each op while it runs for `time_ns`, which is that at this clock. `vector_flops` are those
-    that the vector units do beside its own."""
+    """Watts above idle of each op while it runs for `time_ns`, the time at this clock. `vector_flops` are those of the
+    vector units in addition to its own."""
     costs = costs_of(device)
     names = {number: name or dtype for name, number in DTYPE_NUMBER.items()}
     by_type = np.array([flop_pj(device, names[number]) for number in range(len(names))])
     matrix, lasting = _matrix(ops), device.sustained_fraction
     energy = np.where(matrix, by_type[ops.dtype], costs.vector_pj) * _known(ops.flops)
-    # The constants of the matrix units are of the clock that they last at.
+    # The constants of the matrix units are for the clock that they sustain.
     sunk = costs.flop_factor(min(ratio, lasting)) / costs.flop_factor(lasting)
     energy *= np.where(matrix, sunk, costs.flop_factor(ratio))
     energy = energy + costs.vector_pj * vector_flops * costs.flop_factor(ratio)

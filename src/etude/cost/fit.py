@@ -1,4 +1,4 @@
-"""Constants from measurements: a small search over positive parameters, held near what was known before."""
+"""Constants from measurements: a small search over positive parameters, kept near prior values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def fit(
 ) -> F64:
     """Positive parameters for which `predict` comes close to `measured`, by the mean of |log ratio|.
 
-    A row that is off by more than the factor `outlier` counts as that and pulls no further.
+    A row that is off by more than the factor `outlier` counts as that and no more.
 
-    `start` is what is known beforehand and `spread` by which factor each may well differ: a parameter that the
-    measurements say nothing about stays where it started. `noise` is the scatter to expect of a row: the fewer rows
-    there are, the more of them it takes to move a parameter. Nelder-Mead in logarithms; deterministic.
+    `start` are the prior values and `spread` the factor by which each may differ: a parameter that the measurements do
+    not determine stays where it started. `noise` is the expected scatter of a row: the larger it is, the more rows it
+    takes to move a parameter. Nelder-Mead in logarithms; deterministic.
     """
     scale = np.log(spread)
     weight = noise / (2 * len(measured))
@@ -72,5 +72,5 @@ def _tried(loss: Callable[[F64], float], centre: F64, worst: F64, factor: float)
 
 
 def fold_of(keys: Sequence[str], folds: int) -> NDArray[np.int64]:
-    """A fold for each row by the hash of what identifies it: the same on every machine, whatever the order."""
+    """A fold for each row by the hash of its identity: the same on every machine, whatever the order."""
     return np.array([int(hashlib.sha256(k.encode()).hexdigest(), 16) % folds for k in keys], np.int64)

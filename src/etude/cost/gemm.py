@@ -20,19 +20,19 @@ I64 = NDArray[np.int64]
 
 TILE_ROWS: Final = (64, 64, 64, 64, 128, 128, 128, 128, 256, 256)
 TILE_COLUMNS: Final = (64, 128, 192, 256, 64, 128, 192, 256, 64, 128)
-"""Tiles of the result that a core works on."""
+"""Tiles of the result that a core computes."""
 LARGEST: Final = 128 * 256 / (128 + 256)
-"""Multiply-adds of the largest tile for each element that it takes in."""
+"""Multiply-adds of the largest tile per element that it reads."""
 SPLITS: Final = (1, 2, 4, 8)
-"""Into how many parts the reduced dimension may be cut, for as many cores."""
+"""Parts into which the reduced dimension may be split, over as many cores."""
 STEP: Final = 64
 """Elements of the reduced dimension that a core takes at once."""
 SUM_BYTES: Final = 4
 """Bytes of an element of a partial sum."""
 NEARLY: Final = 1.03
-"""Times of tiles that differ by no more than this factor are alike."""
+"""Times of tiles within this factor count as equal."""
 SLOTS: Final = 4096
-"""Products that are remembered."""
+"""Products that are cached."""
 NORM: Final = 2.5
 """How compute and memory of a product overlap: 1 would add them, infinity would take the longer."""
 
@@ -52,7 +52,7 @@ class Core(NamedTuple):
 
 
 def _core(device: Device, cost: OpCost, ns_per_flop: F64, ns_per_byte: float) -> Core:
-    """All of them floats, whatever a file wrote, so that the kernel is compiled once."""
+    """All values as floats, whatever a file has, so that the kernel is compiled once."""
     times = map(float, (cost.tile_falloff, cost.depth_ns, cost.wave_ns, cost.split_ns, ns_per_byte))
     return Core(device.cores, ns_per_flop, *times)
 
@@ -60,8 +60,8 @@ def _core(device: Device, cost: OpCost, ns_per_flop: F64, ns_per_byte: float) ->
 def gemm_ns(
     device: Device, cost: OpCost, ops: OpTable, compute_ns: F64, memory_ns: F64, *, ragged: bool = False
 ) -> F64:
-    """Time of each product without what is fixed; `compute_ns` and `memory_ns` are its floors. `ragged`: `m` is a mean,
-    and the rows of one of a batch end anywhere in a tile."""
+    """Time of each product without fixed costs; `compute_ns` and `memory_ns` are its lower bounds. `ragged`: `m` is a
+    mean, and the rows of each of a batch end anywhere in a tile."""
     shaped = (ops.m > 0) & (ops.n > 0) & (ops.k > 0)
     work = np.maximum(2.0 * ops.m.astype(np.float64) * ops.n * ops.k * ops.batch, 1.0)
     rate = device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
@@ -71,7 +71,7 @@ def gemm_ns(
     if cost.tile_rows < TILE_ROWS[0]:
         filled = np.ceil(ops.m / cost.tile_rows) * cost.tile_rows
         waves_ns = np.where(shaped, waves_ns * np.minimum(filled / TILE_ROWS[0], 1.0), waves_ns)
-    # A long product runs into the power limit. Cores that idle draw little, so what is lost to tiles is not lost again.
+    # A long product reaches the power limit. Idle cores draw little, so time lost to tiles is not lost again.
     lasting = device.sustained_fraction
     limited = compute_ns / (lasting + (1 - lasting) / (1 + (waves_ns / device.sustained_after_ns) ** 2))
     busy_ns = np.maximum(waves_ns, limited)
@@ -81,7 +81,7 @@ def gemm_ns(
 
 
 def _read_bytes(ops: OpTable) -> F64:
-    """The part of a product's bytes that it reads, if all of its elements are as wide."""
+    """The fraction of a product's bytes that it reads, if all of its elements have the same width."""
     m, n, k = (column.astype(np.float64) for column in (ops.m, ops.n, ops.k))
     read, written = m * k + k * n, m * n
     return np.asarray(ops.size_bytes * read / np.maximum(read + written, 1.0))
@@ -105,8 +105,8 @@ def fastest_tile_ns(m: I64, n: I64, k: I64, batch: I64, core: Core, ragged: bool
 
 
 def blocks_of(device: Device, cost: OpCost, work: Work) -> int:
-    """Blocks of the product: its tiles, times the parts of a split reduction. Of tiles that are nearly as fast as the
-    fastest a library takes the largest, which reads least."""
+    """Blocks of the product: its tiles, times the parts of a split reduction. Among tiles that are nearly as fast as
+    the fastest a library takes the largest, which reads least."""
     ns_per_flop = device.cores / max(device.peak(work.dtype or "bf16") * cost.flop_efficiency / 1e9, 1e-9)
     rate = device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
     byte_ns = 1 / (rate * max(device.cache_speedup, 1.0)) if rate > 0 else 0.0
@@ -116,8 +116,8 @@ def blocks_of(device: Device, cost: OpCost, work: Work) -> int:
 
 @kernel(allocates=False)
 def _fastest(m: int, n: int, k: int, batch: int, ns_per_flop: float, core: Core, ragged: bool) -> tuple[float, int]:
-    """Over tiles and splits, the least of waves x (the longer of a tile's operations and its steps, + a wave's own),
-    and the blocks that it has."""
+    """Over tiles and splits, the least of waves x (the longer of a tile's operations and its steps, plus the overhead
+    of a wave), and its number of blocks."""
     best, fewest, blocks = np.inf, np.inf, 0
     for t in range(len(TILE_ROWS)):
         area = TILE_ROWS[t] * TILE_COLUMNS[t]

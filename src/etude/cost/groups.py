@@ -1,4 +1,4 @@
-"""The shape of a group on a system: all that a closed form needs to know of its members."""
+"""The shape of a group on a system: everything that a closed form needs to know about its members."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from etude.machine.system import LevelKind, System
 
 @dataclass(frozen=True, slots=True)
 class GroupSpan:
-    """What a group is at one level. `units` parts of the level's `size` hold members (the most in any one part)."""
+    """A group at one level. `units` parts of the level's `size` hold members (the most in any one part)."""
 
     level: int
     units: int
     below: int
-    """Members under one unit, at most."""
+    """Most members under one unit."""
     below_least: int
-    """Members under one unit, at least: the ports that the unit has to speak through."""
+    """Fewest members under one unit: the ports of the unit."""
     crossings: int
     """Hops of this level on a path that visits every member once."""
     whole: bool
-    """All units of the level are taken, so that a ring closes; units of a mesh never do."""
+    """All units of the level are used, so that a ring closes; units of a mesh never do."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """Where the members of a group sit, level by level; levels at which nothing differs are left out."""
+    """Where the members of a group are, level by level; levels at which nothing differs are left out."""
 
     size: int
     spans: tuple[GroupSpan, ...]
     regular: bool
-    """The same number of members under every unit of every level, so that the group is a product of levels."""
+    """The same number of members under every unit of every level, so the group is a product of levels."""
 
 
 def group_shape(system: System, members: Any) -> GroupShape:
-    """The shape of the group of these ranks. A rank that is named twice is refused."""
+    """The shape of the group of these ranks. Refuses a repeated rank."""
     devices = np.sort(system.device_of(members).ravel())
     if not len(devices):
         raise UsageError("a group without members has no cost")

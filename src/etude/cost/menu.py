@@ -42,7 +42,7 @@ PLAIN: Final = "product"
 STRASSEN: Final = "product:lcma:2,2,2,7"
 FEWER: Final = "product:lcma:auto"
 _FEWER_PRODUCTS: Final = (STRASSEN, f"{STRASSEN} levels=2", "product:lcma:3,3,3,23")
-"""What `product:lcma:auto` takes the fastest of, for each op, with the plain product."""
+"""Candidates of `product:lcma:auto`, of which each op takes the fastest, or the plain product."""
 EXAMPLES: Final = (
     "product:w4a16:g128, product:w8a8:g128, product:lcma:2,2,2,7, product:array:64,64,64, "
     "`attention:sparse keep=0.05 block=32 centroid=int8`"
@@ -60,17 +60,17 @@ class Kernel:
     """Ops that it is an alternative for."""
     need: Callable[[Device, OpTable], Need]
     weights: Quantised | None = None
-    """How it keeps weights, where that is another way."""
+    """How it stores weights, if different."""
 
     @property
     def op_class(self) -> str:
-        """`product` or `attention`: one kernel of each can be asked for."""
+        """`product` or `attention`: one kernel of each can be selected."""
         return self.name.partition(":")[0]
 
 
 def alternatives(name: str) -> tuple[str, ...]:
-    """What a name stands for: itself, or with `product:lcma:auto fused=F` each of several, of which the fastest is
-    taken where the plain product is not faster."""
+    """Alternatives behind a name: itself, or with `product:lcma:auto fused=F` several, of which the fastest is taken
+    unless the plain product is faster."""
     first, *rest = name.split() or [""]
     if first != FEWER:
         return (name,)
@@ -100,7 +100,7 @@ def open_kernel(name: str) -> Kernel:
 
 
 def product_need(device: Device, m: int, n: int, k: int, kernel: str = PLAIN) -> tuple[OpTable, Need]:
-    """A product of m x k and k x n in bf16 as an op, and what a named kernel asks for it."""
+    """A product of m x k and k x n in bf16 as an op, and the need of a named kernel."""
     if min(m, n, k) < 1:
         raise UsageError(f"a product of {m} x {n} x {k}")
     ops = OpTable.of([matmul(m, n, k)])
@@ -129,7 +129,7 @@ def _need_ns(device: Device, need: Need) -> float:
 
 
 def fastest_kernel(device: Device, m: int, n: int, k: int, kernels: Sequence[str]) -> tuple[str, float]:
-    """The fastest of these and of the plain product, which wins where none is faster."""
+    """The fastest of these and of the plain product, which wins ties."""
     names = [part for name in kernels for part in alternatives(name)]
     times = {name: kernel_ns(device, m, n, k, name) for name in dict.fromkeys((PLAIN, *names))}
     best = min(times, key=lambda name: times[name])
@@ -137,9 +137,9 @@ def fastest_kernel(device: Device, m: int, n: int, k: int, kernels: Sequence[str
 
 
 def kernel_figures(device: Device, m: int, n: int, k: int, kernel: str = PLAIN, units: str = "") -> dict[str, Any]:
-    """Time, work and energy of a product by a kernel, at the device's peaks, on the fastest of its units or those that
-    are named. `operations_per_s` counts those of the plain product, whichever way it is done; energy is None where the
-    device says nothing of its power."""
+    """Time, work and energy of a product by a kernel, at the device's peaks, on the fastest of its units or the named
+    ones. `operations_per_s` counts those of the plain product, whatever the algorithm; energy is None if the device has
+    no power figures."""
     on, own, name, time_ns = min(
         ((names, one, *_by_kernel(one, m, n, k, kernel)) for names, one in unit_choices(device, units)),
         key=lambda found: found[3],
@@ -169,8 +169,8 @@ def _by_kernel(device: Device, m: int, n: int, k: int, kernel: str) -> tuple[str
 
 
 def unit_choices(device: Device, units: str) -> list[tuple[tuple[str, ...], Device]]:
-    """Units that an op may run on, each time with the device that they make: those that are named, or with `auto` each
-    alone, the fastest first, and all together. Empty is the device as its `peak` says."""
+    """Units that an op may run on, each choice with the resulting device: the named ones, or with `auto` each alone,
+    the fastest first, and all together. Empty: the device as its `peak` says."""
     if not units or (units == AUTO and not device.units):
         return [((), device)]
     if units != AUTO:
@@ -182,15 +182,15 @@ def unit_choices(device: Device, units: str) -> list[tuple[tuple[str, ...], Devi
 
 
 def unit_shares(device: Device, units: Sequence[str], dtype: str) -> dict[str, float]:
-    """Part of an op that each of these units does: in proportion to their rates for its data type."""
+    """Fraction of an op that each of these units runs: in proportion to their rates for its data type."""
     rates = {unit: device.on_units([unit]).peak(dtype) for unit in units}
     whole = sum(rates.values())
     return {unit: rate / whole if whole else 0.0 for unit, rate in rates.items()}
 
 
 def units_ns(flops: float, size_bytes: float, peaks: Sequence[float], bandwidth: float) -> tuple[float, list[float]]:
-    """Time of an operator on units that share one memory, and the part of it that each unit takes: in proportion to
-    their rates if that pays, and all of it on the fastest where the memory is the limit anyway."""
+    """Time of an operator on units that share one memory, and the fraction that each unit takes: in proportion to their
+    rates if that is faster, and all of it on the fastest if the memory is the limit."""
     if not peaks or min(peaks) <= 0 or not bandwidth > 0 or flops < 0 or size_bytes < 0:
         raise UsageError("a unit or a memory without a rate, or negative work", hint="at least one unit")
     memory = size_bytes / bandwidth
@@ -209,8 +209,8 @@ def array_iterations(shape: tuple[int, int, int], tile: tuple[int, int, int]) ->
 
 
 def sparse_bytes(tokens: int, head: int, heads: Sequence[tuple[int, float]], centroid_bytes: float) -> float:
-    """Bytes that a step of decoding reads of a cache of keys and values in bf16: of each head (block, kept part) its
-    kept whole blocks, and a centroid for each block."""
+    """Bytes that a decode step reads from a cache of keys and values in bf16: for each head (block, kept part) its kept
+    whole blocks, and a centroid for each block."""
     total = 0.0
     for block, kept in heads:
         if block < 1 or not 0 <= kept <= 1:
@@ -288,7 +288,7 @@ def _sparse_of(name: str) -> tuple[list[tuple[int, float, float]], float]:
 
 
 def _options(name: str, known: dict[str, str], hint: str) -> dict[str, str]:
-    """`KEY=VALUE` behind the first word of a name."""
+    """`KEY=VALUE` after the first word of a name."""
     given = dict(known)
     for part in name.split()[1:]:
         key, equals, value = part.partition("=")

@@ -1,6 +1,7 @@
-"""What a kernel asks of a device for each op: operations, bytes, vector work, turns. The closed forms of docs/costs.md.
+"""What a kernel needs from a device for each op: operations, bytes, vector work, turns. The closed forms of
+docs/costs.md.
 
-Columns in, columns out: a `Need` has a row for each op of the table that it was made of.
+Columns in, columns out: a `Need` has a row for each op of its table.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ ADDITIONS: Final = 18 / 7
 UNPACKED_BYTES: Final = 1
 """Bytes of a weight between unpacking and scaling."""
 _WIDTHS: Final = np.array([2.0, *DTYPE_BYTES.values()])
-"""Bytes of an element by number of its data type; of an unknown one as of bf16."""
+"""Bytes of an element by number of its data type; bf16 if unknown."""
 
 
 class Need(NamedTuple):
-    """What a kernel asks of a device for each op."""
+    """What a kernel needs from a device for each op."""
 
     flops: F64
     size_bytes: F64
     dtype: str = ""
-    """Data type of the product; that of the op where empty."""
+    """Data type of the product; empty: that of the op."""
     vector_flops: F64 | float = 0.0
     """FLOPs of the vector units, in addition to the product."""
     series_bytes: F64 | float = 0.0
     """Read and written before or after, without overlap."""
     turns: F64 | None = None
-    """How often all of this is done, one after another; None: once, in tiles and waves as any op."""
+    """How often all of this is done, one after another; None: once, in tiles and waves like any op."""
     kernels: int = 1
     """Launched one after another."""
 
@@ -63,24 +64,24 @@ class Quantised(NamedTuple):
     weight: int
     activation: int
     groups: tuple[tuple[int, float], ...] = ((0, 1.0),)
-    """Size of a group (0: a row) and the part of the columns that has such."""
+    """Size of a group (0: a row) and the fraction of the columns in such groups."""
     zero: int = 0
     """Bits of a zero point for each group."""
     apart: bool = False
     """Unpacked, scaled and multiplied by three kernels."""
 
     def per_group(self, depth: F64 | float) -> F64:
-        """Groups for each weight, of rows of this many."""
+        """Groups per weight, for rows of this length."""
         sizes = [(np.minimum(size, depth) if size else depth, part) for size, part in self.groups]
         return np.asarray(sum(part / np.maximum(size, 1) for size, part in sizes), np.float64)
 
     def weight_bits(self, depth: F64 | float) -> F64:
-        """Bits of a weight with its part of the scales."""
+        """Bits of a weight with its share of the scales."""
         return self.weight + (SCALE_BITS + self.zero) * self.per_group(depth)
 
     def need(self, device: Device, ops: OpTable) -> Need:
-        """Where activations keep 16 bits the product runs in the op's type; where they do not, each partial sum of a
-        group is scaled by the vector units."""
+        """If activations keep 16 bits the product runs in the op's type; otherwise the vector units scale each partial
+        sum of a group."""
         m, n, k, batch, width = sizes_of(ops)
         inputs = width if self.activation == 16 else self.activation / 8
         weights, flops = batch * k * n, 2.0 * batch * m * n * k
@@ -105,7 +106,7 @@ def _narrow(device: Device, bits: int) -> str:
 
 
 class FewerProducts(NamedTuple):
-    """An algorithm <a, b, c; products> after Strassen's kind, on itself `levels` times."""
+    """An algorithm <a, b, c; products> of Strassen's kind, applied recursively `levels` times."""
 
     a: int
     b: int
@@ -113,10 +114,10 @@ class FewerProducts(NamedTuple):
     products: int
     levels: int = 1
     fused: float = 0.0
-    """Part of the traffic of additions that is saved by doing them inside the products' kernels."""
+    """Fraction of the traffic of additions that is saved by fusing them into the products' kernels."""
 
     def need(self, device: Device, ops: OpTable) -> Need:
-        """Additions of blocks in series, three accesses each: 18 for <2, 2, 2; 7>, of another in proportion to its
+        """Additions of blocks in series, three accesses each: 18 for <2, 2, 2; 7>, for others in proportion to their
         products. A level below has blocks of blocks, and all of its products have theirs."""
         del device
         m, n, k, batch, width = sizes_of(ops)
@@ -143,14 +144,14 @@ def array_need(ops: OpTable, tile: tuple[int, int, int]) -> Need:
 
 
 def kept_part(tokens: F64, block: int, keep: float) -> tuple[F64, F64]:
-    """Part of the tokens in kept whole blocks, and the number of blocks."""
+    """Fraction of the tokens in kept whole blocks, and the number of blocks."""
     blocks = np.ceil(tokens / block)
     return np.minimum(np.rint(keep * blocks) * block, tokens) / tokens, blocks
 
 
 def sparse_need(ops: OpTable, heads: Sequence[tuple[int, float, float]], centroid_bytes: float) -> Need:
-    """Of `heads` (block, kept part, share of the heads) the kept keys and values, and a centroid for each block of a
-    head of keys. Scoring of centroids counts by its bytes."""
+    """For `heads` (block, kept fraction, share of the heads) the kept keys and values, and a centroid for each block of
+    a head of keys. Scoring of centroids counts by its bytes."""
     queries, keys, head, batch, width = sizes_of(ops)
     size, flops = ops.size_bytes.astype(np.float64), ops.flops.astype(np.float64)
     cached = np.maximum(size - 2 * queries * batch * head * width, 0.0)
@@ -175,7 +176,7 @@ def is_product(ops: OpTable) -> Bool:
 
 
 def has_weights(ops: OpTable) -> Bool:
-    """A batch of products has no weights, but experts do."""
+    """Whether ops have weights: a batch of products does not, but experts do."""
     experts = np.isin(ops.op_class, (OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM))
     return _shaped(ops) & (experts | ((ops.op_class == OpClass.GEMM) & (ops.batch == 1)))
 
@@ -192,15 +193,15 @@ def sizes_of(ops: OpTable) -> tuple[F64, F64, F64, F64, F64]:
 
 
 def input_bytes(ops: OpTable) -> F64:
-    """What each op reads that another op made: the rows of a product, the queries of attention, half of the bytes of
-    others. Weights and a cache of keys and values are not among it."""
+    """What each op reads from other ops: the rows of a product, the queries of attention, half of the bytes of others.
+    Without weights and the cache of keys and values."""
     m, _, k, batch, width = sizes_of(ops)
     shaped = is_product(ops) | has_weights(ops) | is_decode(ops)
     return np.where(shaped, batch * m * k * width, np.maximum(ops.size_bytes, 0) / 2)
 
 
 def asked_ops(ops: OpTable, need: Need) -> OpTable:
-    """The ops as a kernel carries them out, of one turn and without what is in series."""
+    """The ops as a kernel runs them, for one turn and without what is in series."""
     dtype = np.full(len(ops), DTYPE_NUMBER[need.dtype], np.uint8) if need.dtype else ops.dtype
     return replace(
         ops,

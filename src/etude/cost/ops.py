@@ -1,4 +1,4 @@
-"""FLOPs and bytes of operator families from their shapes. What is not known stays unknown.
+"""FLOPs and bytes of operator families from their shapes. Unknown values stay unknown.
 
     matmul(512, 4096, 4096).flops == 2 * 512 * 4096 * 4096
 
@@ -25,11 +25,11 @@ DTYPE_BYTES: Final = {
     "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp6": 1, "fp4": 0.5, "int4": 0.5,
 }  # fmt: skip
 DTYPE_NUMBER: Final = {"": 0, **{name: number for number, name in enumerate(DTYPE_BYTES, 1)}}
-"""Number of a data type in a column; 0 is not known."""
+"""Number of a data type in a column; 0: unknown."""
 
 
 class OpClass(IntEnum):
-    """Families of operators that cost alike."""
+    """Families of operators with the same cost model."""
 
     NONE = 0
     GEMM = 1
@@ -49,9 +49,9 @@ class OpClass(IntEnum):
     OPTIMIZER = 12
     OTHER = 13
     GROUPED_GEMM = 14
-    """A product for each expert, of as many rows as chose it, in one call: of equally many."""
+    """A product for each expert, with the rows routed to it, in one call: equally many for each."""
     RAGGED_GEMM = 15
-    """The same where experts are not equally full; `m` are the rows of one on average."""
+    """The same if experts are not equally full; `m` is the mean number of rows."""
 
     @property
     def key(self) -> str:
@@ -72,7 +72,7 @@ EXPERTS: Final = (OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM)
 NARROW: Final = ("fp8", "int8", "fp6", "fp4")
 """Data types of at most 8 bits, whose products have scales."""
 FEW: Final = 128
-"""Queries of one block of attention: more of them are bound by the matrix units, however many keys there are."""
+"""Queries of one block of attention: with more it is bound by the matrix units, however many keys there are."""
 ACTIVATION_FLOPS: Final = 8
 NORM_FLOPS: Final = 8
 SOFTMAX_FLOPS: Final = 5
@@ -80,7 +80,7 @@ SOFTMAX_FLOPS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one op does. `m`, `n`, `k`, `batch` shape a GEMM or an attention; `m` rows of `n` a normalisation."""
+    """The work of one op. `m`, `n`, `k`, `batch` shape a GEMM or an attention; `m` rows of `n` a normalisation."""
 
     op_class: OpClass = OpClass.NONE
     flops: int = UNKNOWN
@@ -133,7 +133,7 @@ class OpTable:
 
     @classmethod
     def plain(cls, flops: I64, size_bytes: I64, *, dtype: str = "") -> OpTable:
-        """Ops of which only FLOPs and bytes are known, as in most `.et` files."""
+        """Ops with only FLOPs and bytes known, as in most `.et` files."""
         rows = len(flops)
         zeros = np.zeros(rows, np.int64)
         return cls(
@@ -171,7 +171,7 @@ def matmul(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "bf16", share
 
 
 def grouped(rows: int, n: int, k: int, *, experts: int, dtype: str = "bf16") -> Work:
-    """A product of `rows` x k and k x n for each expert; rows as they are on average."""
+    """A product of `rows` x k and k x n for each expert; rows are the mean."""
     return replace(matmul(rows, n, k, batch=experts, dtype=dtype), op_class=OpClass.GROUPED_GEMM)
 
 
@@ -187,9 +187,10 @@ def attention(
     backward: bool = False,
     dtype: str = "bf16",
 ) -> Work:
-    """Softmax(QK')V fused, per head. Causal attention does the pairs that count: query i sees keys - queries + i + 1.
+    """Softmax(QK')V fused, per head. Causal attention computes only the visible pairs: query i sees keys - queries + i
+    + 1.
 
-    The backward pass does five products where the forward does two (it makes the scores again).
+    The backward pass does five products where the forward does two (it recomputes the scores).
     """
     kv_heads = kv_heads or heads
     pairs = queries * keys
@@ -222,7 +223,7 @@ def convolution(
     groups: int = 1,
     dtype: str = "bf16",
 ) -> Work:
-    """Direct convolution of any number of dimensions, as the GEMM that it is."""
+    """Direct convolution of any number of dimensions, as a GEMM."""
     pixels, taps = batch * prod(out_size), prod(kernel) * in_channels // groups
     inputs = batch * in_channels * prod(in_size or out_size)
     elements = inputs + out_channels * taps + pixels * out_channels
@@ -252,7 +253,7 @@ def softmax(rows: int, row_width: int, *, dtype: str = "bf16") -> Work:
 
 
 def elementwise(elements: int, *, inputs: int = 1, flops_each: int = 1, dtype: str = "bf16") -> Work:
-    """One output of as many elements as each input."""
+    """One output with as many elements as each input."""
     return Work(
         op_class=OpClass.ELEMENTWISE,
         flops=flops_each * elements,
@@ -262,7 +263,7 @@ def elementwise(elements: int, *, inputs: int = 1, flops_each: int = 1, dtype: s
 
 
 def activation(elements: int, *, inputs: int = 1, row_width: int = 0, dtype: str = "bf16") -> Work:
-    """gelu, silu and the like; `inputs` is 2 for a gated one. `row_width` where a kernel gives each row to one core."""
+    """gelu, silu and the like; `inputs` is 2 for a gated one. `row_width`: if a kernel gives each row to one core."""
     size_bytes, flops = _bytes((inputs + 1) * elements, dtype), ACTIVATION_FLOPS * elements
     rows = elements // row_width if row_width else 0
     return Work(op_class=OpClass.ACTIVATION, flops=flops, size_bytes=size_bytes, m=rows, n=row_width, dtype=dtype)

@@ -26,11 +26,11 @@ I64 = NDArray[np.int64]
 
 
 IN_FLIGHT: Final = 4
-"""Blocks or chunks that one connection has in progress at most: what piles up before a slow link must not share it."""
+"""Most blocks or chunks in progress on one connection: what queues before a slow link must not share it."""
 
 
 class Put(IntEnum):
-    """What arrives with a transfer."""
+    """What a transfer does with the data at the receiver."""
 
     COPY = 0
     REDUCE = 1
@@ -58,7 +58,7 @@ class Schedule:
     dep_start: I64
     dep: I32
     owners: int
-    """The blocks of a chunk lie in this many equal runs, each of which holds `size` bytes."""
+    """The blocks of a chunk form this many equal runs, each of which holds `size` bytes."""
     blocks: int
     """Blocks of one chunk; those of chunk c are numbered from c * blocks on."""
     chunks: int = 1
@@ -66,7 +66,7 @@ class Schedule:
     """For one chunk: the owner of each block (-1: none)."""
     root: int = 0
     protocol: str = ""
-    """The protocol that it was written for, where it says so: `ll`, `ll128`, `simple`."""
+    """The protocol that it was written for, if given: `ll`, `ll128`, `simple`."""
     control_bytes: I64 | None = None
     """For a schedule with control messages: bytes of each transfer in addition to its blocks."""
     fixed_bytes: I64 | None = None
@@ -85,11 +85,11 @@ class Schedule:
                 value.flags.writeable = False
 
     def __len__(self) -> int:
-        """Transfers, joins included."""
+        """Number of transfers, joins included."""
         return len(self.src)
 
     def renumbered(self, order: I64) -> Schedule:
-        """The same with member order[i] in the place of member i; helpers stay. Not for one that has a root."""
+        """The same with member order[i] instead of member i; helpers stay. Not for one with a root."""
         to = np.concatenate([order, np.arange(self.members, self.members + self.helpers)])
         owner = np.where(self.block_owner >= 0, to[np.maximum(self.block_owner, 0)], -1)
         return replace(

@@ -1,4 +1,4 @@
-"""Schedules that someone else wrote: MSCCL-style XML, or a Chakra trace of sends and receives for each member."""
+"""Schedules from other tools: MSCCL-style XML, or a Chakra trace of sends and receives for each member."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Key = tuple[int, int, int]
 
 
 class _Points:
-    """Transfers and joins under construction, named by whoever waits for them."""
+    """Transfers and joins under construction, by the keys that others wait for."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int, Put, int]] = []  # src, dst, first, count, put, delay
@@ -44,7 +44,7 @@ class _Points:
         return len(self.rows) - 1
 
     def schedule(self, number: dict[Any, int], where: str, **more: Any) -> Schedule:
-        """`number` says which transfer stands for what others wait for."""
+        """`number` maps keys that others wait for to transfers."""
         deps = [sorted({number[w] for w in waits} - {i}) for i, waits in enumerate(self.waits)]
         columns = np.array([(*row[:4], int(row[4]), row[5]) for row in self.rows], np.int64).reshape(-1, 6).T
         start = np.cumsum([0, *map(len, deps)]).astype(np.int64)
@@ -101,7 +101,7 @@ def from_msccl(text: str | bytes) -> Schedule:
     for key, (step, _) in steps.items():
         if step.get("type") in _SENDS:
             to = pairs[key]
-            # The receiver need not have come to its step: a channel has room for what is in progress.
+            # The receiver need not have reached its step: a channel has room for what is in progress.
             waits = _before(key, steps, where)
             if step.get("type") in _RECEIVES:
                 waits.append((key, "came"))

@@ -17,7 +17,7 @@ from etude.model.trace import Trace
 I64 = NDArray[np.int64]
 
 OPTIMIZERS: Final = ("aten::_fused_adamw_", "aten::_fused_adam_", "aten::_fused_sgd_")
-"""Updates of lists of weights, of which a trace may say the work and not the shapes."""
+"""Updates of lists of weights, for which a trace may have the work and not the shapes."""
 
 
 def ops_of(trace: Trace) -> OpTable:
@@ -58,7 +58,7 @@ def ops_of(trace: Trace) -> OpTable:
 
 
 def values_of(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
-    """Codes and words of the values of arguments, of operators whose work depends on them."""
+    """Codes and words of the values of arguments, for operators whose work depends on them."""
     codes, words = trace.coded("name")
     rows = np.flatnonzero(np.array([needs_values(word) for word in words] + [False])[codes])
     found = np.full(len(trace), -1, np.int32)
@@ -67,7 +67,7 @@ def values_of(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
 
 
 def _words(key: int, texts: list[list[str]]) -> list[str]:
-    """The texts whose codes a key is made of."""
+    """The texts behind the codes of a key."""
     found = []
     for words in reversed(texts):
         key, code = divmod(key, len(words))
@@ -76,7 +76,7 @@ def _words(key: int, texts: list[list[str]]) -> list[str]:
 
 
 def _worker(trace: Trace, silent: NDArray[np.bool_]) -> I64:
-    """The row that says what each row does: its own, or its launching operator's."""
+    """The row that describes the work of each row: its own, or its launching operator's."""
     rows = np.arange(len(trace))
     kernels = np.flatnonzero((trace.kind == int(Kind.COMP)) & (trace.cpu == 0) & (np.diff(trace.ctrl_start) > 0))
     if not len(kernels):
@@ -93,7 +93,7 @@ def _worker(trace: Trace, silent: NDArray[np.bool_]) -> I64:
 def trace_time_ns(
     device: Device, trace: Trace, *, mode: str = "roofline", scale: float = 1.0, table: MeasuredOps | None = None
 ) -> I64:
-    """Time of each node of a trace in ns; UNKNOWN where it is no compute node, or nothing says what it does."""
+    """Time of each node of a trace in ns; UNKNOWN if it is not a compute node, or its work is unknown."""
     if mode in ("measured", "scaled"):
         nodes = OpTable.plain(trace.flops, trace.tensor_bytes)
         time_ns = compute_time_ns(device, nodes, mode=mode, measured_ns=trace.duration_ns, scale=scale)

@@ -1,4 +1,5 @@
-"""Machines: devices, levels of network, topologies and routes; the catalogue, and the one door to a System."""
+"""Machines: devices, levels of network, topologies and routes; the catalogue, and the single entry point to a
+System."""
 
 from typing import TYPE_CHECKING
 

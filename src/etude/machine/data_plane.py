@@ -1,4 +1,4 @@
-"""What feeds a system with data: the store, its producers, and the host's part."""
+"""The data input of a system: the store, its producers, and the host's part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from etude.errors import ClusterError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlane:
-    """What the edit `data` takes where it does not say otherwise. A rate of 0 is no limit."""
+    """Defaults of the edit `data`. A rate of 0 is no limit."""
 
     read_bytes_per_s: float = figure("bandwidth", "read rate of one rank; 0: no limit", 0.0, zero=True)
     store_bytes_per_s: float = figure("bandwidth", "read rate of all ranks together; 0: no limit", 0.0, zero=True)

@@ -1,6 +1,6 @@
 """Fabrics of switches: fat tree, rail-optimised Clos, dragonfly; and the graph of a System's levels.
 
-Ways are searched: fewest hops, then widest, ECMP.
+Routes are searched: fewest hops, then widest, ECMP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.machine.topology import Blocks, LinkList, Shape, Topology, VertexKind
 
 
 def _fabric(name: str, links: LinkList, runs: list[tuple[str, VertexKind, int]]) -> Topology:
-    """Vertices in runs of (prefix, kind, how many), devices first."""
+    """Vertices in runs of (prefix, kind, count), devices first."""
     counts = [count for _, _, count in runs]
     first = np.cumsum([0, *counts])
     return topology_of(
@@ -180,13 +180,13 @@ def _dimension(level: Level) -> tuple[Shape, int, Wire]:
 
 
 def _core(level: Level) -> Wire:
-    """All that crosses a switch of the level at once: the sum of its ports over the oversubscription."""
+    """Total rate across a switch of the level: the sum of its ports over the oversubscription."""
     rate = level.bandwidth_bytes_per_s * level.efficiency * level.size / level.oversubscription
     return Wire(bytes_per_s=rate, latency_ns=0)
 
 
 class _Trees:
-    """Trees of switches over the devices, one for each port that a device has."""
+    """Trees of switches over the devices, one for each port of a device."""
 
     def __init__(self, system: System) -> None:
         self.system, self.count = system, len(system)
@@ -195,7 +195,7 @@ class _Trees:
         self.vertices = self.count
 
     def topology(self) -> Topology:
-        below, top = 1, np.arange(self.count)  # the switch that each unit is left through
+        below, top = 1, np.arange(self.count)  # the switch through which each unit is left
         before: Level | None = None
         for level, own in zip(self.system.levels, own_ports(self.system.levels), strict=True):
             if own or before is None:
@@ -207,7 +207,7 @@ class _Trees:
         return _fabric(self.system.name, self.links, self.runs)
 
     def _port(self, level: Level, below: int) -> NDArray[np.int64]:
-        """A port of each device: to the switch of its group, or, where units are joined to one another or the level is
+        """A port of each device: to the switch of its group, or, if units are connected to one another or the level is
         oversubscribed, to a router of its unit. Returns the switches of the groups."""
         direct = level.kind != LevelKind.SWITCH
         split = direct or (level.oversubscription > 1 and below > 1)
@@ -223,11 +223,12 @@ class _Trees:
         return self._join(level, below, first + np.arange(units), level.latency_ns / 2)
 
     def _above(self, level: Level, before: Level, below: int, unit: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The switches of the level below are joined; what is farther away takes so much longer."""
+        """Connects the switches of the level below; units farther away have the additional latency."""
         return self._join(level, below, unit, max(level.latency_ns - before.latency_ns, 0.0))
 
     def _join(self, level: Level, below: int, unit: NDArray[np.int64], latency_ns: float) -> NDArray[np.int64]:
-        """Units of `below` devices under a switch, in a ring or each to each. Returns the switches of the groups."""
+        """Connects units of `below` devices by a switch, in a ring or all to all. Returns the switches of the
+        groups."""
         rate = level.bandwidth_bytes_per_s * level.efficiency * below / level.oversubscription
         if level.kind != LevelKind.SWITCH:
             _join_units(self.links, level, unit.reshape(-1, level.size), rate, round(latency_ns))
@@ -239,7 +240,7 @@ class _Trees:
         return first + np.arange(groups)
 
     def _add(self, name: str, count: int) -> int:
-        """This many switches more; returns the first."""
+        """Adds this many switches; returns the first."""
         first = self.vertices
         self.runs.append((name, VertexKind.SWITCH, count))
         self.vertices += count
@@ -247,7 +248,7 @@ class _Trees:
 
 
 def _join_units(links: LinkList, level: Level, unit: NDArray[np.int64], rate: float, latency_ns: int) -> None:
-    """Units of each row joined to one another, in a ring or each to each; all links of one carry `rate`."""
+    """Connects the units of each row, in a ring or all to all; all links of one carry `rate`."""
     n = level.size
     if level.kind in LINED:
         ring = level.kind == LevelKind.RING

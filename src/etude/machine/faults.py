@@ -1,4 +1,4 @@
-"""Links that are slow or have failed: the same topology with less of it. What was routed over them goes another way."""
+"""Slow or failed links: the same topology with less capacity. Traffic over failed links takes another route."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ I64 = NDArray[np.int64]
 
 
 def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tuple[Topology, list[str]]:
-    """The topology with links between two ends slower by a factor, or without them (math.inf), and what to say of it.
+    """The topology with links between two ends slower by a factor, or removed (math.inf), and notes on it.
 
-    An end is a rank, which is its device, or the name of a vertex. Both directions are meant. Refused are ends that
-    are not joined, and failures that leave a rank without a way to the others.
+    An end is a rank, which is its device, or the name of a vertex. Both directions are meant. Refuses ends that are not
+    connected, and failures that disconnect a rank from the others.
     """
     if not slow:
         return topology, []
@@ -49,7 +49,7 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
 
 
 def without(topology: Topology, failed: NDArray[np.bool_], bytes_per_s: NDArray[np.float64]) -> tuple[Topology, I64]:
-    """The topology without these links, the others at these rates, and which they were. Ways in it are searched."""
+    """The topology without these links, the others at these rates, and their old numbers. Routes in it are searched."""
     keep, windows = np.flatnonzero(~failed[: topology.wires]), topology.windows
     names = topology.link_names[:-1] if windows else topology.link_names
     made = topology_of(
@@ -63,7 +63,7 @@ def without(topology: Topology, failed: NDArray[np.bool_], bytes_per_s: NDArray[
 
 
 def links_between(topology: Topology, pair: tuple[End, End]) -> I64:
-    """The links that join two ends, both directions."""
+    """The links that connect two ends, in both directions."""
     a, b = (_vertex(topology, end) for end in pair)
     ends = ((topology.src == a) & (topology.dst == b)) | ((topology.src == b) & (topology.dst == a))
     found = np.flatnonzero(ends)

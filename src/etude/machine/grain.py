@@ -1,10 +1,10 @@
 """Transfers as loads and stores of lines: what a device can have in flight, and what its blocks can issue.
 
-A rate is the least of what the link carries, of outstanding lines over the round trip of one (Little's law), and of
-what the blocks issue. A store's line goes there; a load's is asked for first, which takes the way once more.
+A rate is the least of the link's rate, of outstanding lines over the round trip of one (Little's law), and of what the
+blocks issue. A store's line goes one way; a load's is requested first, which takes the latency once more.
 
-The levels of a system carry no more than that. In a graph, where ways are of several lengths, a device has a window for
-the ways of each level, which all that it sends there shares.
+The levels of a system carry no more than that. In a graph, with routes of several lengths, a device has a window for
+the routes of each level, shared by everything that it sends there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Access(StrEnum):
 class Grain:
     line_bytes: int
     outstanding: int = 0
-    """Lines that a device has in flight, at most; 0: no limit."""
+    """Most lines that a device has in flight; 0: no limit."""
     ctas: int = 0
     """Blocks that issue them; 0: no limit, and as many cores held as the device says."""
     cta_bytes_per_s: float = 0.0
@@ -48,14 +48,14 @@ class Grain:
             raise ClusterError(f"grain: unknown access `{self.access}`", hint=f"known: {', '.join(Access)}")
 
     def most_bytes_per_s(self, latency_ns: float) -> float:
-        """Rate of a device whose lines take so long one way."""
+        """Rate of a device whose lines have this one-way latency."""
         rate = float("inf")
         if self.outstanding and latency_ns:
             rate = self.outstanding * self.line_bytes / (2 * latency_ns) * 1e9
         return min(rate, self.ctas * self.cta_bytes_per_s) if self.cta_bytes_per_s else rate
 
     def on(self, system: System) -> System:
-        """The system, with levels, and windows of a graph, that carry no more than that."""
+        """The system, with levels, and windows of a graph, limited to that rate."""
         graph = system.topology and self._windowed(system.topology, system.levels)
         return system.replace(levels=tuple(map(self._level, system.levels)), topology=graph)
 

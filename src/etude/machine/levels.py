@@ -1,8 +1,8 @@
-"""The levels of a graph: what closed forms need to know of it, where it is regular enough to have them.
+"""The levels of a graph: what closed forms need, if it is regular enough to have them.
 
-Devices within h hops of one another make a unit. A level is the least h at which units of one size divide all devices;
-in a graph of nodes on a fabric that gives the node, then the pod, then all. Its rate is what the shortest ways from a
-device carry together at their narrowest stage, its latency that of the longest of these ways.
+Devices within h hops of one another form a unit. A level is the least h at which units of one size divide all devices;
+in a graph of nodes on a fabric that gives the node, then the pod, then all. Its rate is the combined rate of the
+shortest routes from a device at their narrowest stage, its latency that of the longest of these routes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """Levels, innermost first, and the device number of each rank among them."""
+    """Levels, innermost first, and the device number of each rank in them."""
 
     levels: tuple[Level, ...]
     place: I64
     irregular: str = ""
-    """Why the levels are one switch for all, at the rate of the slowest device: the graph has none."""
+    """Why the levels are one switch for all, at the rate of the slowest device: the graph is irregular."""
 
 
 def levels_of(topology: Topology) -> Levels:
-    """The levels as rank 0 sees them, where every other rank sees the same."""
+    """The levels as rank 0 sees them, if every other rank sees the same."""
     count = len(topology)
     if count == 1:
         one = Level(name="alone", kind=LevelKind.SWITCH, size=1, bandwidth_bytes_per_s=1.0)
@@ -45,7 +45,7 @@ def levels_of(topology: Topology) -> Levels:
     for reach in np.unique(hops[1:]).tolist():
         near = int((hops <= reach).sum())
         if near % unit or count % near:
-            continue  # a part of a unit: those a hop farther belong to it as well
+            continue  # a part of a unit: devices one hop farther belong to it as well
         here = np.flatnonzero((hops > inside) & (hops <= reach))
         units = _units(topology, order, near, reach)
         if units is None or np.ptp(width[here]) > 0:
@@ -64,7 +64,7 @@ def levels_of(topology: Topology) -> Levels:
 
 
 def _units(topology: Topology, order: I64, size: int, reach: int) -> I64 | None:
-    """Ranks, unit by unit, if those within `reach` hops of any one are as many and the same for all of them."""
+    """Ranks, unit by unit, if the sets within `reach` hops are equally large and the same for all members."""
     rank_of = np.full(len(topology.kind), -1, np.int64)
     rank_of[topology.device] = np.arange(len(topology))
     found, good = _gathered(order, size, reach, topology.device.astype(np.int64), rank_of, net_of(topology))
@@ -73,8 +73,8 @@ def _units(topology: Topology, order: I64, size: int, reach: int) -> I64 | None:
 
 @kernel
 def _gathered(order, size, reach, device, rank_of, net):  # type: ignore[no-untyped-def]
-    """A search of `reach` hops from the first rank that is in no unit yet, until all are in one. What a unit holds
-    keeps the order that it had, so units inside it stay together."""
+    """A search of `reach` hops from the first rank that is in no unit yet, until all are in one. The order within a
+    unit is kept, so units inside it stay together."""
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     out = np.empty(len(order), np.int64)
@@ -115,7 +115,7 @@ def _gathered(order, size, reach, device, rank_of, net):  # type: ignore[no-unty
 
 
 def _level(topology: Topology, routes: Routes, far: int, size: int, hops: int, before: list[Level]) -> Level:
-    """Rate and latency between rank 0 and `far`, over all equal ways."""
+    """Rate and latency between rank 0 and `far`, over all equal routes."""
     goal = int(topology.device[far])
     _, way = routes.paths(topology.device[:1].astype(np.int64), np.array([goal]))
     latency = float(topology.latency_ns[way].sum())
@@ -132,7 +132,7 @@ def _level(topology: Topology, routes: Routes, far: int, size: int, hops: int, b
 
 
 def _narrowest(topology: Topology, routes: Routes, goal: int) -> float:
-    """Rates of the links at each stage of the shortest ways from rank 0 to the goal, summed; the least of the sums."""
+    """Sum of the link rates at each stage of the shortest routes from rank 0 to the goal; the least of the sums."""
     left = routes.hops_to(goal)
     on_the_way = np.zeros(len(topology.kind), np.bool_)
     on_the_way[topology.device[0]] = True
@@ -146,7 +146,7 @@ def _narrowest(topology: Topology, routes: Routes, goal: int) -> float:
 
 
 def _widths(topology: Topology, start: I64, links: Any) -> NDArray[np.float64]:
-    """Smallest rate on each way; infinite on one that goes nowhere."""
+    """Smallest rate on each route; infinite on an empty one."""
     width = np.full(len(start) - 1, np.inf)
     some = np.diff(start) > 0
     width[some] = np.minimum.reduceat(topology.bytes_per_s[links], start[:-1][some])
@@ -154,7 +154,7 @@ def _widths(topology: Topology, start: I64, links: Any) -> NDArray[np.float64]:
 
 
 def _flat(topology: Topology, width: NDArray[np.float64], start: I64, links: Any) -> Level:
-    """One switch, as slow as the slowest way to rank 0 and as far as the farthest."""
+    """One switch, as slow as the slowest route to rank 0 and with the latency of the farthest."""
     latency = np.add.reduceat(topology.latency_ns[links], start[:-1][np.diff(start) > 0]).max()
     return Level(
         name="graph", kind=LevelKind.SWITCH, size=len(topology), bandwidth_bytes_per_s=float(width.min()),

@@ -65,7 +65,7 @@ def _ranges(kind: str, text: str, sizes: Sizes) -> list[tuple[int, int]]:
 
 
 def _unit(kind: str, level: str, sizes: Sizes) -> int:
-    """Devices of a unit of a level: all that it joins, with what is below."""
+    """Devices of a unit of a level, including the levels below."""
     names = [name for name, _ in sizes]
     if level not in names:
         raise ClusterError(f"devices: {kind}: no level `{level}`", hint=f"known: {', '.join(names)}")
@@ -73,7 +73,7 @@ def _unit(kind: str, level: str, sizes: Sizes) -> int:
 
 
 def as_text(names: Sequence[str], kinds: I64) -> dict[str, str]:
-    """The mapping that says it, of a kind for each device."""
+    """The mapping as text, from the kind of each device."""
     parts: dict[str, list[str]] = {}
     at = 0
     for number, group in groupby(kinds.tolist()):

@@ -1,4 +1,4 @@
-"""The one door to a System: a name of the catalogue, or a file of any kind that describes a machine.
+"""The single entry point to a System: a name of the catalogue, or a file of any kind that describes a machine.
 
 open_system("dgx-h100")                  the catalogue; `.resized(512)` is 64 nodes of it
 open_system("rtx5090")                   a device of the catalogue by itself

@@ -10,8 +10,8 @@ from etude.machine.system import Level, LevelKind, LevelPort
 
 
 def is_product(levels: Sequence[Level]) -> bool:
-    """Every switch but the innermost is one of rails, or there is none: the levels are the dimensions of a grid, and a
-    device has ports in all of them."""
+    """Whether every switch except the innermost is one of rails, or there is none: the levels are the dimensions of a
+    grid, and a device has ports in all of them."""
     return all(level.kind != LevelKind.SWITCH or level.rails or at == 0 for at, level in enumerate(levels))
 
 
@@ -33,7 +33,7 @@ def own_ports(levels: Sequence[Level]) -> list[bool]:
 
 
 def ports_of(levels: Sequence[Level]) -> list[int]:
-    """For each level, the one whose port leads to it."""
+    """For each level, the level whose port leads to it."""
     own = [True] * len(levels) if is_product(levels) else own_ports(levels)
     port = 0
     found = []

@@ -1,4 +1,4 @@
-"""Power of a device: what it draws when idle and at work, and how that follows the clock.
+"""Power of a device: what it draws when idle and at work, and how that depends on the clock.
 
     power = idle + active * c(clock) + FLOP/s * energy of a FLOP * v(clock)^2 + bytes/s * energy of a byte
 
@@ -20,12 +20,12 @@ EXPONENT: Final = 2.5
 """Exponent of the clock in the power of the cores, unless measured: between a linear one (constant voltage) and a cubic
 one (voltage follows the clock)."""
 LEAST_CLOCK: Final = 0.3
-"""Lowest clock over the nominal one, where nothing says it."""
+"""Lowest clock over the nominal one, if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCosts:
-    """What work costs beyond the idle power, at the nominal clock."""
+    """Costs of work above the idle power, at the nominal clock."""
 
     active_w: float = figure("power", "power of running kernels, independent of their work", 0.0, zero=True)
     flop_pj: Mapping[str, float] = figure("map of number", "pJ of a FLOP by data type of the matrix units", {})
@@ -67,8 +67,8 @@ class PowerCosts:
         return self.least_clock_mhz / self.clock_mhz if self.least_clock_mhz and self.clock_mhz else LEAST_CLOCK
 
     def flop_factor(self, ratio: float) -> float:
-        """Energy of an operation at a clock over the nominal one, over that at the nominal one: the square of the
-        voltage, where a device says how that follows its clock."""
+        """Energy of an operation at a clock relative to the nominal one, over that at the nominal one: the square of
+        the voltage, if a device has a voltage curve."""
         if not self.voltage_clock_mhz:
             return ratio ** (self.exponent - 1)
         knee = self.voltage_clock_mhz / self.clock_mhz
@@ -76,9 +76,9 @@ class PowerCosts:
         return (self.least_voltage + (1 - self.least_voltage) * above) ** 2
 
     def core_factor(self, ratio: float) -> float:
-        """The same of the power of what runs whatever is computed."""
+        """The same for the power that does not depend on what is computed."""
         return ratio * self.flop_factor(ratio)
 
     def memory_factor(self, ratio: float) -> float:
-        """Time of the memory at a clock over that at the nominal one: cores ask for less than it has."""
+        """Time of the memory at a clock over that at the nominal one: slower cores request less than it can deliver."""
         return max(1.0, self.memory_clock_mhz / self.clock_mhz / ratio) if self.memory_clock_mhz else 1.0

@@ -1,5 +1,4 @@
-"""Regions: what electricity costs and emits there, how much of it reaches the machines, how far they are; and what
-devices cost an hour.
+"""Regions: price and emissions of electricity, PUE, distances; and hourly prices of devices.
 
 open_region("sweden")                              # the catalogue
 open_region("us-east-1", "my_regions.csv")         # a table with a column `region`
@@ -28,12 +27,12 @@ _COLUMNS: Final = {
     "price": "price_per_kwh",
     "round_trip": "round_trip",
 }
-"""What tables call a figure -> its key; those with the key's own name are read too."""
+"""Column names in tables -> key; columns with the key's own name are read too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """A place where machines can stand."""
+    """A place with machines."""
 
     name: str = figure("text", "name", "")
     carbon_g_per_kwh: float = figure("number", "grams of CO2 per kWh; 0 unknown", 0.0, zero=True)
@@ -106,9 +105,9 @@ def _of_table(path: str | PathLike[str]) -> dict[str, Region]:
 
 
 def with_round_trips(given: Any, where: str) -> Any:
-    """A system's keys without its regions: a level with `regions: [east, west]`, one for each of its units, has the way
-    between the two farthest of them as latency beside its own. Regions are those of the key `regions` of the system, or
-    of the catalogue."""
+    """A system's keys without its regions: a level with `regions: [east, west]`, one for each of its units, has the
+    round trip between the two farthest of them added to its latency. Regions are those of the key `regions` of the
+    system, or of the catalogue."""
     if not isinstance(given, Mapping) or not isinstance(given.get("levels"), list):
         return given
     own = given.get("regions", {})
@@ -148,7 +147,7 @@ def _far_apart(level: Any, known: Mapping[str, Region], where: str) -> Any:
 
 
 def _longer(time: Any, more_ns: float) -> Any:
-    """So much more; what is not a time stays, and is refused where levels are read."""
+    """A longer time; anything else is unchanged, and is refused when levels are read."""
     try:
         return round(parse_time(time if isinstance(time, int) else str(time)) + more_ns)
     except UsageError:
@@ -166,13 +165,13 @@ def _named(name: Any, known: Mapping[str, Region], where: str) -> Region:
 
 
 def hourly_price(kinds: Sequence[tuple[Device, int]]) -> float | None:
-    """Dollars of an hour of this many devices of each kind; None where one does not say its price."""
+    """Dollars per hour of this many devices of each kind; None if one has no price."""
     prices = [device.price for device, _ in kinds]
     return sum(device.price * count for device, count in kinds) if prices and all(prices) else None
 
 
 def availability(kinds: Sequence[tuple[Device, int]], region: Region | None = None) -> float:
-    """Share of hours in which all of these devices, and the region, are to be had at once, each for itself."""
+    """Fraction of hours in which all of these devices, and the region, are available at once, if independent."""
     whole = region.available if region is not None else 1.0
     for device, count in kinds:
         whole *= device.available**count

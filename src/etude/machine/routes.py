@@ -27,7 +27,7 @@ _KEPT_CELLS = 1 << 25
 
 
 class Net(NamedTuple):
-    """The links of a topology as the searches need them."""
+    """The links of a topology in the form that searches need."""
 
     src: I32
     dst: I32
@@ -48,14 +48,14 @@ def net_of(topology: Topology) -> Net:
 
 
 class Distances(NamedTuple):
-    """From each vertex to one goal: hops, and the smallest bandwidth on the widest of the shortest ways."""
+    """From each vertex to one goal: hops, and the smallest bandwidth on the widest of the shortest routes."""
 
     hops: I32
     width: NDArray[np.float64]
 
 
 class Ways(NamedTuple):
-    """Ways that are asked for, to goals with one anchor; `length` is filled with their hops."""
+    """Requested routes, to goals with one anchor; `length` is filled with their hops."""
 
     source: I64
     goal: I64
@@ -65,9 +65,10 @@ class Ways(NamedTuple):
 
 
 class Routes:
-    """Ways between vertices of one topology, searched when asked for and remembered per destination.
+    """Routes between vertices of one topology, searched on request and cached per destination.
 
-    Vertices with one way in share the search of the vertex before them, so 16k devices on 800 leaves are 800 searches.
+    Vertices with one way in share the search of the vertex before them, so 16k devices on 800 leaves are 800
+    searches.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -94,7 +95,7 @@ class Routes:
         return t.windows.on(src, start, links, t) if t.windows else (start, links)
 
     def first_links(self, src: I64, dst: I64) -> I64:
-        """How many links the equal ways of vertex src[i] to vertex dst[i], another one, begin with."""
+        """Number of distinct first links of the equal routes from vertex src[i] to vertex dst[i], another one."""
         count = np.ones(len(src), np.int64)
         if self.topology.dimensions:
             return count
@@ -108,7 +109,7 @@ class Routes:
         return count
 
     def _on_tail(self, src: I64, dst: I64) -> NDArray[np.bool_]:
-        """Where the source lies on the only way into the goal, or is what that leaves from."""
+        """Whether the source is on the only way into the goal, or where that begins."""
         at, anchor = dst, self._anchor[dst]
         found = at == src
         while (at != anchor).any():
@@ -117,7 +118,7 @@ class Routes:
         return found
 
     def _next_hops(self, src: I64, leave: I64, distances: Distances) -> I64:
-        """Links of each vertex that begin a way of fewest hops, and of these a widest one; as `_walk` takes them."""
+        """Links of each vertex that begin a route of fewest hops, and of these a widest one; as `_walk` takes them."""
         net, (hops, width) = self._net, distances
         which = np.repeat(np.arange(len(src)), leave)
         link = net.out_link[np.arange(len(which)) - np.repeat(np.cumsum(leave) - leave - net.out_start[src], leave)]
@@ -126,11 +127,11 @@ class Routes:
         return np.bincount(which[(hops[there] == hops[here] - 1) & wide], minlength=len(src))
 
     def hops_to(self, vertex: int) -> I32:
-        """Hops from every vertex to this one; 2**30 where there is no way."""
+        """Hops from every vertex to this one; 2**30: unreachable."""
         return self._distances(vertex).hops
 
     def reach(self, src: I64, dst: I64) -> NDArray[np.bool_]:
-        """Whether there is a way from vertex src[i] to vertex dst[i]."""
+        """Whether there is a route from vertex src[i] to vertex dst[i]."""
         found = np.zeros(len(src), np.bool_)
         for goal in np.unique(dst).tolist():
             some = dst == goal
@@ -184,7 +185,7 @@ def check_connected(topology: Topology) -> None:
 
 
 def common_switch(topology: Topology, ranks: NDArray[Any], routes: Routes | None = None) -> int:
-    """The switch nearest to all of them: fewest hops to the farthest, then in sum, then the first."""
+    """The switch nearest to all of them: fewest hops to the farthest, then in total, then the first."""
     routes = routes or Routes(topology)
     farthest = np.zeros(len(topology.kind), np.int64)
     total = np.zeros(len(topology.kind), np.int64)
@@ -284,7 +285,7 @@ def _mix(a, b, c):  # type: ignore[no-untyped-def]
 
 @kernel
 def _walk(ways, tail, net, distances):  # type: ignore[no-untyped-def]
-    """Links of all ways, one after the other. Second: a way that is not there, or -1."""
+    """Links of all routes, one after the other. Second: a missing route, or -1."""
     source, goal, anchor, length = ways.source, ways.goal, ways.anchor, ways.length
     src, dst, bytes_per_s, out_start, out_link = net.src, net.dst, net.bytes_per_s, net.out_start, net.out_link
     hops, width = distances.hops, distances.width

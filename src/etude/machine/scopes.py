@@ -1,4 +1,4 @@
-"""Which ranks have something in common: each its own, those of a node or of a level, or all."""
+"""Which ranks share something: each has its own, those of a node or of a level, or all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.machine.tier import ALL, NODE, RANK
 
 
 def scope_level(system: System, scope: str, where: str) -> int:
-    """Position of the level whose units have it in common; -1 where each rank has its own."""
+    """Position of the level whose units share it; -1: each rank has its own."""
     names = [level.name for level in system.levels]
     if scope in names:
         return names.index(scope)
@@ -26,6 +26,6 @@ def scope_level(system: System, scope: str, where: str) -> int:
 
 
 def units_of(system: System, level: int, ranks: Any) -> NDArray[np.int64]:
-    """The unit of that level that each rank lies in: equal where they have it in common."""
+    """The unit of that level for each rank: equal for ranks that share it."""
     device = np.asarray(system.device_of(ranks), np.int64)
     return device // int(np.prod([1, *(each.size for each in system.levels[: level + 1])], dtype=np.int64))

@@ -1,4 +1,4 @@
-"""What kernels of one device have in common: cores in clusters, the memory's bandwidth, the link to the host."""
+"""What kernels of one device share: cores in clusters, the memory's bandwidth, the link to the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from etude.errors import ClusterError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSharing:
-    """How kernels of several streams meet on a device; see docs/contention.md."""
+    """How kernels of several streams contend on a device; see docs/contention.md."""
 
     clusters: int = figure("count", "clusters of the device, inside which a group of blocks stays (GPCs)", 1)
     core_bandwidth_bytes_per_s: float = figure("bandwidth", "memory bandwidth of one core; 0: no limit", 0.0, zero=True)
@@ -22,7 +22,7 @@ class KernelSharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
-    """The way between a device and its host's memory."""
+    """The link between a device and its host's memory."""
 
     read_bytes_per_s: float = figure("bandwidth", "host to device, pinned memory")
     write_bytes_per_s: float = figure("bandwidth", "device to host, pinned memory")

@@ -1,4 +1,4 @@
-"""What a system says of itself in a notebook."""
+"""How a system is shown in a notebook."""
 
 from __future__ import annotations
 

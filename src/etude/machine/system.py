@@ -1,4 +1,5 @@
-"""System: the machine that a job runs on. Devices, the levels of their network, how collectives run, who sits where.
+"""System: the machine that a job runs on. Devices, the levels of their network, how collectives run, placement of
+ranks.
 
 Devices are numbered level by level, innermost fastest: with levels of 8 and 4, device 11 is the fourth of the second
 eight. A rate is in bytes per second of payload, one direction, one device; a latency in ns.
@@ -32,11 +33,11 @@ DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "
 PROTOCOLS: Final = ("ll", "ll128", "simple")
 IN_SWITCH: Final = "in_switch"
 STEPS: Final = (*PROTOCOLS, IN_SWITCH)
-"""What a step's latency can be given for: a protocol, or a step through a switch that reduces."""
+"""Steps with their own latency: those of a protocol, or through a switch that reduces."""
 
 
 class LevelKind(StrEnum):
-    """How the units of a level are joined."""
+    """How the units of a level are connected."""
 
     NONE = ""
     RING = "ring"
@@ -50,7 +51,7 @@ class LevelKind(StrEnum):
 
 
 LINED: Final = (LevelKind.RING, LevelKind.MESH)
-"""Levels whose units are joined to their neighbours: several of them make a torus."""
+"""Levels whose units are connected to their neighbours: several of them make a torus."""
 
 
 class LevelPort(StrEnum):
@@ -66,7 +67,7 @@ class LevelPort(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """What an op of one class costs beyond its roofline; see docs/costs.md for the formula."""
+    """Costs of an op of one class in addition to its roofline; see docs/costs.md for the formula."""
 
     fixed_ns: float = figure("time", "fixed time on the device", 2000.0, zero=True)
     flop_efficiency: float = figure("fraction", "reachable part of the peak rate", 0.8)
@@ -149,7 +150,7 @@ class Device:
             raise ClusterError("power: a value is negative")
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of the matrix units, of the next wider type where this one has no rate; 0 where none has."""
+        """FLOP/s of the matrix units, of the next wider type if this one has no rate; 0 if none has."""
         wider = {"fp4": "fp6", "fp6": "fp8", "fp8": "bf16", "int4": "int8", "int8": "bf16", "bf16": "fp16"}
         wider |= {"fp16": "tf32", "tf32": "fp32", "fp64": "fp32"}
         while dtype:
@@ -159,7 +160,7 @@ class Device:
         return 0.0
 
     def on_units(self, names: Sequence[str]) -> Device:
-        """The device of which an op uses these units alone, each a part of the op in proportion to its rate."""
+        """The device restricted to these units, each of which runs a part of an op in proportion to its rate."""
         unknown = [name for name in names if name not in self.units]
         if unknown:
             known = ", ".join(self.units) or "none"
@@ -171,7 +172,7 @@ class Device:
         return replace(self, peak_flop_per_s={dtype: rate for dtype, rate in sums.items() if rate})
 
     def busy(self) -> Device:
-        """The device in the middle of long work, when it is at its power limit from the first product on."""
+        """The device in the middle of long work, at its power limit from the first product on."""
         return replace(self, sustained_after_ns=1e-6)
 
     @classmethod
@@ -181,7 +182,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One level of the network: `size` units (devices, or what the levels below make up) joined as `kind` says."""
+    """One level of the network: `size` units (devices, or units of the level below) connected as `kind` says."""
 
     name: str = figure("text", "name")
     kind: LevelKind = figure("choice", "how its units are connected", of=LevelKind)
@@ -240,15 +241,15 @@ class Level:
         return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription / 1e9
 
     def efficiency_of(self, units: int) -> float:
-        """Part of the bandwidth that a collective of this many units reaches: as given, between two given numbers
-        linear in their logarithm, beyond them as for the nearest."""
+        """Fraction of the bandwidth that a collective of this many units reaches: as given, linear in the logarithm
+        between two given numbers, beyond them as for the nearest."""
         given = sorted((int(k), v) for k, v in self.efficiency_by_units.items())
         if not given:
             return self.efficiency
         return float(np.interp(math.log(units), [math.log(k) for k, _ in given], [v for _, v in given]))
 
     def step(self, protocol: str) -> float:
-        """Latency of one step of a collective in ns. A level that cannot reduce in its switch goes on with `simple`."""
+        """Latency of one step of a collective in ns. A level that cannot reduce in its switch uses `simple`."""
         if protocol == IN_SWITCH and not self.in_switch_efficiency:
             protocol = "simple"
         return float(self.step_ns.get(protocol, self.latency_ns))
@@ -256,7 +257,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """One way to move the bytes of a collective, as NCCL has three: a short start for a part of the bandwidth."""
+    """A way to move the bytes of a collective, of which NCCL has three: a short start for a fraction of the
+    bandwidth."""
 
     launch_ns: float = figure("time", "fixed cost of a collective", 0.0, zero=True)
     bandwidth_fraction: float = figure("fraction", "payload in what is sent", 1.0)
@@ -268,7 +270,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSettings:
-    """How collectives are carried out."""
+    """How collectives run."""
 
     algorithm: Mapping[str, str] = figure("map of text", "algorithm by collective; `auto` where none is named", {})
     protocols: Mapping[str, Protocol] = figure("map of one", "available protocols", {}, of=Protocol)
@@ -285,11 +287,11 @@ class CollectiveSettings:
                 raise ClusterError(f"protocols: unknown protocol `{name}`", hint=f"known: {', '.join(STEPS)}")
 
     def used(self) -> Mapping[str, Protocol]:
-        """The protocols, or one that costs nothing where none is given."""
+        """The protocols, or a free one if none is given."""
         return self.protocols or {"simple": Protocol()}
 
     def of_plan(self, *, in_switch: bool) -> Mapping[str, Protocol]:
-        """Those that may carry a plan. Reduction in a switch has its own where one is given, else `simple` alone."""
+        """Protocols that may carry a plan. Reduction in a switch has its own if given, else `simple` only."""
         used = self.used()
         if in_switch:
             own = IN_SWITCH if IN_SWITCH in used else "simple"
@@ -323,9 +325,9 @@ class System:
     )
     data: DataPlane = figure("one", "what feeds it: store, producers, workers", DataPlane(), of=DataPlane)
     topology: Topology | None = None
-    """The graph itself, where it comes from a file: rank r sits on its device r. The levels then only stand for it."""
+    """The graph itself, if it comes from a file: rank r is on its device r. The levels then only approximate it."""
     irregular: str = ""
-    """Why the levels are a rough figure that closed forms may not use; empty where they may."""
+    """Why the levels are a rough approximation that closed forms may not use; empty if they may."""
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -346,7 +348,7 @@ class System:
         check_tiers(self.tiers, names)
 
     def __len__(self) -> int:
-        """Devices."""
+        """Number of devices."""
         return math.prod(level.size for level in self.levels)
 
     @property
@@ -355,7 +357,7 @@ class System:
 
     @property
     def all_kinds(self) -> tuple[Device, ...]:
-        """The devices there are, each kind once."""
+        """The devices of the system, each kind once."""
         return tuple(self.kinds[name] for name in self.devices) or (self.device,)
 
     def kind_of(self, ranks: Any) -> I64:
@@ -437,7 +439,7 @@ class System:
 
     @property
     def _torus(self) -> tuple[Level, ...]:
-        """The innermost levels, as far as they join neighbours."""
+        """The innermost levels, as long as they connect neighbours."""
         return tuple(takewhile(lambda level: level.kind in LINED, self.levels))
 
     def _is_slice(self, devices: int) -> bool:
@@ -445,7 +447,7 @@ class System:
         return bool(torus) and (len(torus) > 1 or torus[0].wrap > 0) and 0 < devices < math.prod(v.size for v in torus)
 
     def for_ranks(self, ranks: int) -> System:
-        """As much of it as this many ranks take: more units if it is too small, a slice of it if it is a torus."""
+        """A system for this many ranks: more units if it is too small, a slice if it is a torus."""
         if self.topology is not None or self.placement:
             return self
         if self._is_slice(ranks):
@@ -454,7 +456,7 @@ class System:
         return self if len(self) >= ranks else self.resized(-(-ranks // unit) * unit)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `from_dict` makes an equal system of: figures with their units, ready for YAML."""
+        """The inverse of `from_dict`: figures with their units, ready for YAML."""
         return plain(self)
 
     @classmethod

@@ -26,11 +26,11 @@ from etude.model.timing import Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
 RENAMED: Final = {"name": "op", "phase": "phase", "module": "module"}
-"""Text columns whose words become tokens, and what the tokens are called."""
+"""Text columns whose words become tokens, and the names of the tokens."""
 SHAPES: Final = ("in_shapes", "in_types", "in_strides", "out_shapes", "out_types", "out_strides")
 DROPPED: Final = ("in_values", "out_values", "rf_id", "external_id", "correlation")
 KEPT_ATTRIBUTES: Final = (("involved_dim", ValueKind.BOOL_LIST),)
-"""Attributes that no column holds and a simulator reads: which network dimensions a collective uses."""
+"""Attributes outside of columns that a simulator reads: which network dimensions a collective uses."""
 
 assert {c.name for c in NODE if c.is_text} <= {*RENAMED, *SHAPES, *DROPPED}, "a text column without a rule"
 
@@ -45,9 +45,9 @@ class AnonymiseOptions:
     """Recorded start times stay, counted from the first one."""
     per_octave: int = 0
     """Times, bytes and FLOPs are rounded to this many values per octave, none of them a power of two; recorded start
-    times go, since they would tell. 0: they stay exact."""
+    times are dropped, since they would reveal the exact values. 0: they stay exact."""
     work: bool = False
-    """FLOPs and bytes that follow from names and shapes are filled in before these go."""
+    """FLOPs and bytes that follow from names and shapes are filled in before these are dropped."""
     name: str = "anonymous"
 
     @property
@@ -61,19 +61,19 @@ class AnonymiseOptions:
 
 @dataclass(slots=True)
 class Hidden:
-    """What was hidden, and the words behind the tokens: keep it, or throw it away."""
+    """What was hidden, and the words behind the tokens: keep it, or delete it."""
 
     tokens: dict[str, dict[str, str]] = field(default_factory=dict)
     """Column -> token -> original. This is the key to the copy."""
     counts: Counter[str] = field(default_factory=Counter)
     _known: dict[tuple[str, bytes], str] = field(default_factory=dict)
 
-    def __repr__(self) -> str:  # counts alone: what is printed or logged does not tell the words
+    def __repr__(self) -> str:  # counts only: output and logs must not reveal the words
         words = sum(map(len, self.tokens.values()))
         return f"Hidden({words:,} words, {sum(self.counts.values()):,} other values)"
 
     def token(self, column: str, original: bytes) -> str:
-        """The token of a word, the same whenever it comes."""
+        """The token of a word, always the same."""
         words = self.tokens.setdefault(column, {})
         found = self._known.get((column, original))
         if found is None:
@@ -82,7 +82,7 @@ class Hidden:
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """The report: what, what became of it, and how many values of it there were."""
+        """The report: what was hidden, how, and how many values."""
         found = [
             {"what": f"{column} (distinct words)", "became": "numbered tokens", "count": len(words)}
             for column, words in self.tokens.items()
@@ -108,7 +108,7 @@ _BECAME: Final = {
 
 
 def kept(options: AnonymiseOptions) -> list[dict[str, Any]]:
-    """What the copy has of the original: the rest of the report."""
+    """What the copy keeps of the original: the rest of the report."""
     found = {
         "kinds, dependencies, call tree, lanes": "kept",
         "times, bytes, FLOPs": f"kept, {options.per_octave} values per octave"
@@ -157,7 +157,7 @@ def anonymise(job: Job, options: AnonymiseOptions | None = None) -> tuple[Job, H
 
 
 def _numbered(columns: Sequence[NDArray[np.int64]]) -> dict[int, int]:
-    """Ids -> 1, 2, ... in order of first use; 0 is where nodes without a thread run, and stays."""
+    """Ids -> 1, 2, ... in order of first use; 0 is for nodes without a thread, and stays."""
     seen: dict[int, int] = {}
     for column in columns:
         values, first = np.unique(column, return_index=True)
@@ -216,7 +216,7 @@ def _hide(trace: Trace, options: AnonymiseOptions, threads: dict[int, int], firs
 
 
 def _rounded(values: Mapping[str, NDArray[Any]], options: AnonymiseOptions, hidden: Hidden) -> dict[str, NDArray[Any]]:
-    """Columns on the grid. What comes out of a communication keeps its proportion to what goes in."""
+    """Columns rounded to the grid. The output of a communication keeps its ratio to the input."""
     if not options.per_octave:
         return {}
     found = {}
@@ -236,7 +236,7 @@ def _rounded(values: Mapping[str, NDArray[Any]], options: AnonymiseOptions, hidd
 def _tokens(trace: Trace, column: str, writer: text.HeapWriter, hidden: Hidden) -> NDArray[np.int64]:
     codes, unique = text.intern(trace.heap, getattr(trace, column))
     words = [text.slice_bytes(trace.heap, int(offset)) for offset in unique]
-    # An empty word hides nothing, and says as little as none.
+    # An empty word needs no token.
     tokens = [writer.put(hidden.token(column, word)) if word else -1 for word in words]
     return np.append(np.array(tokens, np.int64), -1)[codes]
 
@@ -305,7 +305,7 @@ def _times(job: Job, options: AnonymiseOptions, hidden: Hidden) -> Timing | None
 
 
 def _work(trace: Trace, hidden: Hidden) -> dict[str, Any]:
-    """FLOPs and bytes of compute nodes, where names and shapes say them and the trace does not."""
+    """FLOPs and bytes of compute nodes, if names and shapes determine them and the trace has none."""
     from etude.cost.traces import ops_of
 
     ops = ops_of(trace)

@@ -28,29 +28,28 @@ F64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 FEWEST: Final = 50
-"""Pieces of host time that both hosts must have gone through for a factor."""
+"""Pieces of host time in both recordings that a factor requires."""
 LEAST_SHARED: Final = 0.5
-"""... and the part of the host's time that they must be."""
+"""... and the fraction of the host's time that they must cover."""
 LONGEST: Final = 10
-"""A piece of host time longer than this many times the median of its place was interrupted or waited: it is clipped to
-that."""
+"""A piece of host time longer than this many times the median of its place was interrupted or waited: it is clipped."""
 _NUMBERED: Final = re.compile(r"#\d+$")
 _CALL: Final = re.compile(r"(cu|cuda|hip)[A-Z]")
-"""Calls of the runtime: a launch lasts longer where the device is behind, whatever the host."""
+"""Calls of the runtime: a launch takes longer if the device is behind, whatever the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTimes:
     job: Job
     placed: float
-    """Part of the other recording's device time that is of operators which have some in the job; the rest is spread."""
+    """Fraction of the other recording's device time in operators with device time in the job; the rest is spread."""
     host_factor: float
-    """What host times were multiplied by."""
+    """Factor on host times."""
     pieces: int
-    """Pieces of host time at places of the call tree that both hosts went through equally often a step: the factor
-    comes from those."""
+    """Pieces of host time at places of the call tree that both hosts reached equally often per step: the factor comes
+    from those."""
     shared: float
-    """Part of the job's host time, calls of the runtime apart, that they are."""
+    """Fraction of the job's host time, without runtime calls, that they cover."""
 
 
 def with_device_times(job: Job, other: Job, host_factor: float | None = None) -> DeviceTimes:
@@ -95,7 +94,7 @@ class _Pair:
     # -- device
 
     def exchanged(self, factor: float) -> Trace:
-        """The trace with the other's device times and its own host's by a factor."""
+        """The trace with the other's device times, and its own host times multiplied by a factor."""
         duration = self.trace.duration_ns.copy()
         mine = _on_host(self.trace)
         duration[mine] = np.rint(duration[mine] * factor).astype(np.int64)
@@ -105,14 +104,14 @@ class _Pair:
         theirs = self._other_times(own)
         known = ~np.isnan(theirs[operator]) & (own[operator] > 0)
         took = duration[nodes] * np.where(known, theirs[operator] / np.maximum(own[operator], 1), 1.0)
-        # what the one ran as one operator the other may have run as two: all in all it is the time of as many steps
+        # one operator here may be two there: the total is the time of as many steps
         total = self.other_ns * _steps(self.trace) / _steps(self.other)
         duration[nodes] = np.rint(took * (total / took.sum() if took.sum() else 1.0)).astype(np.int64)
         return self.trace.replace(duration_ns=duration)
 
     def _other_times(self, own: F64) -> F64:
         """Device time of each node's operator in the other recording: the occurrence with the same number, else the
-        mean of its place; NaN where the place has none."""
+        mean of its place; NaN if the place has none."""
         nodes = _on_device(self.other)
         took = np.bincount(self.other.parent[nodes], self.other.duration_ns[nodes], len(self.other))
         rows = np.flatnonzero(np.bincount(self.other.parent[nodes], minlength=len(self.other)))
@@ -135,7 +134,7 @@ class _Pair:
     # -- host
 
     def host_times(self) -> tuple[int, F64]:
-        """(Pieces at places that both hosts went through equally often; host time: all here, theirs here, and there)"""
+        """(Pieces at places that both hosts reached equally often; host time: all here, theirs here, and there)"""
         places = int(max(self.path.max(initial=0), self.other_path.max(initial=0))) + 1
         here, there = (_by_place(t, p, self.is_call, places)
                        for t, p in ((self.trace, self.path), (self.other, self.other_path)))  # fmt: skip
@@ -156,7 +155,7 @@ def _host_factor(pairs: list[_Pair]) -> tuple[int, float, float]:
 
 
 def _by_place(trace: Trace, path: I64, is_call: Bools, places: int) -> tuple[I64, F64]:
-    """(Nodes, their time) of the host by place: nothing that waited, and pieces that were stopped cut off."""
+    """(Nodes, their time) of the host by place: without waits, and with interrupted pieces clipped."""
     waited = np.zeros(len(trace), np.bool_)
     edges = np.flatnonzero(np.isin(trace.data_why, (Why.SYNC, Why.AUTOGRAD)))
     waited[np.searchsorted(trace.data_start, edges, "right") - 1] = True
@@ -170,7 +169,7 @@ def _by_place(trace: Trace, path: I64, is_call: Bools, places: int) -> tuple[I64
 
 
 def _steps(trace: Trace) -> int:
-    """Steps that were recorded; 1 where none are distinguished."""
+    """Number of recorded steps; 1 if not distinguished."""
     known = trace.step[trace.step != UNKNOWN]
     return max(len(np.unique(known)), 1)
 
@@ -184,7 +183,7 @@ def _on_device(trace: Trace) -> I64:
 
 
 def _on_host(trace: Trace) -> Bools:
-    """Time of the host; the device's way from one activity to the next is none."""
+    """Host time; dispatch delays of the device are not."""
     codes, words = trace.coded("name")
     is_way = np.array([word == DISPATCH for word in words] + [False])[codes]
     timed = (trace.kind == Kind.COMP) & (trace.duration_ns > 0)
@@ -192,8 +191,8 @@ def _on_host(trace: Trace) -> Bools:
 
 
 def _paths(a: Trace, b: Trace) -> tuple[I64, I64, Bools]:
-    """(Place of each node of either in the call tree, numbered for both alike; which places are calls of the runtime).
-    Numbers of steps do not tell places apart."""
+    """(Place of each node of either in the call tree, with common numbers; which places are calls of the runtime).
+    Numbers of steps do not distinguish places."""
     words: dict[str, int] = {}
     names, above, depth = [], [], []
     for trace in (a, b):
@@ -226,7 +225,7 @@ def _depths(parent: NDArray[np.int32]) -> I64:
 
 
 def _numbered(path: I64) -> I64:
-    """One number for a place and how often it came before."""
+    """One number for a place and its occurrence."""
     order = np.argsort(path, kind="stable")
     first = np.searchsorted(path[order], path[order])
     before = np.empty(len(path), np.int64)

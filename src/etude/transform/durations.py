@@ -1,4 +1,4 @@
-"""Durations for compute nodes that have none, from a device, while names and shapes still say what the nodes do."""
+"""Durations for compute nodes that have none, from a device, while names and shapes still determine the work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ I64 = NDArray[np.int64]
 
 
 def with_durations(job: Job, device: Device) -> Job:
-    """The job with the device's times where a compute node has none: what its names and shapes say of it then stays
-    when they go."""
+    """The job with the device's times for compute nodes without any: so they survive when names and shapes are
+    dropped."""
     traces = tuple(_filled(trace, device) for trace in job.traces)
     known: dict[tuple[int, int], I64] = {}
     values = {}

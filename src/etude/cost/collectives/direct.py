@@ -75,13 +75,13 @@ def fan(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
 
 
 def _rails(system: System, kind: Collective, span: GroupSpan) -> int:
-    """Ports through which what the root sends leaves its unit: over rails, that of every member's rail."""
+    """Ports through which the root's data leaves its unit: over rails, that of every member's rail."""
     outwards = kind in (Collective.BROADCAST, Collective.SCATTER)
     return span.below_least if outwards and system.levels[span.level].rails else 1
 
 
 def direct_reduce_scatter(build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
-    """Everyone sends each its part, at once."""
+    """Every member sends each other one its part, at once."""
     n = group.shape[1]
     at = np.arange(n)
     came = []

@@ -28,7 +28,7 @@ def closed_form(system: System, kind: Collective, shape: GroupShape) -> Algorith
 
 
 def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
-    """After ceil(log2 n) rounds everyone has heard of all."""
+    """After ceil(log2 n) rounds every member has heard of all."""
     build, at, away, ready = ScheduleBuilder(), np.arange(n), 1, alone(n)
     while away < n:
         sent = build.add(at, (at + away) % n, 0, 1, after=ready[:, None], put=Put.REDUCE)

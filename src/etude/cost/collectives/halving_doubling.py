@@ -32,10 +32,10 @@ def _halving_level(level: Level, span: GroupSpan) -> Leg:
 
 
 def halving_order(n: int) -> list[int]:
-    """Positions in the order of their blocks: those that part last lie side by side.
+    """Positions in the order of their blocks: those that separate last are neighbours.
 
-    With 2**k participants that is bit reversal. Of n in between, the first n - 2**k participants stand for two
-    neighbours each, whose blocks lie together.
+    With 2**k participants that is bit reversal. For other n, the first n - 2**k participants represent two neighbours
+    each, whose blocks are adjacent.
     """
     bits = n.bit_length() - 1
     extra = n - (1 << bits)
@@ -70,8 +70,8 @@ class _Halves:
 def halving_reduce_scatter(
     build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, give_back: bool = True
 ) -> I64:
-    """Recursive halving, nearest first: the far ones get the small messages. Positions beyond a power of two hand
-    their data to a neighbour before."""
+    """Recursive halving, nearest first: the far ones get the small messages. Positions beyond a power of two first hand
+    their data to a neighbour."""
     half, ready = _Halves(group, first, count), ready.copy()
     if half.extra:
         host, guest = group[:, half.guest - 1], group[:, half.guest]
@@ -127,7 +127,7 @@ STEPS: Final = Passes(halving_reduce_scatter, doubling_all_gather, halving_order
 
 
 def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
-    """An all-reduce does not hand blocks to positions beyond a power of two only to collect them again."""
+    """An all-reduce does not hand blocks to positions beyond a power of two, since it would collect them again."""
     both = collective == AR
     scatter, gather = ({"give_back": False}, {"collect": False}) if both else ({}, {})
     return scattered(collective, "halving_doubling", n, STEPS, scatter, gather)

@@ -1,4 +1,4 @@
-"""Hierarchical: level by level, chunk after chunk; in the switch where the level can, else by ring."""
+"""Hierarchical: level by level, chunk after chunk; in the switch if the level supports it, else by ring."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALONG: Final[dict[str, Passes]] = {
     "direct": direct.STEPS,
     "halving_doubling": halving_doubling.STEPS,
 }
-"""What can go along one dimension."""
+"""Algorithms that can run along one dimension."""
 
 
 def closed_form(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
@@ -74,7 +74,7 @@ def all_to_all_by_level(system: System, shape: GroupShape, *, pipelined: bool) -
 
 
 def dimensions(layout: Layout, algorithm: str, n: int, usual: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The sizes of the dimensions, and what goes along each."""
+    """The sizes of the dimensions, and the algorithm along each."""
     sizes = tuple(int(d) for d in (layout.dims or (n,)))
     if prod(sizes) != n or min(sizes) < 1:
         raise ClusterError(f"{algorithm}: dimensions {sizes} do not match {n} members")
@@ -94,10 +94,10 @@ def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
 def by_dimension(
     collective: Collective, algorithm: str, dims: tuple[int, ...], inner: tuple[str, ...], turns: range
 ) -> Schedule:
-    """Reduce-scatter along dimension 1, 2, ..., then all-gather back; what is left shrinks with every dimension.
+    """Reduce-scatter along dimension 1, 2, ..., then all-gather back; the data shrinks with every dimension.
 
-    This once for each of `turns`, with a part of the data, beginning with that dimension. Where a dimension goes both
-    ways round, there are two of each part: of an even number, one goes a step farther up, the other down.
+    This is done once for each of `turns`, with a part of the data, beginning with that dimension. If a dimension goes
+    both ways round, there are two of each part: for an even number, one goes a step farther up, the other down.
     """
     n = prod(dims)
     for name in inner:
@@ -112,7 +112,7 @@ def by_dimension(
         passes: list[tuple[str, tuple[I64, I64, I64], dict[str, Any]]] = []
         for at, d in enumerate(order):
             group, place = _lines(dims, d)
-            # Block (p1, p2, ...) lies at (p1 * n2 + p2) * n3 + ..., so that what belongs together lies together.
+            # Block (p1, p2, ...) is at (p1 * n2 + p2) * n3 + ..., so that related blocks are adjacent.
             below = prod(dims[e] for e in order[at + 1 :])
             slot = np.argsort(ALONG[inner[d]].order(dims[d]))
             more: dict[str, dict[str, Any]] = {
@@ -185,7 +185,7 @@ def in_two(algorithm: str, n: int, dims: tuple[int, ...]) -> Schedule:
 
 
 def layout(system: System, kind: Collective, shape: GroupShape, dims: tuple[int, ...]) -> Layout:
-    """Along the levels; along each, what the closed form says."""
+    """Along the levels; along each, the algorithm of the closed form."""
     if kind == A2A:
         return two_levels(shape, dims)
     levels = [system.levels[span.level] for span in shape.spans]
@@ -202,7 +202,7 @@ def two_levels(shape: GroupShape, dims: tuple[int, ...]) -> Layout:
 
 
 def plainly(level: Level, span: GroupSpan) -> str:
-    """How a reduce-scatter or an all-gather goes along one level without the help of its switch."""
+    """The algorithm of a reduce-scatter or an all-gather along one level without the help of its switch."""
     if level.kind in LINED:
         return "line" if in_line(level, span) else "ring_both"
     return "direct" if level.kind == LevelKind.FULL else "ring"

@@ -16,7 +16,7 @@ I64 = NDArray[np.int64]
 
 
 def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:
-    """Time of single messages between ranks, in ns, elementwise over arrays. To itself a rank sends for nothing."""
+    """Time of single messages between ranks, in ns, elementwise over arrays. A message to the own rank is free."""
     a, b = system.device_of(src), system.device_of(dst)
     sizes = np.asarray(size_bytes, np.float64)
     if sizes.size and not sizes.min() >= 0:

@@ -24,13 +24,13 @@ from etude.model.schema import Collective
 
 
 def closed_form(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
-    """The phases that cross a level and none above it, one after another, as one for each level."""
+    """The phases that cross a level and none above it, one after another, combined into one for each level."""
     phases = []
     for place, span in enumerate(shape.spans):
         legs = []
         crossed = shape.spans[: place + 1] if is_product(system.levels) else (span,)
         for other in crossed:
-            # As often as there are partners at this level, and places at the levels below.
+            # One for each partner at this level and position at the levels below.
             often = prod(s.units for s in shape.spans[:place] if s is not other)
             often *= span.units - 1 if other is not span else 1
             legs.append(_shifts(system, shape, other, often, waits=other is span))

@@ -32,11 +32,11 @@ class Leg:
     in_switch: bool = False
     outward: float = 1.0
     inward: float = 1.0
-    """Part of `volume` that leaves and that enters the port: what two phases share if they overlap."""
+    """Fraction of `volume` that enters the port: what two phases share if they overlap."""
     fixed_bytes: float = 0.0
-    """Bytes through the port whatever the payload: control messages."""
+    """Bytes through the port independent of the payload: control messages."""
     way_ns_per_byte: float = 0.0
-    """Of a streamed phase: what the bytes of one block take over all hops of the leg, for each byte of payload."""
+    """For a streamed phase: time of the bytes of one block over all hops of the leg, per byte of payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class AlgorithmPhase:
     messages: int = 0
     """Messages that a device posts one by one."""
     apart: bool = False
-    """The legs carry different bytes: through a port that levels share go those of all."""
+    """The legs carry different bytes: a port shared by levels carries those of all."""
     streamed: int = 0
-    """Passes in which many blocks are in progress, so that a busy port hides latencies but for the last step of each
+    """Passes in which many blocks are in progress, so that a busy port hides latencies except for the last step of each
     pass; 0: steps and bytes follow one another."""
 
 
@@ -67,7 +67,8 @@ PASSES: Final = {Collective.ALL_REDUCE: 2, Collective.BARRIER: 2}
 
 
 def port_rate(level: Level, span: GroupSpan, *, peers: str) -> float:
-    """Rate of one device at a level. `peers`: it speaks to `all` others at once, to `two` neighbours, or to `one`."""
+    """Rate of one device at a level. `peers`: it communicates with `all` others at once, with `two` neighbours, or with
+    `one`."""
     rate = level.rate_bytes_per_ns / level.efficiency * level.efficiency_of(span.units)
     if level.kind == LevelKind.FULL and level.size > 1:
         links = {"one": 1, "two": _rings_of_full(span.units), "all": span.units - 1}[peers]
@@ -78,19 +79,19 @@ def port_rate(level: Level, span: GroupSpan, *, peers: str) -> float:
 
 
 def _rings_of_full(n: int) -> int:
-    """Rings of n that are all joined to one another, of which no two use a link in one direction: of an even number the
-    links between n / 2 pairs are left over."""
+    """Number of rings in a full mesh of n, no two of which use a link in one direction; for an even number the links
+    between n / 2 pairs are unused."""
     return n - 1 if n % 2 or n == 2 else n - 2
 
 
 def in_line(level: Level, span: GroupSpan) -> bool:
-    """The units are joined to their neighbours and no wrap closes the line: all of a mesh, or a part of a ring."""
+    """Whether the units are connected to their neighbours without a wrap: all of a mesh, or a part of a ring."""
     return level.kind in LINED and not span.whole
 
 
 def volume_by_level(shape: GroupShape, volume: float) -> list[float]:
-    """Of what goes from member to member around or along all of a group: what crosses each level and none above, for
-    each member; what leaves a unit is shared by its members."""
+    """For traffic from member to member around or along a whole group: what crosses each level and none above, for each
+    member; members of a unit share what leaves it."""
     out = [volume / span.below_least for span in shape.spans]
     if not shape.regular:
         return out
@@ -98,7 +99,7 @@ def volume_by_level(shape: GroupShape, volume: float) -> list[float]:
 
 
 def detour(level: Level, span: GroupSpan) -> float:
-    """Links that a byte occupies on the way to a random other unit, over what a neighbour's byte does."""
+    """Links that a byte occupies on the way to a random other unit, relative to a neighbour."""
     if level.kind not in LINED or span.units < 3:
         return 1.0
     return (span.units**2 // 4) / (span.units - 1)
@@ -120,7 +121,8 @@ LevelCost = Callable[[Level, GroupSpan], Leg]
 
 
 def by_level(system: System, kind: Collective, shape: GroupShape, cost: LevelCost) -> list[AlgorithmPhase]:
-    """Scatter inwards-out, or gather outwards-in; an all-reduce does both. What enters a level is the level below's."""
+    """Scatter from the inside out, or gather from the outside in; an all-reduce does both. The input of a level is the
+    output of the level below."""
     legs = [cost(system.levels[span.level], span) for span in shape.spans]
     scatter = [AlgorithmPhase((leg,)) for leg in legs]
     gather = [AlgorithmPhase((replace(leg, outward=leg.inward, inward=leg.outward),)) for leg in reversed(legs)]

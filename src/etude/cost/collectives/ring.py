@@ -45,14 +45,14 @@ from etude.model.schema import Collective
 
 def plan_around(system: System, kind: Collective, shape: GroupShape, *, both: bool) -> AlgorithmPlan:
     """Neighbour to neighbour in rank order. `both` ways halves the steps, and fills both links of a ring level. Units
-    in a line have no wrap: what goes both ways goes to both ends, and no link but the last carries more."""
+    in a line have no wrap: data goes to both ends, and no link except the last carries more."""
     n = shape.size
     passes = PASSES.get(kind, 1)
     if len(shape.spans) > 1 and kind in STREAMED and not any(system.levels[s.level].kind in LINED for s in shape.spans):
         return _over_levels(system, shape, passes, both=both)
     volume = 1.0 if kind in ROOTED else passes * (n - 1) / n
     if kind == Collective.ALL_TO_ALL:
-        # Each block travels on until it is home: n(n-1)/2 block-hops a member, half of that both ways round.
+        # Each block travels on until it arrives: n(n-1)/2 block-hops per member, half of that both ways round.
         volume = (n * n // 4) / n if both else (n - 1) / 2
     share = 0.5 if both and kind not in ROOTED else 1.0
     legs: list[Leg] = []
@@ -76,8 +76,8 @@ STREAMED: Final = (*ONE_PASS, *PASSES)
 
 
 def _over_levels(system: System, shape: GroupShape, passes: int, *, both: bool) -> AlgorithmPlan:
-    """Around all members, in as many rings as the innermost unit has: each leaves it through another member, with a
-    part of the payload in n blocks. They fill a port while a block is on its way, n - 1 steps or half of them."""
+    """Around all members, in as many rings as the innermost unit has members: each leaves it through another member,
+    with a part of the payload in n blocks. They fill a port while a block is in flight, n - 1 steps or half of them."""
     n, rings, share = shape.size, shape.spans[1].below_least, 0.5 if both else 1.0
     legs = []
     for place, (span, volume) in enumerate(zip(shape.spans, volume_by_level(shape, passes * (n - 1) / n), strict=True)):
@@ -93,7 +93,7 @@ def _over_levels(system: System, shape: GroupShape, passes: int, *, both: bool) 
 
 
 def _way_back(system: System, span: GroupSpan) -> int:
-    """Steps from the last unit of a level to the first, which a ring takes as it goes on to the next unit above."""
+    """Steps from the last unit of a level to the first, which a ring takes when it goes on to the next unit above."""
     level = system.levels[span.level]
     return 0 if level.kind not in LINED else 1 if span.whole else span.units - 1
 
@@ -103,7 +103,7 @@ def closed_form(system: System, kind: Collective, shape: GroupShape) -> Algorith
 
 
 def in_turn(ready: I64, src: Groups, dst: Groups, sent: list[I64], before: I64) -> I64 | None:
-    """What a step along a ring waits for: the block that came from `before`, and room on the connection."""
+    """Dependencies of a step along a ring: the block that came from `before`, and room on the connection."""
     if not sent:
         return pair(ready, src, dst)
     room = [sent[-IN_FLIGHT]] if len(sent) >= IN_FLIGHT else []
@@ -128,8 +128,8 @@ def ring_all_gather(
 def _around(
     build: ScheduleBuilder, group: Groups, blocks: tuple[I64, I64], ready: I64, *, back: bool, put: Put = Put.COPY
 ) -> list[I64]:
-    """What arrives in each step. To be summed, a block begins one position behind its owner and ends there; to be
-    gathered, it begins there."""
+    """Arrivals in each step. For a sum, a block begins one position after its owner and ends there; for a gather, it
+    begins there."""
     (first, count), n, sign = blocks, group.shape[1], -1 if back else 1
     at = np.arange(n)
     before, after = (at - sign) % n, (at + sign) % n
@@ -146,11 +146,11 @@ STEPS: Final = Passes(ring_reduce_scatter, ring_all_gather)
 
 
 def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int, part: tuple[int, int] = (0, 1)) -> None:
-    """All-to-all along a ring: what goes to members up to `reach` away travels on, step by step, until it is home.
+    """All-to-all along a ring: blocks for members up to `reach` away travel on, step by step, until they arrive.
 
-    Block i * n + j goes from i to j; of `part` (k, parts) there are as many such runs, and this is the k-th. What a
-    member passes on in a step is one origin's blocks for those farther on: a run of blocks, or two where it goes round
-    the end.
+    Block i * n + j goes from i to j; with `part` (k, parts) this is the k-th of `parts` such runs. What a member
+    forwards in a step is one origin's blocks for those farther on: a run of blocks, or two if it wraps around the
+    end.
     """
     number, parts = part
     at = np.arange(n)
@@ -158,7 +158,7 @@ def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int, part: tu
     came: list[I64] = []
     for step in range(1, reach + 1):
         origin = (at - sign * (step - 1)) % n
-        near, far = origin + sign * step, origin + sign * reach  # of the receivers, before they go round the end
+        near, far = origin + sign * step, origin + sign * reach  # receivers, before they wrap around the end
         low, high = np.minimum(near, far), np.maximum(near, far)
         waits = np.stack([c[before] for c in came], axis=-1) if came else None
         came = []
@@ -176,7 +176,7 @@ def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int, part: tu
 
 
 def rings_of(layout: Layout, algorithm: str, n: int) -> list[list[int]]:
-    """The orders in which members stand around."""
+    """The orders of members around the rings."""
     if layout.orders is None:
         return [list(range(n))]
     if any(sorted(order) != list(range(n)) for order in layout.orders) or not layout.orders:
@@ -187,7 +187,7 @@ def rings_of(layout: Layout, algorithm: str, n: int) -> list[list[int]]:
 def around(
     collective: Collective, algorithm: str, rings: Sequence[tuple[Sequence[int], dict[str, Any]]], steps: Passes
 ) -> Schedule:
-    """Around a ring, or around several with a part of each block: each an order, and what its steps take more."""
+    """Around a ring, or around several with a part of each block: each an order, and extra arguments of its steps."""
     build, n = ScheduleBuilder(), len(rings[0][0])
     for part, (order, more) in enumerate(rings):
         group, ready = np.array(order, np.int64)[None, :], alone(n)
@@ -200,7 +200,7 @@ def around(
 
 
 def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
-    """Blocks around, the data along a chain (chunk it), or, all-to-all, every block on until it is home."""
+    """Blocks around, the data along a chain (chunk it), or, for all-to-all, every block onward until it arrives."""
     orders = rings_of(layout, "ring", n)
     if collective in ROOTED:
         return trees.rooted(collective, "ring", n, layout.root, [trees.chain(order, layout.root) for order in orders])
@@ -212,8 +212,8 @@ def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
 
 
 def layout(system: System, kind: Collective, shape: GroupShape, dims: tuple[int, ...]) -> Layout:
-    """Rings so that every member's port carries its part of what leaves a unit: each leaves it through another member,
-    or uses other links of a full mesh."""
+    """Rings such that every member's port carries its part of what leaves a unit: each leaves it through another
+    member, or uses other links of a full mesh."""
     n = shape.size
     if kind == A2A:
         return Layout()
@@ -233,8 +233,8 @@ def rings_that_fit(kind: Collective, n: int) -> int:
 
 
 def _over_units(inner: Level, n: int, local: int) -> list[list[int]]:
-    """As many rings as a unit has members: each leaves it through another one. Every second unit is passed backwards,
-    so that a ring comes into a unit through the member at whose place it left the one before: on the same rail."""
+    """As many rings as a unit has members: each leaves it through another one. Every second unit is traversed
+    backwards, so that a ring enters a unit at the position at which it left the one before: on the same rail."""
     paths = [[(turn + k) % local for k in range(local)] for turn in range(local)]
     if inner.kind == LevelKind.FULL and local % 2 == 0:
         paths = trees.paths_of_full(local)

@@ -1,4 +1,4 @@
-"""Ring, both ways round: half of the steps, and both links of a ring. In a line that no wrap closes: to both ends."""
+"""Ring in both directions: half of the steps, and both links of a ring. On a line without a wrap: to both ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def closed_form(system: System, kind: Collective, shape: GroupShape) -> Algorith
 
 
 def _ways(n: int, mirrored: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(sign, steps) up and down a ring: half of the way each; of an even number one goes a step farther."""
+    """(sign, steps) up and down a ring: half of the way each; for an even number one goes a step farther."""
     far, near = n // 2, (n - 1) // 2
     return ((1, near), (-1, far)) if mirrored else ((1, far), (-1, near))
 
@@ -30,7 +30,7 @@ def _ways(n: int, mirrored: bool) -> tuple[tuple[int, int], tuple[int, int]]:
 def both_reduce_scatter(
     build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, mirrored: bool = False
 ) -> I64:
-    """Sums come to position i from both sides, each half of the way round."""
+    """Sums arrive at position i from both sides, each half of the way round."""
     n, last = group.shape[1], []
     at = np.arange(n)
     for sign, steps in _ways(n, mirrored):
@@ -128,8 +128,8 @@ def carry_along(build: ScheduleBuilder, n: int, reach: int, sign: int, part: tup
 
 
 def _exchange(n: int, *, line: bool) -> Schedule:
-    """Every block travels on the shorter way until it is home; of an even number one half of what is for the opposite
-    member goes up, the other down."""
+    """Every block takes the shorter way until it arrives; for an even number half of the data for the opposite member
+    goes up, half down."""
     build = ScheduleBuilder()
     far, near = n // 2, (n - 1) // 2
     if line:
@@ -144,7 +144,7 @@ def _exchange(n: int, *, line: bool) -> Schedule:
 
 
 def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
-    """Each half of the way round; of an even number, one half of a block goes a step farther up, the other down."""
+    """Each half of the way round; for an even number, one half of a block goes a step farther up, the other down."""
     orders = ring.rings_of(layout, "ring_both", n)
     if collective == A2A:
         return _exchange(n, line=layout.line)
@@ -159,7 +159,7 @@ def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
 
 
 def layout(system: System, kind: Collective, shape: GroupShape, dims: tuple[int, ...]) -> Layout:
-    """As a ring, but for members in a line."""
+    """Like a ring, except for members in a line."""
     if len(shape.spans) == 1 and in_line(system.levels[shape.spans[0].level], shape.spans[0]):
         return Layout(line=True)
     return ring.layout(system, kind, shape, dims)

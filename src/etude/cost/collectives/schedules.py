@@ -19,7 +19,7 @@ from etude.model.schema import Collective
 
 
 def known() -> dict[str, list[str]]:
-    """Collective -> algorithms that have a schedule of their own for it."""
+    """Collective -> algorithms with a schedule of their own for it."""
     found: dict[str, list[str]] = {}
     for name, algorithm in ALGORITHMS.items():
         for collective in algorithm.collectives:
@@ -54,7 +54,7 @@ def schedule(
 def laid_out(
     collective: Collective, algorithm: str, members: int, layout: Layout, chunks: int = 1, window: int = 2
 ) -> Schedule:
-    """The same, of a layout."""
+    """The same for a layout."""
     if collective == Collective.REDUCE_SCATTER_BLOCK:
         collective = Collective.REDUCE_SCATTER
     found = ALGORITHMS.get(algorithm)

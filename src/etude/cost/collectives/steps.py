@@ -1,8 +1,8 @@
-"""What the schedules of several algorithms are made of, on many groups of members at once.
+"""Building blocks of the schedules of several algorithms, on many groups of members at once.
 
-Groups are rows: `group[g, i]` is the member at position i of group g; `first[g, i]`, `count[g, i]` are the blocks that
-belong to that position; they lie in the order that `Passes.order` says. `ready[m]` is the transfer after which member m
-may begin (-1: at once); every step returns the new `ready`. The receiver must be ready too: it owns the buffer.
+Groups are rows: `group[g, i]` is the member at position i of group g; `first[g, i]`, `count[g, i]` are the blocks of
+that position, in the order given by `Passes.order`. `ready[m]` is the transfer after which member m may begin (-1: at
+once); every step returns the new `ready`. The receiver must be ready too: it owns the buffer.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class Passes(NamedTuple):
     reduce_scatter: Step
     all_gather: Step
     order: Callable[[int], list[int]] = in_order
-    """The positions of a group, in the order in which their blocks must lie."""
+    """The positions of a group, in the required order of their blocks."""
 
 
 def arrivals(build: ScheduleBuilder, group: Groups, ready: I64, ids: list[I64]) -> I64:
-    """Every member is ready when what it was ready for, and all of `ids` (by receiving position), have come."""
+    """Every member becomes ready when its previous dependency, and all of `ids` (by receiving position), have
+    arrived."""
     out = ready.copy()
     waits = np.stack([ready[group], *ids], axis=-1)
     if waits.shape[-1] == 2 and (waits[..., 0] < 0).all():
@@ -74,7 +75,7 @@ def owned(collective: Collective, n: int, parts: int = 1) -> dict[str, Any]:
 def scattered(
     collective: Collective, algorithm: str, n: int, passes: Passes, scatter: dict[str, Any], gather: dict[str, Any]
 ) -> Schedule:
-    """Reduce-scatter, all-gather, or one after the other, with more of what each of the two takes."""
+    """Reduce-scatter, all-gather, or one after the other, with extra arguments for each of the two."""
     build, group, ready = ScheduleBuilder(), flat(n), alone(n)
     order = np.array(passes.order(n))
     first, count = np.argsort(order)[None, :], np.ones((1, n), np.int64)

@@ -1,6 +1,6 @@
-"""The algorithms that there are. Closed forms and networks both read this table, and there is no other.
+"""All algorithms. Closed forms and networks both read this table, and there is no other.
 
-One more is a file in this folder, with an `ALGORITHM`, and a line here.
+To add one, write a file in this folder with an `ALGORITHM`, and a line here.
 """
 
 from __future__ import annotations

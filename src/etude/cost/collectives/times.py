@@ -45,7 +45,7 @@ class Choice:
 
 
 def collective_time_ns(system: System, kind: Collective, size_bytes: Any, group: Any, algorithm: str = AUTO) -> I64:
-    """Time of collectives of one group, in ns, as many as there are sizes.
+    """Time of collectives of one group, in ns, one for each size.
 
     `group` is its ranks, or the `GroupShape` made of them once. A group of one costs nothing.
     """
@@ -77,7 +77,7 @@ def collectives_time_ns(system: System, kind: Any, size_bytes: Any, group_of: An
 
 
 def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algorithm: str = AUTO) -> Choice:
-    """As `collective_time_ns`, with the algorithm and the protocol that were taken: the fastest of those allowed."""
+    """Like `collective_time_ns`, with the chosen algorithm and protocol: the fastest of those allowed."""
     sizes = np.asarray(size_bytes, np.float64)
     if sizes.size and not sizes.min() >= 0:
         raise UsageError("a collective of a negative or unknown number of bytes has no cost")
@@ -103,7 +103,7 @@ def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algori
 
 
 def algorithms_for(system: System, kind: Collective, shape: GroupShape, algorithm: str = AUTO) -> list[str]:
-    """The algorithms to compare: the one asked for, else the one that the system names, else what NCCL would try."""
+    """The algorithms to compare: the requested one, else the one in the system file, else those that NCCL would try."""
     if kind not in BY_COLLECTIVE:
         raise UsageError(f"a collective of kind {kind.name.lower()} has no cost", hint="its kind is not known")
     if algorithm == AUTO:
@@ -117,7 +117,7 @@ def algorithms_for(system: System, kind: Collective, shape: GroupShape, algorith
 
 
 def tried(system: System, kind: Collective, shape: GroupShape) -> list[str]:
-    """What `auto` chooses from: what NCCL has on switches, rings both ways where links are rings."""
+    """Candidates of `auto`: NCCL's on switches, rings both ways if links are rings."""
     levels = [system.levels[span.level] for span in shape.spans]
     rings = any(level.kind in LINED for level in levels)
     names = ["direct"] if kind in (Collective.GATHER, Collective.SCATTER) else ["ring_both" if rings else "ring"]
@@ -128,7 +128,7 @@ def tried(system: System, kind: Collective, shape: GroupShape) -> list[str]:
     if kind in (Collective.ALL_REDUCE, Collective.BARRIER, *ONE_PASS) and shape.regular and len(levels) > 1:
         names += ["hierarchical"] if rings or kind not in ONE_PASS else []
         names += ["torus"] if all(level.kind in LINED for level in levels) else []
-    # Between two there is nothing that a switch could reduce for the others: NCCL has no NVLS there.
+    # Between two members a switch has nothing to reduce for others: NCCL has no NVLS there.
     if "in_switch" in BY_COLLECTIVE[kind] and all(map(reduces_in_switch, levels, shape.spans)):
         names.append("in_switch")
     return names
@@ -137,7 +137,7 @@ def tried(system: System, kind: Collective, shape: GroupShape) -> list[str]:
 def plan_time_ns(
     system: System, plan: AlgorithmPlan, payload_bytes: F64, protocol_name: str, protocol: Protocol
 ) -> F64:
-    """Time of one plan under one protocol, chunks chosen for the shortest time where it is pipelined."""
+    """Time of one plan under one protocol, with the best number of chunks if it is pipelined."""
     moving, _ = _moving_ns(system, plan, payload_bytes, protocol_name, protocol)
     return np.maximum(moving + _ramps(plan, payload_bytes, protocol) + protocol.launch_ns, protocol.least_ns)
 
@@ -173,7 +173,7 @@ def _ramps(plan: AlgorithmPlan, payload_bytes: F64, protocol: Protocol) -> F64:
 def _moving_ns(
     system: System, plan: AlgorithmPlan, payload_bytes: F64, protocol_name: str, protocol: Protocol
 ) -> tuple[F64, I64]:
-    """Time of the phases alone, and the chunks with which it is the shortest."""
+    """Time of the phases alone, and the best number of chunks."""
     ports = ports_of(system.levels)
     costs = [_phase(system, p, protocol_name, protocol, ports) for p in plan.phases]
     best, best_chunks = np.full(payload_bytes.shape, np.inf), np.ones(payload_bytes.shape, np.int64)
@@ -196,7 +196,7 @@ def _longest(lines: Sequence[Line], payload_bytes: F64) -> F64:
 
 
 def _turns(plan: AlgorithmPlan, costs: Sequence[_PhaseCost], ports: Sequence[int]) -> float:
-    """ns for each byte of the phases that share a port in one direction, and so take turns: of the busiest."""
+    """ns per byte of the phases that share a port in one direction, and so take turns: of the busiest."""
     shared: dict[tuple[int, str], float] = {}
     for phase, cost in zip(plan.phases, costs, strict=True):
         leg = phase.legs[-1]
@@ -230,7 +230,7 @@ def _phase(
         through: dict[int, float] = {}
         for leg in phase.legs:
             level = system.levels[leg.level]
-            own = leg.volume / (leg.rate_bytes_per_ns * level.oversubscription)  # the device's part of it
+            own = leg.volume / (leg.rate_bytes_per_ns * level.oversubscription)  # the device's share of it
             through[ports[leg.level]] = through.get(ports[leg.level], 0.0) + own
         carried = [max(own, through[ports[leg.level]]) for own, leg in zip(carried, phase.legs, strict=True)]
     part = protocol.bandwidth_fraction

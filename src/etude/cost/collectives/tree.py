@@ -1,4 +1,4 @@
-"""Double binary tree; of a gather and a scatter, a binomial one."""
+"""Double binary tree; for gather and scatter, a binomial tree."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _double(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPla
 
 
 def _chains(level: Level, span: GroupSpan, *, regular: bool) -> float:
-    """Up and down the chains in a unit, one for each of its members: bytes over the busiest link, for each byte."""
+    """Up and down the chains in a unit, one for each of its members: bytes over the busiest link, per byte."""
     n = span.units
     if level.kind in LINED and n > 2:
         return 1.0  # sums go one way and results the other: each has one of the two links
@@ -68,7 +68,7 @@ def _chains(level: Level, span: GroupSpan, *, regular: bool) -> float:
 
 @cache
 def _tree_port(n: int) -> float:
-    """Of two trees with half of the payload each, up and down: bytes that leave the busiest port, for each byte."""
+    """For two trees with half of the payload each, up and down: bytes that leave the busiest port, per byte."""
     out = np.zeros(n)
     for parent in trees.double_tree(n):
         out += 0.5 * (parent >= 0) + 0.5 * np.bincount(parent[parent >= 0], minlength=n)
@@ -77,8 +77,8 @@ def _tree_port(n: int) -> float:
 
 @cache
 def tree_load(n: int, *, whole: bool, passes: int) -> tuple[float, int]:
-    """Of two trees with half of the payload each, laid along n units in a ring or a line: bytes over the busiest link
-    in one direction, for each byte of payload, and links from the root to the farthest leaf."""
+    """For two trees with half of the payload each, along n units in a ring or a line: bytes over the busiest link in
+    one direction, per byte of payload, and links from the root to the farthest leaf."""
     load, farthest = np.zeros((2, n)), 0
     for parent in trees.double_tree(n) if passes == 2 else trees.below_root(n, 0):
         away = np.zeros(n, np.int64)
@@ -97,7 +97,7 @@ def tree_load(n: int, *, whole: bool, passes: int) -> tuple[float, int]:
 
 
 def _binomial(system: System, shape: GroupShape) -> AlgorithmPlan:
-    """Gather and scatter along a binomial tree: the root's port carries all parts but its own."""
+    """Gather and scatter along a binomial tree: the root's port carries all parts except its own."""
     phase = fan(system, Collective.GATHER, shape).phases[0]  # parts of many: all along one tree
     legs = []
     for leg, span in zip(phase.legs, shape.spans, strict=True):
@@ -124,7 +124,7 @@ def _up_and_down(n: int, chains: Sequence[Sequence[int]]) -> Schedule:
 
 
 def _below(n: int) -> I64:
-    """Members in the binomial tree below the k-th after the root, itself included: it passes on the parts of all."""
+    """Members in the binomial tree below the k-th after the root, itself included: it forwards the parts of all."""
     at = np.arange(n)
     return np.minimum(at & -at, n - at)
 

@@ -13,7 +13,7 @@ from etude.model.schema import Collective
 
 
 def double_tree(n: int) -> list[I64]:
-    """Two binary trees: inner members of one are, but for one, leaves of the other."""
+    """Two binary trees: inner members of one are leaves of the other, except for one."""
     parent = np.full(n, -1, np.int64)
     for m in range(1, n):
         bit = m & -m
@@ -26,7 +26,7 @@ def double_tree(n: int) -> list[I64]:
 
 
 def below_root(n: int, root: int) -> list[I64]:
-    """Two binary trees of all members but the root, which stands above both: it sends each half of its data once."""
+    """Two binary trees of all members except the root, which is above both: it sends each half of its data once."""
     if n == 1:
         return [np.full(1, -1, np.int64)]
     member = (root + 1 + np.arange(n - 1)) % n
@@ -39,9 +39,9 @@ def below_root(n: int, root: int) -> list[I64]:
 
 
 def nested(chain_of: Sequence[int], nodes: int, root: int = -1) -> list[I64]:
-    """Two trees of nodes, with a chain of these places inside each node, which they leave through the first of them.
+    """Two trees of nodes, with a chain of these positions inside each node, whose first member connects it.
 
-    With a root, its node stands above the others, and the root above the leader of its node.
+    With a root, its node is above the others, and the root above the leader of its node.
     """
     at = np.asarray(chain_of, np.int64)
     local, leader = len(at), int(at[0])
@@ -61,7 +61,7 @@ def nested(chain_of: Sequence[int], nodes: int, root: int = -1) -> list[I64]:
 
 
 def binomial(n: int, root: int) -> I64:
-    """In ranks relative to the root, the parent of m is m without its lowest bit, which holds m..m+bit-1."""
+    """In ranks relative to the root, the parent of m is m without its lowest bit, which covers m..m+bit-1."""
     parent = np.full(n, -1, np.int64)
     for m in range(1, n):
         parent[(m + root) % n] = ((m & (m - 1)) + root) % n
@@ -77,8 +77,8 @@ def chain(order: Sequence[int], root: int) -> I64:
 
 
 def rings_of_full(n: int) -> list[list[int]]:
-    """Rings through all of n members, of which no two use a link in the same direction: Walecki's zigzags around one
-    member, and their reverse. All links are used where n is odd, all but n / 2 pairs where it is even."""
+    """Rings through all of n members, no two of which use a link in the same direction: Walecki's zigzags around one
+    member, and their reverse. All links are used if n is odd, all but n / 2 pairs if it is even."""
     if n < 3:
         return [list(range(n))]
     around = n - 1  # the members but the last, in a circle
@@ -147,7 +147,7 @@ def rooted(collective: Collective, algorithm: str, n: int, root: int, parents: S
 
 
 def straight(n: int, root: int) -> I64:
-    """All right below the root."""
+    """All members directly below the root."""
     return np.where(np.arange(n) == root, -1, root)
 
 

@@ -1,8 +1,7 @@
-"""One-sided exchanges through windows: what `put` and `get` have in common.
+"""One-sided exchanges through windows: shared by `put` and `get`.
 
-Every member opens a window in which each source has its place. A source sends each target how much it has for it, in a
-control message of 8 bytes for each expert of the target; the device issues messages, so that they cost no host time one
-by one.
+Every member opens a window with a place for each source. A source sends each target how much it has for it, in a
+control message of 8 bytes for each expert of the target; the device issues messages, so they cost no host time.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ COUNT_BYTES: Final = 8
 
 
 def plan(system: System, shape: GroupShape, *, steps: int) -> AlgorithmPlan:
-    """Every block straight to its target, and a count with each; this many steps one after another."""
+    """Every block straight to its target, and a count with each; in this many sequential steps."""
     phase = to_all(system, shape, block=1 / shape.size)
     told = COUNT_BYTES * system.collectives.window_counts * shape.size  # for as many blocks as the leg has
     legs = tuple(replace(leg, hops=steps * leg.hops, fixed_bytes=told * leg.volume) for leg in phase.legs)
@@ -34,7 +33,8 @@ def plan(system: System, shape: GroupShape, *, steps: int) -> AlgorithmPlan:
 
 
 def schedule(algorithm: str, n: int, counts: int, *, asks: bool) -> Schedule:
-    """Block i * n + j goes straight from i to j, behind its count. `asks`: the target asks for it, once it knows."""
+    """Block i * n + j goes straight from i to j, after its count. `asks`: the target requests it, once it knows the
+    count."""
     build, at = ScheduleBuilder(), np.arange(n)
     control = np.zeros(0, np.int64)
     for away in range(1, n):

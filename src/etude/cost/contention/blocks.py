@@ -1,11 +1,11 @@
 """Blocks of two streams of kernels on the cores of a device, event by event.
 
 Each stream repeats one kernel. A kernel is a grid of blocks, which take room on a core. The device hands out the blocks
-of the kernel that came first, and those of the other only when the first has none left: a kernel behind a larger one
+of the kernel that arrived first, and those of the other only when the first has none left: a kernel behind a larger one
 waits for its last wave, and then both run side by side. Running blocks share the memory's bandwidth max-min fairly.
 
-All running blocks of a kernel go at one rate, so that a block's end is a constant of the kernel's own clock: a rate
-that changes moves no entry of a heap.
+All running blocks of a kernel go at one rate, so that a block's end is constant on the kernel's own clock: a change of
+rate moves no entry of a heap.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Grids(NamedTuple):
     period: I64  # blocks after which work repeats: block i does i + 1 parts of it; 0: all do the same
     core_ns: F64  # of a mean block, without memory
     size_bytes: F64  # through the memory, of a mean block
-    threads: F64  # part of a core's threads or registers that a block takes
-    shared: F64  # part of a core's shared memory
+    threads: F64  # fraction of a core's threads or registers that a block takes
+    shared: F64  # fraction of a core's shared memory
     cluster: I64  # blocks that start together inside one cluster of cores
     gap_ns: F64
 
@@ -45,9 +45,9 @@ class Cores(NamedTuple):
 
     threads: F64
     shared: F64
-    cluster: I64  # that each core is part of; cores of a cluster lie side by side
+    cluster: I64  # of each core; cores of a cluster are adjacent
     bytes_per_ns: float  # of the memory, for both
-    core_bytes_per_ns: float  # that one core draws at most
+    core_bytes_per_ns: float  # most that one core draws
 
 
 class Stop(NamedTuple):
@@ -67,8 +67,8 @@ class _State(NamedTuple):
     clock: I64  # a kernel's own, in ticks
     left: I64  # blocks not handed out
     running: I64
-    came_ns: F64  # when the kernel came; -1: there is none
-    next_ns: F64  # when the next kernel of the stream comes
+    came_ns: F64  # when the kernel arrived; -1: there is none
+    next_ns: F64  # when the next kernel of the stream arrives
 
 
 def ends_ns(grids: Grids, cores: Cores, stop: Stop) -> F64:
@@ -141,7 +141,7 @@ def _run(grids: Grids, cores: Cores, stop: Stop, state: _State, first: Heap, sec
 
 @kernel(allocates=False)
 def _set_rates(grids: Grids, cores: Cores, state: _State, ticks: F64, most: F64) -> None:
-    """Ticks per ns of each kernel: as fast as its operations, its cores' rate and its share of the memory let it."""
+    """Ticks per ns of each kernel: as fast as its operations, its cores' rate and its share of the memory allow."""
     wanted = 0.0
     for k in range(2):
         most[k] = 0.0
@@ -169,8 +169,8 @@ def _set_rates(grids: Grids, cores: Cores, state: _State, ticks: F64, most: F64)
 
 @kernel(allocates=False)
 def _hand_out(grids: Grids, state: _State, first: Heap, second: Heap, core: int) -> None:
-    """Blocks of the kernel that came first; of the other when it has none left. `core` is the one with new room, or -1
-    where all are looked at."""
+    """Hands out blocks of the kernel that arrived first; of the other when it has none left. `core` is the one with new
+    room, or -1 for all."""
     older = 0
     if state.came_ns[0] < 0 or (state.came_ns[1] >= 0 and state.came_ns[1] < state.came_ns[0]):
         older = 1

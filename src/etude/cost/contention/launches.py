@@ -24,7 +24,8 @@ from etude.model.schema import UNKNOWN
 BLOCK_BYTES: Final = 6144
 """Bytes of one block of an elementwise kernel: 128 threads of 8 elements, two operands and a result of two bytes."""
 PARTS: Final = 4
-"""Blocks of a core that streams: as many threads as fit are taken for this many, which changes no wave's length."""
+"""Blocks of a core that streams: all threads that fit are treated as this many blocks, which does not change a wave's
+length."""
 MOST_WAVES: Final = 48
 """Most waves of a kernel that streams: beyond, blocks are merged."""
 COPY_ENGINE: Final = ("h2d", "d2h")
@@ -32,11 +33,11 @@ COPY_ENGINE: Final = ("h2d", "d2h")
 WAVE_NS: Final = 50_000
 """Approximate wave of a kernel of which only the time is known: that of a product of some thousand rows and columns."""
 REPEAT: Final = 3
-"""Times that a block's work is corrected so that all of them take the time alone."""
+"""Corrections of a block's work until all of them together take the time alone."""
 
 
 class Room(NamedTuple):
-    """What a block takes of a core."""
+    """Room that a block takes on a core."""
 
     threads: float
     shared: float
@@ -59,7 +60,7 @@ HOLDER: Final = Room(0.25, 0.88, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A kernel as the device sees it. Bytes are those through the memory; what the cache holds is not among them."""
+    """A kernel as the device sees it. Bytes are those through the memory, without those in the cache."""
 
     alone_ns: float
     blocks: int = 1
@@ -71,7 +72,7 @@ class Launch:
     copies: str = ""
     """`h2d` or `d2h`: a copy engine, no cores."""
     link_bytes: float = 0.0
-    """Each way over the link to the host, of a collective that goes there."""
+    """Bytes in each direction over the link to the host, for a collective that uses it."""
     holds: bool = False
     """Its blocks stay on their cores to its end, as those of a collective do."""
 
@@ -81,7 +82,7 @@ class Launch:
 
 
 def launch_of(device: Device, work: Work, alone_ns: float = 0.0, copies: str = "") -> Launch:
-    """`alone_ns`: as measured; by default as the device's constants say."""
+    """`alone_ns`: the measured time; by default from the device's constants."""
     if copies and copies not in COPY_ENGINE:
         raise UsageError(f"unknown direction `{copies}`", hint=f"known: {', '.join(COPY_ENGINE)}")
     if alone_ns <= 0:
@@ -113,7 +114,7 @@ def transfer_of(
 
 
 def filling(device: Device, alone_ns: float) -> Launch:
-    """A kernel of which only the time is known: waves on all cores, and no bytes."""
+    """A kernel with only a known time: waves on all cores, and no bytes."""
     gap_ns = min(device.sharing.gap_ns, alone_ns / 2)
     waves = max(round((alone_ns - gap_ns) / WAVE_NS), 1)
     core_ns = (alone_ns - gap_ns) / waves
@@ -127,7 +128,7 @@ def _shaped(device: Device, work: Work, size: float, alone_ns: float, gap_ns: fl
         cost = device.ops.get("gemm") or device.ops.get("default") or OpCost()
         blocks = max(blocks_of(device, cost, work), 1)
         waves = -(-blocks // device.cores)
-        # What of the time alone is compute: a product whose bytes fill it has cores to spare.
+        # The compute fraction of the time alone: a product bound by bytes has cores to spare.
         rate = device.peak(work.dtype or "bf16") * cost.flop_efficiency / 1e9
         compute_ns = max(work.flops, 0) / rate if rate else 0.0
         bound_ns = min(busy_ns, compute_ns) if size / memory_rate(device) > 0.6 * busy_ns else busy_ns
@@ -158,7 +159,7 @@ def memory_rate(device: Device) -> float:
 
 @cache
 def cores_of(device_cores: int, clusters: int) -> np.ndarray:
-    """The cluster of each core, as even as can be in pairs."""
+    """The cluster of each core, as evenly as possible in pairs."""
     pairs = np.arange(device_cores) // 2
     return np.sort(pairs % clusters).astype(np.int64)
 
@@ -192,7 +193,7 @@ def grids_of(first: Launch, second: Launch) -> Grids:
 
 
 def _fitted(device: Device, launch: Launch) -> Launch:
-    """With its blocks' work so that the kernel alone takes its time."""
+    """The launch with its blocks' work scaled so that the kernel alone takes its time."""
     cores = room_on(device)
     for _ in range(REPEAT):
         took = float(ends_ns(grids_of(launch, launch), cores, ONCE)[0])

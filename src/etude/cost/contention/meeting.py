@@ -1,4 +1,4 @@
-"""An operator beside another on one device, and one on a device of which cores are held.
+"""An operator next to another on one device, and an operator on a device with occupied cores.
 
     beside(device, launch_of(device, matmul(...)), launch_of(device, elementwise(...)))   # its time in ns
 
@@ -18,14 +18,14 @@ from etude.errors import UsageError
 from etude.machine.system import Device
 
 PERIODS: Final = 8
-"""Kernels of the background that an operator is followed over, about."""
+"""Approximate number of background kernels that an operator is followed over."""
 MOST: Final = 256
-"""Kernels of the operator, at most."""
+"""Most kernels of the operator."""
 
 
 def excess(device: Device, op: Launch, background: Launch) -> float:
-    """How much longer an operator takes for as long as the background is beside it, as a part of its time alone: that
-    of `beside` and of `held`, and of what waits for cores or shares a link by closed forms."""
+    """Slowdown of an operator while the background runs, as a fraction of its time alone: from `beside` and `held`, and
+    by closed forms for waits for cores and shared links."""
     if op.copies or background.copies:
         return max(_copied(device, op, background) / op.alone_ns - 1, _on_link(device, op, background))
     if not op.blocks or not background.blocks:
@@ -41,8 +41,8 @@ def excess(device: Device, op: Launch, background: Launch) -> float:
 
 
 def _wait_ns(device: Device, op: Launch, background: Launch) -> float:
-    """Mean time in which a collective that comes while kernels repeat has no cores yet. Its own length does not matter
-    once it has them."""
+    """Mean time without cores of a collective that arrives while kernels repeat. Its own length does not matter once it
+    has them."""
     short_ns = min(op.alone_ns, background.alone_ns)
     short = replace(op, alone_ns=short_ns, core_ns=short_ns, size_bytes=0.0)
     return max(beside(device, short, background) - short_ns, 0.0)
@@ -58,7 +58,7 @@ def _shared(own: float, other: float) -> float:
 
 
 def _on_link(device: Device, op: Launch, background: Launch) -> float:
-    """The same on the link to the host, of a copy and a collective that goes over it."""
+    """The same on the link to the host, for a copy and a collective that uses it."""
     link = device.host_link
     copy, other = (op, background) if op.copies else (background, op)
     if link is None or other.copies or not other.link_bytes:
@@ -88,7 +88,7 @@ def held(device: Device, op: Launch, cores: int, drawn_bytes_per_s: float = 0.0)
 
 
 def _copied(device: Device, op: Launch, background: Launch) -> float:
-    """A copy engine takes no core. Its bytes are some of the memory's; two copies meet on the link."""
+    """A copy engine takes no core. Its bytes are part of the memory's; two copies share the link."""
     link = device.host_link
     if op.copies and background.copies:
         if op.copies == background.copies:

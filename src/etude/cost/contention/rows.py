@@ -28,7 +28,7 @@ MATRIX_INTENSITY: Final = 32.0
 
 
 def predicted_rows(device: Device, path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """One entry for each row of a file: its number, `measured` and `predicted` slow-down (None where not measured), the
+    """One entry for each row of a file: its number, `measured` and `predicted` slowdown (None if not measured), the
     predicted time in ns, and `kind`: `pair` or `held`."""
     where = str(path)
     columns, rows = csv_rows(path)
@@ -65,7 +65,7 @@ def _cores(device: Device, row: Mapping[str, str], at: str) -> int:
 
 
 def _measured(row: Mapping[str, str], at: str) -> float | None:
-    """The slow-down, or both of the times that it is made of."""
+    """The slowdown, from its own column or from both times."""
     if found := _number(row, "slowdown", at, 0.0):
         return found
     alone, with_it = _number(row, "op_alone_ns", at, 0.0), _number(row, "op_with_background_ns", at, 0.0)
@@ -89,7 +89,7 @@ def _launch(device: Device, row: Mapping[str, str], who: str, at: str, known: di
 
 
 def work_of(name: str, flops: float, size_bytes: float) -> Work:
-    """The operator that a name stands for."""
+    """The operator behind a name."""
     given: dict[str, Any] = {
         "flops": int(flops) if flops else UNKNOWN,
         "size_bytes": int(size_bytes) if size_bytes else UNKNOWN,

@@ -1,8 +1,8 @@
 """Times from measured points: exact at a point, interpolated between points of a key, scaled roofline elsewhere.
 
-What is interpolated is the logarithm of measured over roofline, linear in the logarithms of the free dimensions, one
-dimension after another. Outside a key's points the ratio of the nearest edge holds, so that the roofline joins there.
-A key without points takes the ratios of the keys of its op that are nearest to it, less the further they are.
+The logarithm of measured over roofline is interpolated, linear in the logarithms of the free dimensions, one dimension
+after another. Outside a key's points the ratio of the nearest edge holds, so that the roofline joins there. A key
+without points takes the ratios of the nearest keys of its op, with weights that fall with distance.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Key = tuple[str, str, tuple[int, ...]]
 """Op, data type, fixed dimensions."""
 
 NEAREST: Final = 6
-"""Keys of an op that one without points learns from."""
+"""Keys that a key without points takes ratios from."""
 REACH: Final = 1.0
 """Distance in logarithms of fixed dimensions at which the roofline counts as much as a key."""
 
 
 KINDS: Final = tuple(FIXED.index(name) for name in ("inputs", "element_bytes"))
-"""Dimensions that are no sizes."""
+"""Dimensions that are not sizes."""
 SIXTEEN_BITS: Final = {"bf16": ("fp16",), "fp16": ("bf16",)}
 
 
 class Origin(IntEnum):
-    """Where a time is from."""
+    """Origin of a time."""
 
     NONE = 0
     """Neither points nor a roofline."""
@@ -58,7 +58,7 @@ class Curve:
 
 
 def log_ratio_at(curve: Curve, where: F64) -> tuple[F64, NDArray[np.bool_]]:
-    """Interpolated at these places, and whether each lies within the points."""
+    """Interpolated values at these places, and whether each is within the points."""
     return _along(curve.at, curve.log_ratio, where)
 
 
@@ -90,7 +90,8 @@ def _along(at: F64, value: F64, where: F64) -> tuple[F64, NDArray[np.bool_]]:
 
 
 def coordinates(op: str, dims: I64) -> F64:
-    """Logarithms of the free dimensions of an op. Keys of attention count from its queries on, with which they grow."""
+    """Logarithms of the free dimensions of an op. Keys of attention count from its queries on, since they grow
+    together."""
     column = {name: dims[:, DIMS.index(name)].astype(np.float64) for name in OPS[op].free}
     if op in (ATTENTION, ATTENTION_BACKWARD):
         column["keys"] = column["keys"] - column["tokens"]
@@ -103,7 +104,7 @@ class Curves:
 
     def __init__(self, points: Shapes, time_ns: F64, device: Device) -> None:
         self.device = device
-        # Where a device has no roofline, what is interpolated is the time itself.
+        # For a device without a roofline, the time itself is interpolated.
         self._log_ratio = np.log(time_ns / _base_ns(device, points)[0])
         self._points = points
         self._rows = _by_key(points)
@@ -113,7 +114,7 @@ class Curves:
             self._by_op.setdefault((op, dtype), []).append(dims)
 
     def time_ns(self, shapes: Shapes) -> tuple[F64, NDArray[np.uint8]]:
-        """Time of each op (NaN where nothing says it) and its `Origin`."""
+        """Time of each op (NaN if unknown) and its `Origin`."""
         first, which = distinct(shapes)
         once = shapes.take(first)
         base, known = _base_ns(self.device, once)
@@ -133,7 +134,7 @@ class Curves:
                 found, inside = log_ratio_at(curve, where)
                 exact = np.isin(packed(where), packed(curve.at)) if where.shape[1] else np.ones(len(where), bool)
                 origin = np.where(exact, np.uint8(Origin.MEASURED), np.uint8(Origin.BETWEEN))
-                # Without a roofline nothing says how a time goes on outside.
+                # Without a roofline times cannot be extrapolated.
                 beyond = np.where(known, np.uint8(Origin.OUTSIDE), np.uint8(Origin.NONE))
                 return found, np.where(inside, origin, beyond)
         near = self._near(key, where)
@@ -149,12 +150,11 @@ class Curves:
         return self._curves[key]
 
     def _near(self, key: Key, where: F64) -> F64 | None:
-        """Ratios of the nearest keys of this op at these places, each the less the further it is; None: there are
-        none."""
+        """Ratios of the nearest keys of this op at these places, weighted by distance; None: there are none."""
         op_and_type = next((pair for pair in _alike(key) if pair in self._by_op), None)
         if op_and_type is None:
             return None
-        # As many inputs, and as wide: what differs there is another kernel.
+        # The same number and width of inputs: otherwise it is another kernel.
         others = [dims for dims in self._by_op[op_and_type] if all(dims[i] == key[2][i] for i in KINDS)]
         if not others:
             return None
@@ -168,14 +168,14 @@ class Curves:
 
 
 def _alike(key: Key) -> list[tuple[str, str]]:
-    """Ops and data types whose curves serve, the best first. Both types of 16 bits take the same time."""
+    """Ops and data types whose curves can be used, the best first. Both 16-bit types take the same time."""
     op, dtype, _ = key
     types = (dtype, *SIXTEEN_BITS.get(dtype, ()))
     return [(name, kind) for name in (op, *OPS[op].instead) for kind in types]
 
 
 def _base_ns(device: Device, shapes: Shapes) -> tuple[F64, NDArray[np.bool_]]:
-    """The roofline, 1 where there is none; and where there is one."""
+    """The roofline, 1 if there is none; and a mask of where there is one."""
     formula = roofline_ns(device, works_of(shapes))
     known = np.isfinite(formula) & (formula > 0)
     return np.where(known, formula, 1.0), known

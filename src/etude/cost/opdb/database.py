@@ -1,10 +1,10 @@
-"""OpDatabase: measured times of operators in one Parquet file; read, added to, asked.
+"""OpDatabase: measured times of operators in one Parquet file; reads, adds, looks up.
 
     database = read_ops("h200.ops")
     database.on(device).time_ns(shapes)
 
-A file is written whole beside the old one and takes its place, so that a reader never sees half of it; two that add at
-a time wait for one another.
+A file is written whole next to the old one and replaces it, so a reader never sees a partial file; concurrent writers
+wait for one another.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LONGEST_US: Final = 1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpDatabase:
-    """Rows of measured points of one device and backend or of several. A point may have several rows: its repeats."""
+    """Rows of measured points of one or several devices and backends. A point may have several rows: its repeats."""
 
     table: pa.Table
     path: str = ""
@@ -89,7 +89,7 @@ class OpDatabase:
         return set(keys_in(self.shapes()))
 
     def on(self, device: Device, *, backend: str = "") -> Curves:
-        """Times on this device, which must be that of the rows."""
+        """Times on this device, which must match the rows."""
         mine = [name for name in self.devices if is_device(name, device)]
         if not mine:
             there = ", ".join(self.devices) or "nothing"
@@ -112,14 +112,14 @@ class OpDatabase:
         return Curves(shapes, time_ns, device)
 
     def host_ns(self) -> float | None:
-        """The host's time to issue an op, where that was measured."""
+        """The host's time to issue an op, if measured."""
         shapes, time_ns = self.points()
         found = time_ns[shapes.op == "host"]
         return float(found.mean()) if len(found) else None
 
 
 def is_device(name: str, device: Device) -> bool:
-    """Is a device of the database this one: by its name in the catalogue, or its own?"""
+    """Whether a device of the database is this one: by its name in the catalogue, or its own."""
     if name in device_names():
         return open_device(name).name == device.name
     return _bare(name) == _bare(device.name)
@@ -196,7 +196,7 @@ def _check_names(names: Sequence[str], where: str) -> None:
 
 
 def checked(table: pa.Table, where: str) -> pa.Table:
-    """The table with the columns of a database, if every row makes sense."""
+    """The table with the columns of a database; refuses invalid rows."""
     _check_names(table.schema.names, where)
     table = table.select(list(COLUMNS))
     try:
@@ -249,8 +249,8 @@ def _refuse_twice(table: pa.Table, where: str) -> None:
 
 
 def add_rows(path: str | PathLike[str], new: pa.Table, *, where: str = "") -> tuple[int, int]:
-    """Adds rows to a database, which is made if it is not there. Rows that are there already are left out. Returns
-    (rows added, rows in all)."""
+    """Adds rows to a database, which is created if missing. Existing rows are skipped. Returns (rows added, rows in
+    total)."""
     target = Path(path)
     new = checked(new, where or "new rows")
     with _alone(target.parent):
@@ -266,7 +266,7 @@ def add_rows(path: str | PathLike[str], new: pa.Table, *, where: str = "") -> tu
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One that adds at a time, among those of this machine."""
+    """A lock for writers on this machine."""
     import fcntl
     import os
 

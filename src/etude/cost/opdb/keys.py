@@ -57,8 +57,8 @@ def _attention(backward: bool) -> Rule:
 
 
 def _served(ins: list[list[int]], outs: list[list[int]], phase: str) -> Found:
-    """A pass of serving. How long prompts of different lengths are is not in its shapes: such a pass is no op of the
-    database. A mixed pass attends twice, for its prompts and for its tokens out, a query of each sequence."""
+    """A pass of serving. The lengths of different prompts are not in its shapes: such a pass is not an op of the
+    database. A mixed pass attends twice, for its prompts and for its output tokens, with one query per sequence."""
     (queries, heads, size), (held, kv_heads, _), (_, _, out), (ends,) = ins
     dims = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
     if size != out or phase not in (DECODE, "prefill", MIXED):
@@ -134,7 +134,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def shape_of(name: str, in_shapes: str, out_shapes: str, in_types: str, phase: str) -> tuple[str, str, dict[str, int]]:
-    """(op, data type, dimensions) of a node; op "" where it is none of the database."""
+    """(op, data type, dimensions) of a node; op "" if the database has none."""
     rule = RULES.get(name)
     dtype = dtype_of(in_types)
     if rule is None or not dtype:
@@ -161,8 +161,8 @@ def shapes_of(trace: Trace, rows: I64) -> Shapes:
 
 
 def _with_figures(trace: Trace, rows: I64, found: Shapes) -> Shapes:
-    """What is in no shape, from a node's own FLOPs and bytes: how many prompts a pass reads, and what an optimizer
-    moves for an element."""
+    """Dimensions that are in no shape, from a node's own FLOPs and bytes: how many prompts a pass reads, and what an
+    optimizer moves per element."""
     op, dims = found.op.copy(), found.dims.copy()
     updates = np.flatnonzero(op == "adamw")
     moved = trace.tensor_bytes[rows[updates]] / np.maximum(dims[updates, _AT["elements"]], 1)
@@ -175,7 +175,7 @@ def _with_figures(trace: Trace, rows: I64, found: Shapes) -> Shapes:
     length = np.maximum(2 * pairs // np.maximum(tokens, 1) - 1, 1)
     alike = ~one & (keys == 0) & (tokens % length == 0) & (tokens * (length + 1) == 2 * pairs)
     op[reads[~one]] = ""
-    same = reads[alike]  # prompts of one length: attention of a batch
+    same = reads[alike]  # prompts of equal length: attention of a batch
     op[same] = "attention"
     dims[same, _AT["batch"]] = tokens[alike] // length[alike]
     dims[same, _AT["tokens"]] = dims[same, _AT["keys"]] = length[alike]

@@ -1,4 +1,4 @@
-"""Operators that other tools measured, as rows of the database: profile folders of serving simulators, Vidur's table.
+"""Operators measured by other tools, as rows of the database: profile folders of serving simulators, Vidur's table.
 
 A profile folder has `meta.yaml` and, for each number of tensor-parallel ranks, `tp1/dense.csv` (layer, tokens,
 time_us), `attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us), `per_sequence.csv` (layer,
@@ -30,12 +30,12 @@ VARIANTS: Final = {"bf16": "bf16", "fp16": "fp16"}
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Found = tuple[str, dict[str, Any]]
-"""An op, and its dimensions: a column each, or one number for all."""
+"""An op, and its dimensions: a column for each, or one number for all rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a model fixes of its operators."""
+    """The dimensions of operators that a model fixes."""
 
     hidden: int
     heads: int
@@ -75,7 +75,7 @@ def read_profile(folder: str | PathLike[str], shape_of: Callable[[str], Shape]) 
 
 
 def _rows(source: str, op: str, dims: dict[str, Any], time_us: F64, about: dict[str, str]) -> pa.Table:
-    """Rows of one op, without a number of their repeat; a dimension is a column, or one for all."""
+    """Rows of one op, without a repeat number; a dimension is a column, or one number for all."""
     rows = len(time_us)
     texts = {**about, "op": op, "source": source}
     columns: dict[str, Any] = {name: pa.repeat(text, rows) for name, text in texts.items()}
@@ -85,7 +85,7 @@ def _rows(source: str, op: str, dims: dict[str, Any], time_us: F64, about: dict[
 
 
 def numbered(table: pa.Table) -> pa.Table:
-    """Rows that differ in their time alone are repeats: numbered as they come."""
+    """Rows that differ only in their time are repeats, numbered in order."""
     names = [name for name in SCHEMA.names if name not in ("time_us", "repeat")]
     rows = table.append_column("row", pa.array(np.arange(table.num_rows)))
     found = rows.group_by(names, use_threads=False).aggregate([("row", "list")])["row_list"].combine_chunks()
@@ -166,7 +166,7 @@ def _dense(layer: str, tokens: I64, s: Shape, tp: int) -> Found | None:
             return "mul", {"elements": tokens * (heads + kv) * s.head_size, "inputs": 1}
         case "embedding":
             return "embedding", {"tokens": tokens, "n": s.hidden}
-    return None  # the norm at the end has the shape of the others
+    return None  # the final norm has the shape of the others
 
 
 def _last(layer: str, sequences: I64, s: Shape, tp: int) -> Found | None:
@@ -192,7 +192,7 @@ VIDUR: Final = ("device", "model", "op", "tokens", "tp", "heads", "kv_heads", "h
 
 
 def is_vidur(path: str | PathLike[str]) -> bool:
-    """Has a file the columns of Vidur's operators?"""
+    """Whether a file has the columns of Vidur's operators."""
     try:
         with open(path, encoding="utf-8") as file:
             names = re.split(r"[,\s]+", file.readline().strip())
@@ -254,7 +254,7 @@ def vidur_op(row: dict[str, Any], tokens: I64) -> Found | None:
 
 
 def numbers_of(rows: list[dict[str, Any]]) -> pa.Table:
-    """Rows as the worker makes them, as a table."""
+    """Rows of the worker as a table."""
     columns = {name: [row[name] for row in rows] for name in SCHEMA.names}
     columns["time_us"] = [float(value) for value in columns["time_us"]]
     return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names})

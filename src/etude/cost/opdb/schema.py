@@ -35,7 +35,7 @@ class OpKind:
     fixed: tuple[str, ...]
     free: tuple[str, ...]
     instead: tuple[str, ...] = ()
-    """Ops whose curve of the same dimensions serves where it has none."""
+    """Ops whose curve of the same dimensions can be used instead."""
     doc: str = ""
 
 
@@ -94,7 +94,7 @@ OPS: Final[dict[str, OpKind]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shapes:
-    """Ops by their dimensions: columns, row i is op i. `op` is "" where the database knows no such op."""
+    """Ops by their dimensions: columns, row i is op i. `op` is "" if not in the database."""
 
     op: NDArray[np.str_]
     dtype: NDArray[np.str_]
@@ -122,20 +122,20 @@ class Shapes:
 
 
 def distinct(shapes: Shapes) -> tuple[I64, I64]:
-    """The first row of each distinct shape, and for each row which of these it is."""
+    """The first row of each distinct shape, and the index of each row among these."""
     texts = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in (shapes.op, shapes.dtype)]
     _, first, which = np.unique(packed(np.column_stack([*texts, shapes.dims])), return_index=True, return_inverse=True)
     return first, which.reshape(-1)
 
 
 def packed(rows: NDArray[np.generic]) -> NDArray[np.void]:
-    """Each row of a matrix as one value that can be compared."""
+    """Each row of a matrix as one comparable value."""
     rows = np.ascontiguousarray(rows)
     return rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).reshape(-1)
 
 
 def work_of(op: str, dtype: str, d: dict[str, int]) -> Work:
-    """FLOPs, bytes and class of one op of the database, passes of serving apart."""
+    """FLOPs, bytes and class of one op of the database, except passes of serving."""
     if op.startswith("linear"):
         rows, n, k = d["tokens"], d["n"], d["k"]
         if op == "linear_weight":
@@ -172,7 +172,7 @@ def _back(done: Work, op: str) -> Work:
 
 
 def _served(shapes: Shapes) -> OpTable:
-    """Passes of serving, by columns: there are as many as passes."""
+    """Passes of serving, by columns, since there are many."""
     d = {name: shapes.column(name) for name in DIMS}
     tokens, keys, batch, batch_keys = d["tokens"], d["keys"], d["batch"], d["batch_keys"]
     pairs = tokens * keys + tokens * (tokens + 1) // 2 + batch * batch_keys
@@ -214,7 +214,7 @@ def _elementwise(op: str, dtype: str, d: dict[str, int]) -> Work:
 
 
 def works_of(shapes: Shapes) -> OpTable:
-    """Their FLOPs, bytes and classes, row by row; nothing known where the database knows no such op."""
+    """Their FLOPs, bytes and classes, row by row; unknown for ops that are not in the database."""
     passes = np.flatnonzero(shapes.op == SERVE)
     others = np.flatnonzero(shapes.op != SERVE)
     rest = shapes.take(others)

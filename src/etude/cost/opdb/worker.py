@@ -24,15 +24,15 @@ from typing import Any
 FIXED = ("n", "k", "heads", "kv_heads", "head_size", "experts", "inputs", "element_bytes")
 FREE = ("tokens", "keys", "batch", "batch_keys", "elements")
 COLUMNS = ("device", "backend", "op", "dtype", *FIXED, *FREE, "time_us", "repeat", "source")
-"""Those of the database (schema.py); a test holds them together."""
+"""The columns of the database (schema.py); a test keeps them equal."""
 TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 MOVED = 200_000_000
-"""Bytes of all sets of tensors together at least, where an op is small: several times a cache."""
+"""Least total bytes of all sets of tensors, for a small op: several times a cache."""
 SETS = 8
 MEMORY_PART = 0.6
 """Fraction of the device's memory that a point may take."""
 LONG_S = 0.05
-"""Each point runs for at least so long, so that clocks and power settle."""
+"""Each point runs for at least this long, so that clocks and power settle."""
 
 log = logging.getLogger("etude.ops")
 Point = dict[str, Any]
@@ -102,7 +102,7 @@ def _attention(torch: Any, made: Maker, op: str, d: dict[str, int]) -> Call:
     if d["tokens"] != d["keys"]:
         raise UnsupportedError("queries and keys of other numbers")
     grows = {"requires_grad": True} if op == "attention_backward" else {}
-    # as a layer has them: heads behind the sequence
+    # as in a layer: heads after the sequence
     q, k, v = (made(batch, d["tokens"], h, size, **grows) for h in (heads, kv, kv))
     sdpa = torch.nn.functional.scaled_dot_product_attention
 
@@ -124,7 +124,7 @@ def _backward(torch: Any, forward: Call, inputs: tuple[Any, ...]) -> Call:
 
 
 def _serve(torch: Any, made: Maker, d: dict[str, int]) -> Call:
-    """A prompt behind earlier tokens, and one token each of several sequences."""
+    """A prompt after earlier tokens, and one token for each of several sequences."""
     heads, kv, size = d["heads"], d["kv_heads"], d["head_size"]
     sdpa, more = torch.nn.functional.scaled_dot_product_attention, {"enable_gqa": True} if heads != kv else {}
     calls: list[Call] = []
@@ -136,7 +136,7 @@ def _serve(torch: Any, made: Maker, d: dict[str, int]) -> Call:
             made(1, length, h, size).transpose(1, 2) for length, h in ((d["tokens"], heads), (held, kv), (held, kv))
         )
         if d["keys"]:
-            if heads != kv:  # the biased form takes as many heads of keys as of queries
+            if heads != kv:  # the biased form needs as many heads of keys as of queries
                 k, v = (t.repeat_interleave(heads // kv, dim=1) for t in (k, v))
             mask = causal_lower_right(d["tokens"], held)
             calls.append(lambda: sdpa(q, k, v, attn_mask=mask))
@@ -252,8 +252,8 @@ BUILDERS: dict[str, Callable[[Any, Maker, str, dict[str, int]], Call]] = {
 
 
 def host_us(torch: Any, device: str, repeats: int) -> list[float]:
-    """Time of the host to issue one op of a training step, in eager mode: a step of a small model whose ops the device
-    has long done when the next comes."""
+    """Time of the host to issue one op of a training step, in eager mode: a step of a small model, whose ops the device
+    finishes long before the next arrives."""
     from torch import nn
 
     layers, hidden, heads, vocab = 8, 64, 4, 128
@@ -299,7 +299,7 @@ def host_us(torch: Any, device: str, repeats: int) -> list[float]:
 
 
 def ops_of_a_step(layers: int) -> int:
-    """Ops that a step of this model has by Etude's count: those that a generated trace of it holds."""
+    """Ops of a step of this model as Etude counts them: those in a generated trace of it."""
     return 24 * layers + 12
 
 
@@ -388,7 +388,7 @@ def _on_gpu(torch: Any, calls: list[Call], repeats: int) -> list[float]:
 
 
 def _captured(torch: Any, calls: list[Call], rounds: int) -> tuple[Call, int]:
-    """The calls as a graph; one after another where they cannot be captured. And how many there are in it."""
+    """The calls as a graph, and how many it has; one after another if they cannot be captured."""
 
     def all_of_them() -> None:
         for _ in range(rounds):
@@ -417,7 +417,7 @@ def identity(point: Point) -> tuple[Any, ...]:
 def rows_of(
     plan: dict[str, Any], *, budget_s: float, done: set[tuple[Any, ...]]
 ) -> Iterator[tuple[Point, list[float]]]:
-    """The points of a plan with their times, until the budget is spent. What cannot be measured has none."""
+    """The points of a plan with their times, until the budget is spent. Points that cannot be measured have none."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,5 +1,5 @@
-"""Software stacks as data: how efficient each is on a generation of GPUs, what its recipes do, how far predictions of
-it are off."""
+"""Software stacks as data: the efficiency of each on a generation of GPUs, its recipes, and the error of
+predictions."""
 
 from typing import TYPE_CHECKING
 

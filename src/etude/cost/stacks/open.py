@@ -1,4 +1,4 @@
-"""The one door to a Stack: a name of the catalogue, what a table calls it, or a YAML file."""
+"""The single entry point to a Stack: a name of the catalogue, a name used in tables, or a YAML file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etude.cost.stacks.stack import Band, Stack
 from etude.errors import ClusterError
 
 DEFAULT: Final = "default"
-"""The stack of those who name none."""
+"""The stack if none is given."""
 NONE: Final = "none"
 """The device and the network as the catalogue has them."""
 

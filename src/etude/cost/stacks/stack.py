@@ -1,4 +1,4 @@
-"""Stack: what a software stack makes of a device, as factors on its times, and what its recipes do."""
+"""Stack: the effect of a software stack on a device, as factors on its times, and its recipes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from etude.errors import ClusterError
 from etude.machine.system import CollectiveSettings, Device, Protocol, System
 
 ANY: Final = "any"
-"""Key of the figures that hold for every generation of GPUs that has none of its own."""
+"""Key of the figures for every generation of GPUs without its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Times over what the device and the network of the catalogue take."""
+    """Factors on the times of the device and the network of the catalogue."""
 
     products: float = figure("number", "matrix products in 16 or 32 bits", 1.0)
     fp8: float = figure("number", "matrix products in 8 bits", 1.0)
@@ -28,7 +28,7 @@ class Efficiency:
     host: float = figure("number", "the host's time for an op", 1.0)
 
     def times(self, other: Efficiency) -> Efficiency:
-        """Both, one after the other."""
+        """Both combined."""
         return Efficiency(**{name: getattr(self, name) * getattr(other, name) for name in KNOBS})
 
     def values(self) -> tuple[float, ...]:
@@ -41,7 +41,7 @@ NEUTRAL: Final = Efficiency()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """How far predictions were off: half of the rows by no more than `p50`, nine of ten by no more than `p90`."""
+    """Error of predictions: half of the rows are off by no more than `p50`, nine of ten by no more than `p90`."""
 
     p50: float = figure("number", "median of |predicted / measured - 1|", zero=True)
     p90: float = figure("number", "its 90th percentile", zero=True)
@@ -55,7 +55,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Fields of a plan that a recipe sets, where its conditions hold."""
+    """Fields of a plan that a recipe sets if its conditions hold."""
 
     when: Mapping[str, str] = figure("map of text", "conditions: `tp: 2+`, `gpu: gb200`, `model: gpt-oss*`", {})
     plan: Mapping[str, Any] = figure("one", "fields of a plan", of=None)
@@ -95,7 +95,7 @@ class Stack:
         return found.times(self.experts) if experts else found
 
     def in_year(self, year: int) -> Stack:
-        """The stack as it was then; 0, or later than all that is known: as it is."""
+        """The stack as it was in that year; 0, or later than all known: the current one."""
         known: dict[str, tuple[int, Efficiency]] = {}
         for key, factor in self.years.items():
             generation, _, last = key.rpartition(" ")
@@ -108,7 +108,7 @@ class Stack:
         return replace(self, efficiency={**self.efficiency, **then}, years={})
 
     def to_dict(self) -> dict[str, Any]:
-        """What `from_dict` makes an equal stack of, ready for YAML."""
+        """The inverse of `from_dict`, ready for YAML."""
         found = plain(replace(self, recipe=()))
         if self.recipe:
             rules = ({"when": dict(r.when), "plan": dict(r.plan), "why": r.why} for r in self.recipe)
@@ -143,11 +143,11 @@ def _tuned_device(device: Device, by: Efficiency) -> Device:
             factor = by.products if name in PRODUCTS else by.attention
             ops[name] = replace(cost, flop_efficiency=cost.flop_efficiency / factor)
         elif name == OpClass.OPTIMIZER.key:
-            ops[name] = cost  # its states go through the memory whatever the software: nothing is fused, nothing cached
+            ops[name] = cost  # its states go through the memory whatever the software: nothing is fused or cached
         else:
             ops[name] = replace(cost, traffic=cost.traffic * by.rest, flop_efficiency=cost.flop_efficiency / by.rest,
                                 row_ns=cost.row_ns * by.rest, fixed_ns=cost.fixed_ns * by.rest)  # fmt: skip
-    # Products in 8 bits run through the same class of ops: their peak takes back what `products` put on it.
+    # Products in 8 bits run through the same class of ops: their peak compensates the factor of `products`.
     peak = {k: v * by.products / by.fp8 if k == "fp8" else v for k, v in device.peak_flop_per_s.items()}
     return replace(device, ops=ops, peak_flop_per_s=peak)
 
@@ -156,8 +156,8 @@ COPIES: Final = CollectiveSettings(protocols={"simple": Protocol(launch_ns=1000.
 
 
 def user_buffers(system: System) -> System:
-    """Pieces of a layer's collective that overlap its product are copies into buffers that the peers have open: no
-    kernel is started for each, and no pipeline filled."""
+    """Pieces of a layer's collective that overlap its product are copies into open buffers of the peers: no kernel is
+    started for each, and no pipeline is filled."""
     level, own = system.levels[0], system.collectives
     copies = replace(COPIES, message_ns=own.message_ns, p2p_launch_ns=own.p2p_launch_ns)
     near = replace(level, step_ns={**level.step_ns, "simple": level.latency_ns})

@@ -1,4 +1,4 @@
-"""Bytes below a device's memory: how long they take, what stays where, what streaming hides."""
+"""Data below a device's memory: transfer times, placement, and what streaming hides."""
 
 from typing import TYPE_CHECKING
 

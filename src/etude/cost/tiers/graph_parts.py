@@ -1,4 +1,4 @@
-"""Graphs from files, and parts of their nodes found by where their neighbours are."""
+"""Graphs from files, and partitions of their nodes by their neighbours."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Edges(NamedTuple):
 
 
 class Parted(NamedTuple):
-    """Edges with their nodes numbered anew, part after part."""
+    """Edges with their nodes renumbered, part after part."""
 
     edges: Edges
     held_bytes: int
-    """What the partitioner had in memory."""
+    """Memory of the partitioner."""
 
 
 def read_edges(path: Path) -> Edges:
@@ -51,9 +51,9 @@ def read_edges(path: Path) -> Edges:
 
 
 def parted(edges: Edges, nodes: int, partitions: int, how: str) -> Parted:
-    """`order`: as they are numbered. `greedy`: node by node into the part with the most of its neighbours, less what
-    that part is full, and again as all of them lie then (linear deterministic greedy, re-streamed); parts that have
-    edges in common come near one another."""
+    """`order`: by number. `greedy`: node by node into the part with the most of its neighbours, minus a penalty for
+    full parts, and again with the resulting placement (linear deterministic greedy, re-streamed); parts with common
+    edges are placed near one another."""
     if how not in PARTITIONERS:
         raise UsageError(f"unknown partitioner `{how}`", hint=f"known: {', '.join(PARTITIONERS)}")
     if how == "order":
@@ -75,8 +75,8 @@ def parted(edges: Edges, nodes: int, partitions: int, how: str) -> Parted:
 
 
 def _in_a_row(between: I64) -> I64:
-    """New numbers of parts, so that what has edges in common comes near: each time the part with the most of them to
-    those taken so far, which count half as much with each that came after."""
+    """New numbers of parts, so that parts with common edges are near: each time the part with the most edges to those
+    taken so far, whose weight halves with each one that follows."""
     found, pull = np.zeros(len(between), np.int64), np.zeros(len(between))
     left = np.ones(len(between), bool)
     for number in range(len(between)):

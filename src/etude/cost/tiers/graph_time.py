@@ -1,8 +1,8 @@
-"""How long a pass over a graph out of core takes: the tier, the host, the link and the device work side by side.
+"""Time of a pass over a graph out of core: the tier, the host, the link and the device work in parallel.
 
-While the device computes on one part, the link carries the next, the host gathers one more, and the tier reads ahead
-of that, with two buffers between any two of them. A layer begins when the one before is over, since its features are
-that layer's results.
+While the device computes on one part, the link carries the next, the host gathers one more, and the tier reads ahead of
+that, with two buffers between any two of them. A layer begins when the one before is over, since its features are that
+layer's results.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class PassTime:
 
 
 def pass_time(found: Pass, system: System, tier: str, host: Device) -> PassTime:
-    """`host` gathers features for the device, or makes the sums of a stream; products, and the sums of gathered
-    features, are the device's."""
+    """`host` gathers features for the device, or computes the sums of a stream; the device computes products, and the
+    sums of gathered features."""
     steps, size = found.steps, found.feature_bytes
     sent = steps.nodes if found.is_stream else steps.gathered
     fullest = int((sent + steps.nodes).max(initial=0)) * size * 2  # two buffers

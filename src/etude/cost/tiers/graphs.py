@@ -1,4 +1,4 @@
-"""Graph networks whose features lie in storage: what is read and written in a pass, by how it is done.
+"""Graph networks whose features are in storage: what is read and written in a pass, by method.
 
 - `gather`: for each part of the nodes, the pages that hold the features of its neighbours, through a cache of pages.
 - `partitions`: the same by whole parts, as they are stored.
@@ -43,15 +43,15 @@ class Graph:
     feature_bytes: int
     locality: float = 0.5
     reach: int = 0
-    """Parts that others are near; 0: all are."""
+    """Parts that are near each part; 0: all."""
     exponent: float = 0.0
     """Exponent of the degree distribution, above 2; 0: all nodes equal."""
     shuffle: bool = False
-    """Numbers of nodes say nothing of where they belong."""
+    """Numbers of nodes are unrelated to their parts."""
     partitioner: str = "order"
     seed: int = 0
     given: Edges | None = None
-    """Instead of a drawn graph."""
+    """Used instead of a drawn graph."""
 
     def __post_init__(self) -> None:
         if not 0 < self.partitions <= self.nodes or self.nodes % self.partitions:
@@ -87,7 +87,7 @@ class Graph:
 
     @property
     def inside(self) -> float:
-        """The part of the edges that lie inside a part."""
+        """The fraction of the edges inside a part."""
         source, target = self.parted.edges
         return float((source // self.size == target // self.size).mean())
 
@@ -130,20 +130,20 @@ class Graph:
 
 @lru_cache(maxsize=2)
 def _drawn(graph: Graph) -> Parted:
-    """Studies ask for one graph many times."""
+    """Cached: studies use one graph many times."""
     return parted(Edges(*graph.drawn()), graph.nodes, graph.partitions, graph.partitioner)
 
 
 class Steps(NamedTuple):
-    """What is done in each turn: a part of a layer, or, of a stream, as many nodes as a part has."""
+    """The work of each turn: a part of a layer, or, for a stream, as many nodes as a part has."""
 
     read_bytes: I64
     written_bytes: I64
     gathered: I64
-    """Nodes whose features are taken in."""
+    """Nodes whose features are read."""
     edges: I64
     nodes: I64
-    """Whose results are made."""
+    """Nodes whose results are computed."""
     is_backward: NDArray[np.bool_]
 
 
@@ -154,11 +154,11 @@ class Pass:
     used_bytes: int
     """Features of neighbours, each counted once for each part that needs it."""
     gathered_bytes: int
-    """Those of one layer."""
+    """Gathered bytes of one layer."""
     spilled_bytes: int = 0
-    """What was kept and did not fit: written, and read again."""
+    """Bytes kept for the backward pass that did not fit: written, and read again."""
     partitioner_bytes: int = 0
-    """What the partitioner had in memory."""
+    """Memory of the partitioner."""
     steps: Steps
     turns: int
     """Turns of a layer."""
@@ -261,7 +261,7 @@ def _reads(items: I64, item_bytes: int, turn: I64) -> _Walk:
 def _walk(
     graph: Graph, need: I64, count: int, layers: int, item_bytes: int, kept: I64, train: bool, regather: bool
 ) -> _Walk:
-    """Forward, part by part and layer by layer; in training what each part made (`kept` bytes) is needed again, the
+    """Forward, part by part and layer by layer; in training what each part produced (`kept` bytes) is needed again, the
     last first, or the features once more."""
     part, parts = need // graph.nodes, np.arange(graph.partitions)
     found = [_reads(np.zeros(0, np.int64), item_bytes, np.zeros(0, np.int64))]
@@ -286,8 +286,9 @@ def _walk(
 
 
 def _streamed(graph: Graph, source: I64, target: I64, room_bytes: int) -> Steps:
-    """One layer: messages come in the order of their sources; of sums that wait, those with the fewest messages to come
-    leave first, and those that are complete leave for good. A sum that left is read when its next message comes."""
+    """One layer: messages arrive in the order of their sources; among waiting sums, those with the fewest remaining
+    messages are evicted first, and complete ones leave for good. An evicted sum is read when its next message
+    arrives."""
     if room_bytes < graph.feature_bytes:
         raise UsageError(
             f"a sum of {graph.feature_bytes:,} B does not fit {format_bytes(room_bytes)}", hint="more room"

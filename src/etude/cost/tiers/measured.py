@@ -23,12 +23,12 @@ Row = Mapping[str, str]
 WAYS: Final = {"h2d": "h2d", "d2h": "d2h", "both_bytes_each_way": "both", "h2d_queued": "h2d_queued"}
 HOST_COPY: Final = "host_copy"
 ENDINGS: Final = ("_nofsync", "_cold", "_cached")
-"""What a row says behind the method: not flushed, not in the cache, in it."""
+"""Suffixes of a row's method: not flushed, not in the cache, in it."""
 
 
 def offload_rows(system: System, path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """One entry for each row of a file that can be predicted: `row`, `what`, `measured` (None where
-    its cell is empty) and `predicted` in ns."""
+    """One entry for each row of a file that can be predicted: `row`, `what`, `measured` (None if its cell is empty) and
+    `predicted` in ns."""
     where = str(path)
     columns, rows = csv_rows(path)
     predict = next((found for needed, found in KINDS if needed <= set(columns)), None)
@@ -64,7 +64,7 @@ def _count(row: Row, name: str) -> int:
 
 
 def _measured(row: Row, name: str) -> float | None:
-    """None where it was not measured."""
+    """None if not measured."""
     return _figure(row, name, 0.0) if row[name].strip() else None
 
 

@@ -1,8 +1,7 @@
-"""What lies in a device's memory and what below it, for one token after another: fractions by density of use.
+"""Placement in a device's memory or below it, for one token after another: fractions by density of use.
 
-Parts are of the weights and of the cache of keys and values. Each token reads `use` of a part; a part of which more is
-read for each byte held goes first into the device. With fractions that is the best there is, so that more room is never
-slower.
+Parts are weights and the cache of keys and values. Each token reads `use` of a part; parts with more reads per byte
+held go into the device first. With fractions that is optimal, so more room is never slower.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Part:
     name: str
     size_bytes: float
     use: float = 1.0
-    """Part of its bytes that a token reads."""
+    """Fraction of its bytes that a token reads."""
 
     def __post_init__(self) -> None:
         if self.size_bytes < 0 or not 0 <= self.use <= 1:
@@ -33,8 +32,8 @@ class Placed:
     far_read_bytes: float
 
     def token_ns(self, near_bytes_per_s: float, far_bytes_per_s: Sequence[float]) -> float:
-        """One token: layers follow one another, so that near and far reads add up; far ones are split over the ways
-        there are (the host's own cores, the link to the device) so that all end together."""
+        """Time of one token: layers follow one another, so near and far reads add up; far ones are split over the
+        available paths (the host's own cores, the link to the device) so that all end together."""
         far = sum(far_bytes_per_s)
         if not near_bytes_per_s > 0 or (self.far_read_bytes and not far > 0):
             raise UsageError("a memory has no rate")
@@ -42,7 +41,7 @@ class Placed:
 
 
 def place(parts: Sequence[Part], room_bytes: float, needed_bytes: float = 0.0) -> Placed:
-    """`needed_bytes` of the room are taken in any case: buffers, the layer that streams."""
+    """Places parts; `needed_bytes` of the room are always taken: buffers, the layer that streams."""
     if needed_bytes > room_bytes:
         raise UsageError(
             f"{needed_bytes:,.0f} bytes must be on the device, which has room for {room_bytes:,.0f}",

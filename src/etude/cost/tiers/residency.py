@@ -3,8 +3,7 @@
     reside(accesses, room=64, policy="lru").misses
     held(accesses, sizes, room_bytes, policy="belady").missed
 
-An access to an item that is not there loads it, and others go if the room is full; one that was written goes with a
-store.
+An access to an absent item loads it, and evicts others if the room is full; evicting a written item is a store.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ NEVER: Final = 1 << 62
 
 
 class Held(NamedTuple):
-    """What becomes of each access."""
+    """The outcome of each access."""
 
     missed: Bool
     """The item was not there."""
     gone_at: I64
-    """Of the last access to an item before it goes: the access that it goes for (itself, where it only passes through
-    a full room); -1 where the item stays."""
+    """For the last access to an item before its eviction: the access that evicts it (itself, if it only passes through
+    a full room); -1: the item stays."""
     is_dirty: Bool
-    """It was written since it came, and goes: a store."""
+    """It was written since it was loaded, and is evicted: a store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class Residency:
     accesses: int
     misses: int
     stores: int
-    """Items that were written and went."""
+    """Written items that were evicted."""
 
     def loaded_bytes(self, item_bytes: int) -> int:
         return self.misses * item_bytes
@@ -54,9 +53,9 @@ class Residency:
 
 
 def reside(accesses: I64, room: int, policy: str = "lru", writes: Bool | None = None) -> Residency:
-    """Items of one size, `room` of them at a time. `lru` drops what was used longest ago, `lfu` what was used least,
-    `belady` what is used latest from now on, `min_pending` what has the fewest uses left; `pinned` keeps the items that
-    came first and lets the others through."""
+    """Items of one size, `room` of them at a time. `lru` drops the least recently used, `lfu` the least frequently
+    used, `belady` the one used latest from now on, `min_pending` the one with the fewest uses left; `pinned` keeps the
+    items that came first and lets the others through."""
     if room < 1:
         raise UsageError(f"room for {room} items", hint="at least one")
     found = held(accesses, np.ones(len(accesses), np.int64), room, policy, writes)
@@ -65,7 +64,7 @@ def reside(accesses: I64, room: int, policy: str = "lru", writes: Bool | None = 
 
 def held(accesses: I64, sizes: I64, room: int, policy: str = "lru", writes: Bool | None = None) -> Held:
     """Items of any sizes, which may change from one access to the next, in `room` bytes. Refuses an item that does not
-    fit alone, but under `pinned`, which lets it through."""
+    fit alone, except with `pinned`, which lets it through."""
     if policy not in POLICIES:
         raise UsageError(f"unknown policy `{policy}`", hint=f"known: {', '.join(POLICIES)}")
     items, of = np.asarray(accesses, np.int64), np.asarray(sizes, np.int64)
@@ -82,7 +81,7 @@ def held(accesses: I64, sizes: I64, room: int, policy: str = "lru", writes: Bool
 
 @kernel
 def _next_use(items: I64) -> I64:
-    """When the item of each access comes again; NEVER where it does not."""
+    """The next access to the item of each access; NEVER: none."""
     found = np.full(len(items), NEVER, np.int64)
     if len(items) == 0:
         return found
@@ -94,8 +93,8 @@ def _next_use(items: I64) -> I64:
 
 
 class _Queue(NamedTuple):
-    """A heap of what may go: the least rank first, of equals what was used longest ago. Entries of items that were used
-    again, or are gone, stay until they come up."""
+    """A heap of eviction candidates: the lowest rank first, ties to the least recently used. Stale entries stay until
+    they come up."""
 
     rank: I64
     used_at: I64

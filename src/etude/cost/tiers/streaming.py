@@ -25,8 +25,8 @@ def streamed_ns(compute_ns: F64, load_ns: F64, buffers: int = 2) -> float:
 
 
 def staged_ns(times_ns: F64, buffers: int = 2) -> float:
-    """End of the last item of all: row s of `times_ns` is stage s, which takes one item after the other when the stage
-    before is done with it and one of the buffers to the stage behind is free."""
+    """End of the last item: row s of `times_ns` is stage s, which takes one item after the other when the previous
+    stage is done with it and one of the buffers to the next stage is free."""
     if times_ns.ndim != 2 or not times_ns.size or buffers < 1:
         raise UsageError(f"{times_ns.shape} times of stages and {buffers} buffers do not match")
     stages, items = times_ns.shape
@@ -44,8 +44,8 @@ def staged_ns(times_ns: F64, buffers: int = 2) -> float:
 def resident_needed(
     layer_bytes: float, compute_ns: float, bytes_per_ns: float, shared_bytes: float = 0.0, *, in_series: bool = False
 ) -> float | None:
-    """The smallest resident part of equal layers without a stall, in the steady state. `shared_bytes` go over the same
-    link in each layer: inside `compute_ns`, or `in_series` with it. None: no part is enough."""
+    """The smallest resident fraction of equal layers without a stall, in the steady state. `shared_bytes` go over the
+    same link in each layer: inside `compute_ns`, or `in_series` with it. None: no fraction is enough."""
     if not layer_bytes > 0 or not bytes_per_ns > 0:
         raise UsageError("layers without bytes, or a link without a rate")
     room = compute_ns * bytes_per_ns - (0.0 if in_series else shared_bytes)

@@ -1,4 +1,4 @@
-"""InfraGraph files: systems of systems in six messages, expanded by arithmetic, with what annotations add."""
+"""InfraGraph files: systems of systems in six messages, expanded by arithmetic, completed by annotations."""
 
 from typing import TYPE_CHECKING
 

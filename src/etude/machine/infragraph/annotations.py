@@ -1,8 +1,7 @@
-"""What an InfraGraph leaves open, filled by its own Annotation message with keys of ours: docs/network.md has the list.
+"""What an InfraGraph leaves open, filled by its own Annotation message with our keys: docs/network.md has the list.
 
-links: [{name: nvlink, attributes: [{attribute: etude.bandwidth, value: 450GB/s}]}]
-nodes: [{name: "host[:]xpu[:]", attributes: [{attribute: etude.flops.bf16, value: 989T}]}]
-graph: [{attribute: etude.latency, value: 500ns}]
+links: [{name: nvlink, attributes: [{attribute: etude.bandwidth, value: 450GB/s}]}] nodes: [{name: "host[:]xpu[:]",
+attributes: [{attribute: etude.flops.bf16, value: 989T}]}] graph: [{attribute: etude.latency, value: 500ns}]
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Cluster:
     figure_of: NDArray[np.int32]
 
     def device(self, rank: int) -> Mapping[str, int]:
-        """FLOP/s, bytes, bytes per second, ns and W of the rank's device, as far as they were given."""
+        """FLOP/s, bytes, bytes per second, ns and W of the rank's device, as far as given."""
         return self.figures[self.figure_of[rank]]
 
 
@@ -165,7 +164,7 @@ def _yes(value: str, where: str) -> bool:
 
 
 def _forwards(graph: InfraGraph, kind: NDArray[np.uint8], given: Mapping[int, bool]) -> NDArray[np.bool_]:
-    """Devices forward only where devices are joined to one another directly: then nothing else can."""
+    """Devices forward only if devices are connected directly: then nothing else can."""
     device = kind == VertexKind.DEVICE
     forwards = ~device
     direct = device[graph.a] & device[graph.b]
@@ -219,7 +218,7 @@ def _entries(notes: Mapping[str, Any], section: str) -> list[Mapping[str, Any]]:
 
 
 def _attributes(given: Any, known: tuple[str, ...], where: str) -> Iterator[tuple[str, str]]:
-    """Pairs that concern us; others' keys pass, an unknown one of ours does not."""
+    """Pairs with our keys; keys of others are ignored, an unknown one of ours is refused."""
     if not isinstance(given or [], list):
         raise ClusterError("`attributes` is not a list", where=where)
     for pair in given or []:

@@ -16,7 +16,7 @@ from etude.machine.infragraph.annotations import Cluster, cluster_of
 from etude.machine.infragraph.graph import InfraGraph, expand
 
 # An edge as the infragraph package writes it. Fabrics list tens of thousands of them, on which a YAML parser spends
-# minutes; what is not exactly of this form goes to the parser.
+# minutes; any other form goes to the parser.
 _EDGE = re.compile(
     r"- ep1:\n    component: ([\w.\[\]:-]+)\n    instance: ([\w.\[\]:-]+)\n"
     r"  ep2:\n    component: ([\w.\[\]:-]+)\n    instance: ([\w.\[\]:-]+)\n"
@@ -78,7 +78,7 @@ def _yaml(text: str) -> list[Any]:
 
 
 def _plain_edges(text: str, first: int) -> tuple[list[dict[str, Any]], int]:
-    """Edges from `first` on that are written plainly, and where they end; none if the list goes on after them."""
+    """Edges from `first` on that are written plainly, and where they end; none if the list continues after them."""
     edges: list[dict[str, Any]] = []
     at = first
     for match in _EDGE.finditer(text, first):
@@ -95,7 +95,7 @@ def _plain_edges(text: str, first: int) -> tuple[list[dict[str, Any]], int]:
         )
         at = match.end()
     goes_on = text[at : at + 1] in ("-", " ")
-    # Words that YAML reads as something else than text (numbers, yes, null) are the parser's business.
+    # Words that YAML does not read as text (numbers, yes, null) are left to the parser.
     odd = {e["link"] for e in edges if not _is_word(e["link"])}
     return ([], first) if goes_on or odd else (edges, at)
 

@@ -38,7 +38,7 @@ _MAX_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class LinkType:
-    """A named link; NaN where the file says nothing."""
+    """A named link; NaN if not in the file."""
 
     name: str
     owner: str
@@ -46,19 +46,19 @@ class LinkType:
     bytes_per_s: float
     latency_ns: float
     unit: str
-    """Unit of the bandwidth in the file, empty where it gives none."""
+    """Unit of the bandwidth in the file, empty if there is none."""
 
 
 @dataclass(slots=True)
 class DeviceType:
-    """A device, nested devices laid out flat: component c has `count` copies of `stride` vertices from `offset` on."""
+    """A device, with nested devices flattened: component c has `count` copies of `stride` vertices from `offset` on."""
 
     name: str
     size: int = 0
     components: dict[str, tuple[int, int, int, str]] = field(default_factory=dict)
     """name -> (offset, count, stride, type); type `device` is a nested device of that name."""
     kinds: list[tuple[int, int, str]] = field(default_factory=list)
-    """(first vertex, how many, type) of every run, nested ones included."""
+    """(first vertex, count, type) of every run, including nested ones."""
     a: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     b: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     link: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -80,7 +80,7 @@ class InfraGraph:
     links: tuple[LinkType, ...]
 
     def __len__(self) -> int:
-        """Vertices."""
+        """Number of vertices."""
         return len(self.type_code)
 
     def type_of(self, vertex: int) -> str:
@@ -105,7 +105,7 @@ class InfraGraph:
             device = part
 
     def find(self, text: str, where: str = "") -> I64:
-        """Vertices of `host.0.xpu.3`, `host[0:2]xpu[:]` or `host[:].xpu[0]`; no bracket stands for all."""
+        """Vertices of `host.0.xpu.3`, `host[0:2]xpu[:]` or `host[:].xpu[0]`; without brackets all."""
         parts = _parts(text, where)
         known = {name: (device, count, first) for name, device, count, first in self.instances}
         if parts[0][0] not in known:
@@ -284,7 +284,7 @@ def _all_edges(
 
 
 class _Finder:
-    """Endpoint -> vertices; remembers both halves of it, which repeat thousands of times."""
+    """Endpoint -> vertices; caches both halves of it, which repeat thousands of times."""
 
     def __init__(self, graph: InfraGraph) -> None:
         self.graph = graph
@@ -316,7 +316,7 @@ class _Finder:
 
 
 def _joined(x: I64, y: I64, scheme: str, where: str) -> tuple[I64, I64]:
-    """one2one pairs them up to the shorter, many2many takes all pairs, ring closes ep1 followed by ep2 to a circle."""
+    """one2one pairs them up to the shorter, many2many takes all pairs, ring closes ep1 followed by ep2 to a cycle."""
     if scheme == "one2one":
         length = min(len(x), len(y))
         a, b = x[:length], y[:length]
@@ -336,7 +336,7 @@ def _joined(x: I64, y: I64, scheme: str, where: str) -> tuple[I64, I64]:
 def _each_pair_once(
     a: I64, b: I64, link: I64, vertices: int, links: tuple[LinkType, ...], graph: InfraGraph
 ) -> tuple[I64, I64, I64]:
-    """The graph is simple: of equal edges one stays. Two different links between one pair are refused."""
+    """The graph is simple: duplicate edges are merged. Two different links between one pair are refused."""
     low, high = np.minimum(a, b), np.maximum(a, b)
     key = low * max(vertices, 1) + high
     order = np.lexsort((link, key))
@@ -371,7 +371,7 @@ def _links(entries: Sequence[Mapping[str, Any]], owner: str, links: list[LinkTyp
 
 
 def _figure(given: Any, scales: Mapping[str, float], where: str) -> tuple[float, str]:
-    """(value, unit): NaN with no unit where nothing is said, NaN where the unit does not say how much."""
+    """(value, unit): NaN without a unit if nothing is given, NaN if the unit has no scale."""
     if not isinstance(given, Mapping):
         return float("nan"), ""
     units = [k for k in given if k != "choice"]
@@ -394,7 +394,7 @@ def _link_of(entry: Mapping[str, Any], own: Mapping[str, int], where: str) -> in
 
 
 def _bad_edge(entry: Any, own: Mapping[str, int], where: str) -> ClusterError:
-    """Goes through a broken edge slowly, to say what is wrong with it."""
+    """Parses a broken edge slowly, to report what is wrong with it."""
     if not isinstance(entry, Mapping):
         return ClusterError("is not a mapping", where=where)
     try:
@@ -452,7 +452,7 @@ def _inside(
 
 
 def _indices(index: str | None, count: int, text: str, where: str) -> I64:
-    """A Python slice: the end is exclusive. One index outside is refused; slices are cut, as Python does."""
+    """A Python slice: the end is exclusive. A single index outside is refused; slices are cut, as in Python."""
     if index is None or index.strip() == "":
         return np.arange(count)
     try:
@@ -503,6 +503,6 @@ def vertex_kinds(graph: InfraGraph) -> NDArray[np.uint8]:
 
 
 def edge_names(graph: InfraGraph) -> Iterator[tuple[str, str, str]]:
-    """(name, name, link) of every edge: for tests and for showing."""
+    """(name, name, link) of every edge: for tests and for display."""
     for a, b, link in zip(graph.a.tolist(), graph.b.tolist(), graph.link.tolist(), strict=True):
         yield graph(a), graph(b), graph.links[link].name

@@ -1,4 +1,4 @@
-"""Dialects: what a consumer of `.et` files needs and a Job does not hold. They are applied at the door of export."""
+"""Dialects: what a consumer of `.et` files needs beyond a Job. They are applied on export."""
 
 from typing import TYPE_CHECKING
 

@@ -43,7 +43,7 @@ SIMULATED: Final = (
     Collective.ALL_TO_ALL,
     Collective.BROADCAST,
 )
-"""Collectives that it takes; of a broadcast, the recorded time."""
+"""Collectives that it supports; a broadcast has the recorded time."""
 
 
 def for_astra(job: Job) -> Job:
@@ -74,7 +74,7 @@ def _describes(trace: Trace) -> NDArray[np.bool_]:
 
 
 def _on_the_host(trace: Trace) -> NDArray[np.bool_]:
-    """Communication that says it is on the host."""
+    """Communication on the host."""
     return np.isin(trace.kind, [int(Kind.COLL), int(Kind.SEND), int(Kind.RECV)]) & (trace.cpu == 1)
 
 
@@ -89,7 +89,7 @@ def _numbered(job: Job) -> Job:
 
 
 def _are_numbers(job: Job) -> bool:
-    """Every group has a number of its own above 0, or is all ranks under a name that means them."""
+    """Whether every group has a number of its own above 0, or is all ranks under a name that means them."""
     names = [name for i, name in enumerate(job.groups.names) if not _is_all(job, i)]
     return len(set(names)) == len(names) and all(n.isascii() and n.isdigit() and int(n) > 0 for n in names)
 
@@ -121,10 +121,10 @@ def _at_least_one(trace: Trace, flops: NDArray[Any]) -> NDArray[Any]:
 
 
 def _with_even_sizes(job: Job) -> Job:
-    """The job with `in_bytes` of collectives alike on their members; itself where they are so already."""
+    """The job with equal `in_bytes` of collectives on their members; unchanged if they are."""
     found = match(job)
     changes: dict[int, list[tuple[int, I64]]] = {}
-    """Rank present -> what its side of a group is to say."""
+    """Rank present -> new sizes of its side of a group."""
     for uses, sides, most in _uneven(found):
         if most is not None:
             for use in uses.tolist():
@@ -147,8 +147,8 @@ def _with_even_sizes(job: Job) -> Job:
 
 
 def _uneven(found: Matching) -> Iterator[tuple[NDArray[Any], list[int], I64 | None]]:
-    """For each group whose members bring different sizes: its uses, their distinct sides, and what the fullest of them
-    moves in each call; None if they do not even issue the same calls."""
+    """For each group whose members bring different sizes: its uses, their distinct sides, and the most that any of them
+    moves in each call; None if they do not issue the same calls."""
     uses, known = found.uses, dict[tuple[int, ...], I64 | bool]()
     cuts = np.flatnonzero(np.diff(uses.group)) + 1
     for mine in np.split(np.arange(len(uses.group)), cuts):
@@ -162,7 +162,7 @@ def _uneven(found: Matching) -> Iterator[tuple[NDArray[Any], list[int], I64 | No
 
 
 def _fullest(found: Matching, sides: list[int]) -> I64 | bool:
-    """What the fullest side moves in each call; True where all bring the same, False where calls differ."""
+    """The most that any side moves in each call; True if all bring the same, False if calls differ."""
     spans = [found.sides.span(side) for side in sides]
     if len({found.sides.collective[span].tobytes() for span in spans}) > 1:
         return False
@@ -179,7 +179,8 @@ def _fullest(found: Matching, sides: list[int]) -> I64 | bool:
 
 
 def astra_problems(job: Job) -> list[str]:
-    """What ASTRA-sim hangs, aborts or goes astray on, in words; [] where it runs the files of the job as they are."""
+    """Messages about what ASTRA-sim hangs on, aborts on or simulates wrongly; [] if it runs the files of the job as
+    they are."""
     found = match(job)
     order = order_problem(job, found)
     return [
@@ -191,7 +192,7 @@ def astra_problems(job: Job) -> list[str]:
 
 
 def astra_refusals(job: Job) -> list[str]:
-    """What ASTRA-sim never runs to the end, in words; [] where it may."""
+    """Messages about what ASTRA-sim never completes; [] if it may."""
     found = match(job)
     used = np.unique(found.uses.group)
     return [*_impossible_groups(job, used[used != WORLD]), *_deadly_nodes(job)]
@@ -273,7 +274,7 @@ def _deadly_nodes(job: Job) -> Iterator[str]:
 
 
 def order_problem(job: Job, found: Matching | None = None) -> str:
-    """That it may hang on the order in which a rank begins what is ready, in words; "" where it cannot.
+    """A message if it may hang on the order in which a rank begins ready nodes; "" if it cannot.
 
     It takes one collective or send at a time, and of those that are ready the first. Two collectives have one order on
     all ranks if whatever the first waits for comes before the second, or if all members do the same in the same time. A
@@ -312,7 +313,7 @@ def _uneven_calls(job: Job, found: Matching) -> Iterator[tuple[Trace, I32, I32]]
 
 
 def _connected(job: Job) -> I64:
-    """A number for each rank present, one for all that messages join."""
+    """A number for each rank present, the same for all that messages connect."""
     peers = [positions(job, job.peer_slots(rank)) for rank in job.ranks.tolist()]
     at = np.repeat(np.arange(len(peers)), [len(p) for p in peers])
     to = np.concatenate([np.zeros(0, np.int32), *peers])
@@ -357,7 +358,7 @@ def _digest(trace: Trace, own: Values) -> str:
 
 @kernel
 def _free(start, rows, order, calls):  # type: ignore[no-untyped-def]
-    """How many of these rows the next may overtake: it does not wait for all that this one waits for."""
+    """How many of these rows the next may overtake: it does not wait for everything that this one waits for."""
     place = np.empty(len(order), np.int64)
     for at in range(len(order)):
         place[order[at]] = at

@@ -26,8 +26,8 @@ _GIBI: Final = 2.0**30
 
 
 def astra_files(system: System, ranks: int, *, name: str, groups: bool, roofline: bool) -> dict[str, str]:
-    """File name -> text, for a job of this many ranks whose files are `name.{rank}.et`. `roofline`: compute nodes say
-    operations and bytes; else they say how long they take."""
+    """File name -> text, for a job of this many ranks whose files are `name.{rank}.et`. `roofline`: compute nodes have
+    operations and bytes; otherwise they have durations."""
     part = _part(system, ranks)
     levels = [level for level in part.levels if level.size > 1]
     files = {
@@ -41,7 +41,7 @@ def astra_files(system: System, ranks: int, *, name: str, groups: bool, roofline
 
 
 def _part(system: System, ranks: int) -> System:
-    """As much of the system as the ranks take, checked for what ASTRA-sim can say."""
+    """As much of the system as the ranks need, checked for what ASTRA-sim can express."""
     where = f"system `{system.name}`"
     if system.topology is not None or system.irregular:
         raise ClusterError(

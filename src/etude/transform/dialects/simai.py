@@ -39,7 +39,7 @@ _NOTHING: Final = f"1\t{_NONE}"
 
 
 def simai_text(job: Job, took_ns: I64 | None = None) -> str:
-    """The text. `took_ns`: of each node of the program, where the job does not say it."""
+    """The text. `took_ns`: time of each node of the program, if the job has none."""
     job = fold(job)
     trace = _program(job)
     took = trace.duration_ns if took_ns is None else took_ns
@@ -66,7 +66,7 @@ def simai_text(job: Job, took_ns: I64 | None = None) -> str:
 
 
 def _program(job: Job) -> Trace:
-    """The one program of all ranks, checked for what the text can say."""
+    """The one program of all ranks, checked for what the text can express."""
     if len(job) < job.world_size:
         raise UsageError(f"{len(job):,} of {job.world_size:,} ranks are present")
     if len(job.traces) > 1 or job.values:

@@ -32,7 +32,7 @@ TYPE: Final = {
 _TYPE, _STORAGE = 3, 11
 """Fields of a Node."""
 _FILE_SYSTEM: Final = 1
-"""Level of the operations that a program asks for; page cache and block layer serve these: they do not count again."""
+"""Level of the operations that a program requests; page cache and block layer serve these and are not counted again."""
 _READ, _WRITE = 3, 4
 _READS, _WRITES = (3, 5), (4, 6)
 """Operations of a file: read and pread, write and pwrite."""
@@ -44,8 +44,8 @@ def as_storage(job: Job) -> Job:
 
 
 def as_memory(job: Job) -> tuple[Job, int]:
-    """Nodes of these types as marked memory nodes; how many could not become any: their bytes are not said, or they
-    are neither reads nor writes of a file."""
+    """Nodes of these types as marked memory nodes; and how many could not be converted: their bytes are unknown, or
+    they are neither reads nor writes of a file."""
     found = [_plain(trace) for trace in job.traces]
     left = np.array([count for _, count in found], np.int64)
     return job.replace(traces=tuple(trace for trace, _ in found)), int(left[job.trace_of].sum())
@@ -90,7 +90,7 @@ def _plain(trace: Trace) -> tuple[Trace, int]:
 
 
 def _meaning(number: int, storage: bytes, size: int) -> tuple[str, int]:
-    """(mark, bytes) of a node; no mark where it is neither a read nor a write of a file."""
+    """(mark, bytes) of a node; no mark if it is neither a read nor a write of a file."""
     if number != STORAGE_NODE:
         return IS_BATCH if number == BATCH_NODE else IS_CHECKPOINT, size
     info = {f.number: f for f in _fields(storage)}
@@ -112,7 +112,7 @@ class _Field(NamedTuple):
 
 
 def _fields(data: bytes) -> list[_Field]:
-    """Fields of a message that was already read once."""
+    """Fields of a message that was validated before."""
     found, p = [], 0
     while p < len(data):
         start, value, payload = p, 0, b""
@@ -137,7 +137,7 @@ def _delimited(number: int, payload: bytes) -> bytes:
 
 
 def _extras(trace: Trace) -> dict[int, bytes]:
-    """Fields that are kept beside each node's own."""
+    """Fields that are kept in addition to each node's own."""
     rows = zip(trace.extra_row.tolist(), trace.extra.tolist(), strict=True)
     return {row: text.slice_bytes(trace.heap, at) for row, at in rows}
 

@@ -1,7 +1,7 @@
 """edit: a job with edits applied, one after another.
 
-An edit is worked out once for each program and each set of values of its own, and the ranks that shared a trace still
-share one. Times that were recorded are of the job as it was, and are left out of one that was changed.
+An edit is computed once for each program and each set of values of its own, and ranks that shared a trace still share
+one. Recorded times belong to the original job, and are dropped from a changed one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ Times = Callable[[Job], Timing | None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one edit did. Bytes are those of all communication of all ranks."""
+    """The effect of one edit. Bytes are those of all communication of all ranks."""
 
     edit: Edit
     nodes: int
-    """Selected, over all ranks."""
+    """Selected nodes, over all ranks."""
     bytes_before: int
     bytes_after: int
     freed: tuple[Freed, ...] = ()
@@ -72,7 +72,7 @@ class Edited:
     job: Job
     steps: tuple[Step, ...]
     notes: tuple[str, ...]
-    """What had to be assumed."""
+    """Assumptions."""
 
 
 def edit(
@@ -87,7 +87,7 @@ def edit(
 
 
 def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None, times: Times | None = None) -> Edited:
-    """The edited job, what each edit did, and what had to be assumed.
+    """The edited job, the effect of each edit, and the assumptions made.
 
     `times`: asked by `when=pays`, which then counts what of a call nothing hides; without, calls are judged alone.
     """
@@ -118,7 +118,7 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
 
 
 def _nothing_selected(job: Job, one: Edit) -> str:
-    """What is said of an edit that has nothing to change; a misspelt operator is the usual cause."""
+    """The message for an edit that has nothing to change; a misspelt operator is the usual cause."""
     names = {str(name) for trace in job.traces for name in trace.coded("name")[1]} if one.select.op else set()
     missing = [op for op in one.select.op if not any(fnmatchcase(name, op) for name in names)]
     near = [match for op in missing for match in get_close_matches(op, sorted(names), 1)]
@@ -130,14 +130,14 @@ def _flat(edits: Iterable[Said | Iterable[Said]]) -> list[Said]:
 
 
 def _marked(job: Job, changed: Job, one: Edit) -> Job:
-    """With a word of what was done, and without the times of what was."""
+    """The job with a note on the edit, and without recorded times."""
     before = job.provenance.get("edits", "")
     said = f"{before}; {one}" if before else str(one)
     return changed.replace(provenance={**job.provenance, "edits": said}, timing=None)
 
 
 def communicated_bytes(job: Job) -> int:
-    """Bytes that all ranks give to collectives and messages."""
+    """Bytes that all ranks pass to collectives and messages."""
     total, known = 0, dict[tuple[int, int], int]()
     for i, rank in enumerate(job.ranks.tolist()):
         own = job.values.get(rank, {}).get("in_bytes")
@@ -155,7 +155,7 @@ def communicated_bytes(job: Job) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Class:
-    """Ranks that are alike to an edit."""
+    """Ranks that an edit treats alike."""
 
     at: I64
     """Positions among those present."""
@@ -201,7 +201,7 @@ class _Applied:
         return changed, nodes
 
     def _beside(self) -> I64 | None:
-        """Where the edit names a tier: how many selected ranks have it in common with each."""
+        """If the edit names a tier: how many selected ranks share it with each."""
         name = self.arguments.get(self.definition.tier) if self.definition.tier else None
         if self.system is None or name not in [tier.name for tier in self.system.tiers]:
             return None
@@ -242,8 +242,8 @@ def _names(job: Job, rank: int, trace: Trace) -> tuple[tuple[str, ...], ...]:
 
 
 def _classes(job: Job, select: Selector, system: System | None, more: Sequence[I64]) -> list[_Class]:
-    """Ranks by trace, values of their own, what their groups, peers and numbers are to the edit, and by `more`; of each
-    trace those without values first."""
+    """Ranks by trace, own values, what their groups, peers and numbers mean to the edit, and by `more`; for each trace
+    those without values first."""
     key = np.zeros((len(job.ranks), 3 + len(more)), np.int64)
     key[:, 0] = job.trace_of
     own: dict[tuple[tuple[str, int], ...], int] = {}
@@ -262,8 +262,8 @@ def _classes(job: Job, select: Selector, system: System | None, more: Sequence[I
 
 
 def _bound(job: Job, select: Selector, system: System | None) -> I64:
-    """A number for each rank: equal where groups have the same sizes and answer alike to the selector, and where
-    communication takes the same time on the system, if one is asked."""
+    """A number for each rank: equal if groups have the same sizes and match the selector alike, and if communication
+    takes the same time on the system, if one is given."""
     shapes: dict[GroupShape, int] = {}
     of_group = np.zeros((len(job.groups), 3), np.int64)
     for group, name in enumerate(job.groups.names):
@@ -285,7 +285,7 @@ def _bound(job: Job, select: Selector, system: System | None) -> I64:
 
 
 def _distances(job: Job, system: System) -> I64:
-    """How far each peer is, as times of messages of two sizes tell."""
+    """Distance of each peer, by the times of messages of two sizes."""
     rank = np.repeat(job.ranks, np.diff(job.peer_start)).astype(np.int64)
     inside = (job.peer_of >= 0) & (job.peer_of < job.world_size)
     peer = np.where(inside, job.peer_of, rank)
@@ -294,7 +294,7 @@ def _distances(job: Job, system: System) -> I64:
 
 
 def _coded_rows(start: I64, values: NDArray[Any]) -> I64:
-    """A number for each row of a table of rows of different length: equal where they are."""
+    """A number for each row of a ragged table: equal for equal rows."""
     width = int(np.diff(start).max(initial=0))
     table = np.full((len(start) - 1, width + 1), -1, np.int64)
     row = np.repeat(np.arange(len(start) - 1), np.diff(start))
@@ -303,13 +303,13 @@ def _coded_rows(start: I64, values: NDArray[Any]) -> I64:
 
 
 def _assembled(job: Job, made: list[tuple[_Class, Rewriting]], parties: Parties | None) -> Job:
-    """The job of rewritten programs: those of one trace that are alike but for values share one again."""
+    """The job of rewritten programs: those of one trace that differ only in values share one again."""
     traces: list[Trace] = []
     known: dict[tuple[int, bytes], int] = {}
     trace_of = job.trace_of.copy()
     values: dict[int, Columns] = {}
     talks = np.zeros(len(job.ranks), bool)
-    """Ranks with a peer more."""
+    """Ranks with an additional peer."""
     for one, rewriting in made:
         talks[one.at] = rewriting.more_peers
         key = one.trace, rewriting.signature()
@@ -334,7 +334,7 @@ def _assembled(job: Job, made: list[tuple[_Class, Rewriting]], parties: Parties 
 
 
 def _refuse_broken(job: Job, changed: Job) -> None:
-    """Refuses an edit after which nodes wait for one another, or ranks no longer agree on what they communicate."""
+    """Refuses an edit after which nodes wait for one another, or ranks no longer agree on their communication."""
     for trace in changed.traces:
         cycle = find_cycle(trace)
         if len(cycle):

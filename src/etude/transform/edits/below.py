@@ -1,4 +1,4 @@
-"""What edits put into tiers below the devices: ranks of one host share its rates, and must fit it together."""
+"""Data that edits move to tiers below the devices: ranks of one host share its rates, and must fit it together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def asked_tier(system: System | None, name: str, hint: str) -> Tier:
 
 
 def beside(job: Job, system: System, tier: Tier, uses: NDArray[np.bool_]) -> I64:
-    """For each rank present how many of those that use the tier have it in common with it, itself among them."""
+    """For each rank present, how many of the ranks that use the tier share it, itself included."""
     unit = _units(job, system, tier)
     return np.maximum(np.bincount(unit, uses, minlength=int(unit.max(initial=-1)) + 1)[unit].astype(np.int64), 1)
 
@@ -50,7 +50,7 @@ def _units(job: Job, system: System, tier: Tier) -> I64:
 
 
 def check_room(job: Job, system: System | None, below: list[Below]) -> None:
-    """Refuses what does not fit a tier, all ranks counted that have it in common."""
+    """Refuses what does not fit a tier, counting all ranks that share it."""
     for name in dict.fromkeys(one.tier for one in below):
         tier = asked_tier(system, name, "rate=55GB/s")
         if system is None or not tier.capacity_bytes:

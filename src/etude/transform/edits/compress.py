@@ -47,9 +47,9 @@ GATHERING = (Collective.ALL_GATHER, Collective.GATHER)
 WEIGHTS = (*GATHERING, Collective.BROADCAST, Collective.SCATTER)
 CLASSES = ("weights", "gradients", "activations", "kv")
 _CACHE = "cache"
-"""Module of messages that carry keys and values to where they are read, as `etude generate --disaggregate` writes."""
+"""Module of messages that carry keys and values to their reader, as `etude generate --disaggregate` writes it."""
 _COPIES = ("dp", "edp", "shard", "eshard", "replica", "ereplica", "fsdp", "hsdp")
-"""Axes over which copies of a model are, and what is exchanged is weights and gradients."""
+"""Axes over which a model is replicated, so that weights and gradients are exchanged."""
 
 
 def rewrite(
@@ -85,7 +85,7 @@ def rewrite(
 
 
 class Calls(NamedTuple):
-    """Communication to be coded: what is sent as it is, and what of it goes over the wire."""
+    """Communication to be coded: the uncoded part, and the part on the wire."""
 
     rows: I64
     raw: I64
@@ -100,7 +100,7 @@ class Calls(NamedTuple):
 
 
 def _coded(here: Here, rows: I64) -> Bool:
-    """Communication of which something is known to be sent; a barrier sends nothing."""
+    """Communication that is known to send something; a barrier sends nothing."""
     trace = here.trace
     sent = _raw(trace, rows)
     known = (sent != UNKNOWN) & (sent > 0)
@@ -114,7 +114,7 @@ def _raw(trace: Trace, rows: I64) -> I64:
 
 
 def _wire_part(here: Here, rows: I64, ratio: dict[str, float], overhead: float) -> F64:
-    """Bytes on the wire of each raw byte."""
+    """Bytes on the wire per raw byte."""
     if set(ratio) == {""}:
         each = np.full(len(rows), ratio[""])
     else:
@@ -127,7 +127,7 @@ def _wire_part(here: Here, rows: I64, ratio: dict[str, float], overhead: float) 
 
 
 def tensor_classes(here: Here, rows: I64) -> I64:
-    """Position in CLASSES of what is sent: over copies of a model, gathers carry weights and reductions gradients;
+    """Position in CLASSES of the payload: over copies of a model, gathers carry weights and reductions gradients;
     messages of a cache carry keys and values, and everything else activations."""
     trace = here.trace
     codes, words = trace.coded("module", rows)
@@ -160,7 +160,7 @@ def _calls(here: Here, rows: I64, part: F64, codec: tuple[float, float, int], ch
 
 
 def _exposed(here: Here, calls: Calls, link: float) -> tuple[F64, F64]:
-    """Time before and behind the wire: of the first chunk, and of the last one with what the codec is behind by."""
+    """Time before and after the wire: of the first chunk, and of the last one with the codec's backlog."""
     first, last = calls.encode_ns / calls.chunks, calls.decode_ns / calls.chunks
     many = calls.chunks > 1
     if many.any():
@@ -184,7 +184,7 @@ def _times(here: Here, rows: I64, sent: I64, link: float) -> F64:
 
 
 def _resize(here: Here, calls: Calls) -> None:
-    """Bytes on the wire; a time that was recorded was of the raw bytes, and is not known for these."""
+    """Bytes on the wire; a recorded time was for the raw bytes, and is unknown for these."""
     trace, rows, made = here.trace, calls.rows, here.made
     for name in ("in_bytes", "out_bytes"):
         old = getattr(trace, name)[rows]
@@ -196,7 +196,7 @@ def _resize(here: Here, calls: Calls) -> None:
 
 
 def _before(here: Here, rows: I64, ns: F64, stream: I64) -> None:
-    """A node that encodes before each row for which there is something to do."""
+    """Adds a node that encodes before each row with something to do."""
     rows, ns, stream = rows[ns > 0], ns[ns > 0], stream[ns > 0]
     if len(rows):
         encode = _work(here, rows, BEFORE, "encode", ns, stream)
@@ -213,7 +213,7 @@ def _behind(here: Here, rows: I64, ns: F64, stream: I64) -> None:
 
 
 def _work(here: Here, rows: I64, place: int, name: str, ns: F64, stream: I64) -> I64:
-    """Compute nodes of a codec: of the host where the communication is the host's, else on a stream."""
+    """Compute nodes of a codec: on the host if the communication is, else on a stream."""
     on = np.where(here.trace.cpu[rows] == 1, UNKNOWN, stream)
     cost = rounded(ns, up=True)
     return here.made.add(rows, place, name, kind=int(Kind.COMP), duration_ns=cost, stream=on)

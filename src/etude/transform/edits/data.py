@@ -1,8 +1,8 @@
-"""data: what comes before a step. Batches are read, decoded and put together by workers, as far ahead as a queue goes.
+"""data: input of a step. Batches are read, decoded and assembled by workers, as far ahead as a queue allows.
 
 data sample=40MB samples=8 read=1GB/s ratio=4 decode=5GB/s          read and decoded in turn by one thread
-data sample=150kB samples=256 tier=disk workers=8 rate=200MB/s queue=16
-data sample=1MB store=2GB/s producers=8 make=1GB/s commit=5ms queue=4 pause=60s at=9 of=producer
+data sample=150kB samples=256 tier=disk workers=8 rate=200MB/s queue=16 data sample=1MB store=2GB/s producers=8
+make=1GB/s commit=5ms queue=4 pause=60s at=9 of=producer
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 NOWHERE: Final = "rate"
-"""Samples come at `read`, not from a tier."""
+"""Samples come at the rate `read`, not from a tier."""
 SYSTEM: Final = "system"
-"""What `data` of the system's file says."""
+"""Use `data` of the system's file."""
 READER: Final = "reader"
 PRODUCER: Final = "producer"
 _PLANE: Final = {
@@ -52,11 +52,11 @@ _PLANE: Final = {
     "commit_ns": "commit", "commit_grows_ns": "grows", "commits": "commits", "reclaim": "reclaim",
     "visible": "visible",
 }  # fmt: skip
-"""Parameter in the place of each field of `DataPlane`."""
+"""Parameter for each field of `DataPlane`."""
 
 
 class Making(NamedTuple):
-    """What a batch takes in each stage, in ns; `turns`: one thread reads and decodes."""
+    """Time of a batch in each stage, in ns; `turns`: one thread reads and decodes."""
 
     size_bytes: int
     read_bytes: int
@@ -68,9 +68,9 @@ class Making(NamedTuple):
     """For the batches of all ranks, by one producer."""
     commit_ns: float
     grows_ns: float
-    """By which each commit is longer than the one before."""
+    """Additional time of each commit relative to the one before."""
     adaptive: bool
-    """A commit is of as many batches as are made while it lasts, at most half the queue."""
+    """A commit contains the batches made while the last one ran, at most half the queue."""
     reclaim: int
     turns: bool
     workers: int
@@ -126,7 +126,7 @@ def rewrite(
 
 
 def _plane(system: System | None, given: Mapping[str, Any]) -> DataPlane:
-    """That of the system, with what is given in its place: rates in bytes per ns, of which the infinite are 0."""
+    """The system's data plane with the given values: rates in bytes per ns, 0 if infinite."""
     plane = system.data if system is not None else DataPlane()
     changes: dict[str, Any] = {}
     for field, name in _PLANE.items():
@@ -153,7 +153,7 @@ def _way(here: Here, tier: str, read: float, request: int) -> tuple[float, float
 
 
 def _begins(trace: Trace, rows: I64) -> I64:
-    """The first of these rows in each step and micro-batch, where no input comes from another rank before it."""
+    """The first of these rows in each step and micro-batch, if no input comes from another rank before it."""
     phases, words = trace.coded("phase")
     forward = np.array([*(word.startswith("forward") for word in words), not words])[phases]
     rows = rows[forward[rows] & (trace.lane[rows] >= 0) & (trace.cpu[rows] != 1)]
@@ -181,8 +181,8 @@ def _everyone(here: Here) -> int:
 
 
 def _made(here: Here, first: I64, taken: I64, making: Making, fault: Fault) -> I64:
-    """Nodes that end the making of each batch: made and committed by a producer, read, decoded, put together by one
-    worker. It begins when there is a place in the queue."""
+    """Nodes that end the production of each batch: made and committed by a producer, read, decoded, assembled by one
+    worker. It begins when there is room in the queue."""
     made, n, thread = here.made, len(first), free_thread(here.trace)
     nodes = _produced(here, first, making, fault)
     took = rounded(np.full(n, making.read_ns), up=True)
@@ -213,7 +213,7 @@ def _made(here: Here, first: I64, taken: I64, making: Making, fault: Fault) -> I
 
 def _produced(here: Here, first: I64, making: Making, fault: Fault) -> tuple[I64, I64] | None:
     """(what begins each batch, what shows it to readers): batch b is made by producer b modulo their number, and
-    batches are committed in order, one after another. A producer that stops makes its batch after that."""
+    batches are committed in order, one after another. A paused producer makes its batch after that."""
     if not making.producers:
         return None
     made, n = here.made, len(first)
@@ -222,7 +222,7 @@ def _produced(here: Here, first: I64, making: Making, fault: Fault) -> tuple[I64
     took = rounded(np.full(n, making.make_ns), up=True)
     if fault.of == PRODUCER:
         took[min(fault.at, n - 1)] += fault.pause_ns
-    # before the first batch of their commit, so that nodes stand behind what they wait for
+    # before the first batch of their commit, so that nodes come after what they wait for
     make = made.add(first[starts[commit_of]], BEFORE - 6, "make", kind=int(Kind.COMP), duration_ns=took, cpu=1,
                     thread=thread + 1 + np.arange(n) % making.producers)  # fmt: skip
     commit = made.add(first[starts], BEFORE - 5, "commit", kind=int(Kind.COMP), cpu=1, thread=thread,
@@ -258,7 +258,7 @@ def _commits(n: int, making: Making) -> tuple[I64, I64, F64]:
 
 
 def _taken(here: Here, first: I64, making: Making) -> I64:
-    """The batch that a step takes: behind what the step waited for."""
+    """The batch that a step takes: after what the step waited for."""
     took = rounded(np.full(len(first), making.copy_ns), up=True)
     taken = here.made.add(first, BEFORE, "batch", kind=int(Kind.MEM_LOAD), tensor_bytes=making.size_bytes,
                           duration_ns=took, cpu=0, stream=free_stream(here.trace))  # fmt: skip
@@ -269,7 +269,7 @@ def _taken(here: Here, first: I64, making: Making) -> I64:
 
 
 def _or_system(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """None where the system says it."""
+    """None if the system says it."""
     return lambda text: None if text == SYSTEM else read(text)
 
 

@@ -1,4 +1,4 @@
-"""What an edit is: its parameters, what it selects, and how it rewrites the nodes of one program."""
+"""The definition of an edit: its parameters, what it selects, and how it rewrites the nodes of one program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Parameter:
     read: Callable[[str], Any]
     doc: str
     default: str | None = None
-    """As it would be written; None where it has to be given."""
+    """As it would be written; None if it is required."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,29 +48,29 @@ class Freed:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Here:
-    """One program of the job, and what an edit may look at while it rewrites it."""
+    """One program of the job, and everything that an edit may use while it rewrites it."""
 
     job: Job
     trace: Trace
-    """With the values of the ranks that run it."""
+    """Includes the values of the ranks that run it."""
     ranks: NDArray[np.int32]
     rows: I64
-    """Selected."""
+    """Selected rows."""
     made: Rewriting
     system: System | None
     notes: dict[str, None] = field(default_factory=dict)
-    """What had to be assumed, once each."""
+    """Assumptions, each once."""
     groups: tuple[tuple[str, ...], ...] = ()
-    """What each group slot is called."""
+    """Names of each group slot."""
     role: int | None = None
-    """Which of two parties these ranks are, where there are two."""
+    """Which of two parties these ranks are, if there are two."""
     exposed_ns: I64 | None = None
     """For each node the part that nothing hid in a run of the job, if there was one."""
     freed: list[Freed] = field(default_factory=list)
     below: list[Below] = field(default_factory=list)
-    """What this edit and those before it put into tiers."""
+    """Data that this edit and those before it moved to tiers."""
     beside: int = 1
-    """Ranks that use a tier at once, of those that have it in common with these."""
+    """Ranks that use a tier at the same time, of those that share it with these."""
 
     def note(self, text: str) -> None:
         self.notes[text] = None
@@ -86,7 +86,7 @@ class Here:
         return 0 if members is None else len(members)
 
     def time_ns(self, rows: I64, size_bytes: I64) -> I64:
-        """Time of the communication at these rows, were it of these sizes, by the closed forms of the system."""
+        """Time of the communication at these rows with these sizes, by the closed forms of the system."""
         assert self.system is not None
         trace, rank = self.trace, int(self.ranks[0])
         found = np.zeros(len(rows), np.int64)
@@ -111,7 +111,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parties:
-    """Ranks in pairs: the i-th rank present talks to peer[i]; role[i] is 0 on the one and 1 on the other."""
+    """Ranks in pairs: the i-th rank present communicates with peer[i]; role[i] is 0 on the one and 1 on the other."""
 
     role: I64
     peer: I64
@@ -127,21 +127,21 @@ class Definition:
     """What it cannot show."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     selects: str = "node"
-    """The kind of nodes that it works on where `kind` is not given."""
+    """The kind of nodes that it works on if `kind` is not given."""
     rewrite: Callable[..., None] | None = None
     """(Here, parameters): rewrites one program."""
     whole: Callable[..., tuple[Job, int, list[str]]] | None = None
-    """(Job, Selector, parameters) -> (job, nodes, notes): of edits that are not of one program."""
+    """(Job, Selector, parameters) -> (job, nodes, notes): for edits of more than one program."""
     timed: bool = False
-    """It asks what communication takes on the system."""
+    """It needs the time of communication on the system."""
     parties: Callable[..., Parties | None] | None = None
-    """(Job, parameters): who talks to whom, of edits that add messages."""
+    """(Job, parameters): who communicates with whom, for edits that add messages."""
     tier: str = ""
-    """The parameter that names a tier of the system, which ranks have in common."""
+    """The parameter that names a tier of the system, which ranks share."""
 
 
 def rounded(values: NDArray[np.floating], *, up: bool = False) -> I64:
-    """Whole bytes or ns, rounded, or the next above; refuses what no column can hold."""
+    """Whole bytes or ns, rounded, or rounded up; refuses values that no column can hold."""
     if len(values) and not float(np.max(values)) < _MOST:
         raise UsageError("bytes or times would be larger than any trace can hold", hint="smaller factors")
     return (np.ceil(values - 1e-6) if up else np.rint(values)).astype(np.int64)
@@ -151,7 +151,7 @@ def rounded(values: NDArray[np.floating], *, up: bool = False) -> I64:
 
 
 def number(least: float = 0.0, *, above: bool = False) -> Callable[[str], float]:
-    """A number from `least` on, or above it."""
+    """A number of at least `least`, or above it."""
 
     def read(text: str) -> float:
         try:

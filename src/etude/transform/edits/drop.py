@@ -1,4 +1,4 @@
-"""drop: selected nodes go; what waited for one waits for what it waited for."""
+"""drop: selected nodes are removed; their dependents wait for their dependencies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rewrite(here: Here, around: str) -> None:
 
 
 def _copies_beside(trace: Trace, collective: Collective) -> NDArray[np.bool_]:
-    """Compute nodes that only move bytes, right before or right behind such a collective."""
+    """Compute nodes that only move bytes, directly before or after such a collective."""
     calls = np.flatnonzero((trace.kind == Kind.COLL) & (trace.collective == int(collective)))
     near = np.zeros(len(trace), bool)
     for graph in (dependencies(trace, "data"), successors(trace, "data")):

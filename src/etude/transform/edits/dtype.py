@@ -22,8 +22,8 @@ _SPELLED: Final = {
 
 
 def rewrite(here: Here, to: str) -> None:
-    """Bytes by the widths of both types; FLOPs are unchanged. A time that is known was of the other type: on a system
-    it changes as the roofline of its device does, without one it is left out."""
+    """Bytes by the widths of both types; FLOPs are unchanged. A known time was for the other type: with a system it is
+    scaled by the roofline of its device, without one it is dropped."""
     trace, made = here.trace, here.made
     codes, words = trace.coded("in_types", here.rows)
     types = [dtype_of(word) for word in words]
