@@ -1,7 +1,7 @@
-"""least_step_time_ns: what a step of a plan takes at least, from closed forms, without generating it.
+"""least_step_time_ns: a lower bound on the step time of a plan, from closed forms, without generating it.
 
-Compute takes its roofline, which simulations take too. Collectives take their closed form where the network is one, and
-the bytes that a member has to receive over the rate of its ports where transfers go over links.
+Compute takes its roofline, as in simulations. Collectives take their closed form if the network is analytic, and the
+bytes that a member has to receive over the rate of its ports if transfers go over links.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from etude.predict.step import efficiency_of, machine_for
 F64 = NDArray[np.float64]
 ANALYTIC: Final = "analytic"
 _PARTS: Final = {Collective.ALL_REDUCE: 1.0, Collective.REDUCE_SCATTER: 1.0, Collective.ALL_TO_ALL: 1.0}
-"""Fraction of its input bytes that a member of a large group must at least send or receive; for an all-gather see
+"""Least fraction of its input bytes that a member of a large group must send or receive; for an all-gather see
 below."""
 
 
 class OpTimes:
-    """Least times of ops on one machine. Those that many plans share are worked out once."""
+    """Lower bounds of op times on one machine, computed once for ops that many plans share."""
 
     def __init__(self, machine: System, network: str) -> None:
         self.machine, self.network = machine, network
@@ -72,7 +72,7 @@ class OpTimes:
 
 
 _KNOWN: dict[tuple[Any, ...], tuple[System, Stack | None, OpTimes]] = {}
-"""By what a machine is made of; systems and stacks are kept, so that their ids stay theirs."""
+"""By the parts of a machine; systems and stacks are kept alive, so that their ids stay unique."""
 _MOST_KNOWN: Final = 16
 
 
@@ -90,8 +90,8 @@ def least_step_time_ns(
     model: Model, plan: Plan, system: System, *, stack: Stack | None = None, network: str = ANALYTIC,
     alone: bool = False,
 ) -> int:  # fmt: skip
-    """ns of a step at least: never more than `predict` says of the same plan. `alone`, with ZeRO 2: nor with any other
-    ZeRO stage."""
+    """Lower bound of a step in ns: never more than `predict` gives for the same plan. `alone`, with ZeRO 2: nor for any
+    other ZeRO stage."""
     return math.floor(least_step_ns(model, plan, _op_times(model, plan, system, stack, network), alone=alone))
 
 
@@ -115,7 +115,7 @@ def _members(job: Job, groups: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _at_best(machine: System, kinds: NDArray[np.uint8], sizes: NDArray[np.int64], members: NDArray[np.int64]) -> F64:
-    """Bytes that a member has to send or to receive, over the rates of all ports that it could have."""
+    """Bytes that a member has to send or to receive, over the rates of all its possible ports."""
     rate = sum(level.bandwidth_bytes_per_s for level in machine.levels)
     gathers = kinds == int(Collective.ALL_GATHER)
     others = np.isin(kinds, [int(k) for k in _PARTS])

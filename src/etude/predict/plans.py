@@ -18,7 +18,7 @@ def _powers(limit: int) -> list[int]:
 
 
 def candidates(model: Model, gpus: int, system: System, base: dict[str, Any]) -> Iterator[Plan]:
-    """Plans worth trying: tensor parallelism inside a node, powers of two, what `base` says left as it is."""
+    """Plans worth trying: tensor parallelism inside a node, powers of two, with the fields of `base` unchanged."""
     node = min(system.levels[0].size, gpus)
     splits = model.family not in (Family.DLRM, Family.CONVNET)
 
@@ -43,7 +43,7 @@ def candidates(model: Model, gpus: int, system: System, base: dict[str, Any]) ->
 
 
 def feasible(model: Model, gpus: int, system: System, base: dict[str, Any]) -> list[tuple[int, Plan]]:
-    """(memory, plan) of those that fit. Of plans that differ in recomputation alone the one that recomputes least."""
+    """(memory, plan) of those that fit. Among plans that differ only in recomputation the one that recomputes least."""
     limit, found, seen = system.memory_bytes, [], set()
     for plan in candidates(model, gpus, system, base):
         key = (plan.tp, plan.pp, plan.ep, plan.zero, plan.micro_batch, plan.schedule)

@@ -35,7 +35,7 @@ from etude.predict.measured import Said, completed
 from etude.predict.step import predict
 
 MODELS: Final = {"llama1b": "llama3.2-1b", "llama8b": "llama3-8b"}
-"""What the rows call models of the catalogue."""
+"""Names of catalogue models in the rows."""
 GPT: Final = {"vocab": 32000, "norm": "layer", "positions": "learned", "bias": True, "tied": True, "seq": 1024}
 SHAPES: Final = {
     "gpt_s": {"layers": 8, "hidden": 768, "heads": 12, "ffn": 3072, "seq": 512},
@@ -44,23 +44,23 @@ SHAPES: Final = {
 """Models that only the rows have."""
 SEQ: Final = {"gpt_s": 512, "gpt_m": 1024}
 PROGRAMS: Final = ("decode", "prefill", "train_step")
-"""Kinds of rows that are of many ops."""
+"""Kinds of rows with many ops."""
 FLASH_2: Final = 0.35
-"""Part of the peak that FlashAttention-2 reaches on Hopper, as published."""
+"""Fraction of the peak that FlashAttention-2 reaches on Hopper, as published."""
 TILE: Final = 64
 """Queries of a tile of FlashAttention-2."""
 SINGLE: Final = 0.47
-"""The same part for tiles of one query: fitted to one measured pass."""
+"""The same for tiles of one query: fitted to one measured pass."""
 PADDED: Final = 0.4
-"""Energy of a FLOP of padding, which is of zeros, over that of another."""
+"""Energy of a FLOP on padding zeros, relative to another."""
 FUSED: Final = "flash_attn::varlen_fwd"
 EAGER_NS: Final = 19_000
-"""Host time of an op of a pass that no CUDA graph holds: one measured pass of 178 ops."""
+"""Host time of an op of a pass without a CUDA graph: one measured pass of 178 ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What runs again and again: time of one, and its energy beyond idle."""
+    """A repeated workload: time of one call, and its energy above idle."""
 
     time_ns: float
     work_j: float
@@ -75,11 +75,11 @@ class CasePower:
     mean_w: float
     energy_j_per_call: float
     call_ns: float
-    """0 of an idle device."""
+    """0 for an idle device."""
 
 
 def case_power(row: Mapping[str, str], on: System) -> CasePower:
-    """Power of a row, at its `clock_mhz` or under its `cap_w` if it has one; the energy of an idle row is 0."""
+    """Power of a row, at its `clock_mhz` or under its `cap_w` if given; the energy of an idle row is 0."""
     if "zeros" in row.get("name", "") + row.get("detail", ""):
         raise UsageError("power by the values of data is not modelled", where=row.get("name", ""))
     clock, cap = row.get("clock_mhz") or "", float(row.get("cap_w") or 0.0)
@@ -158,7 +158,7 @@ def _pass(name: str, kind: str, detail: str, on: System) -> Case:
     device = _flash_2(on.device.busy(), FLASH_2 if queries > 1 else SINGLE)
     real = _attention(model, queries, keys if kind == "decode" else count, batch)
     time_ns = compute_time_ns(device, ops)
-    # FlashAttention-2 computes a tile of queries where there is one.
+    # FlashAttention-2 computes a whole tile even for a single query.
     tiled = _attention(model, max(queries, TILE), real.n, batch, causal=queries > 1)
     once = OpTable.of([replace(tiled, op_class=OpClass.ATTENTION), real])
     time_ns[fused] = compute_time_ns(device, once).max()
@@ -174,7 +174,7 @@ def _attention(model: Model, queries: int, keys: int, batch: int, *, causal: boo
 
 
 def _flash_2(device: Device, part: float) -> Device:
-    """The device with FlashAttention-2, which the engine of these passes runs: on Hopper slower than the vendor's."""
+    """The device with FlashAttention-2, used by the engine of these passes: on Hopper slower than the vendor's."""
     own = replace(device.ops["attention"], flop_efficiency=part)
     return replace(device, ops={**device.ops, "attention": own})
 

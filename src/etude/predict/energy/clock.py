@@ -39,7 +39,7 @@ EnergyAt = Callable[[float], Energy]
 
 @dataclass(frozen=True, slots=True)
 class Capped:
-    """The clock that a cap leads to, and the energy there; `met`: whether that keeps to the cap."""
+    """The clock under a cap, and the energy there; `met`: whether that meets the cap."""
 
     ratio: float
     energy: Energy
@@ -47,7 +47,7 @@ class Capped:
 
 
 def ratio_of(clock: str, device: Device) -> float:
-    """A clock over the nominal one, of `1200MHz`, `1.2GHz` or a part (`0.8`)."""
+    """A clock relative to the nominal one, from `1200MHz`, `1.2GHz` or a fraction (`0.8`)."""
     nominal, least = costs_of(device).clock_mhz, costs_of(device).least_ratio
     text = clock.strip().lower()
     unit = next((u for u in ("mhz", "ghz") if text.endswith(u)), "")
@@ -65,7 +65,7 @@ def ratio_of(clock: str, device: Device) -> float:
 
 
 def under_cap(at: EnergyAt, cap_w: float, device: Device) -> Capped:
-    """The highest clock at which no device draws more than the cap. A cap above what is drawn changes nothing."""
+    """The highest clock at which no device draws more than the cap. A cap above the actual power changes nothing."""
     idle = idle_w(device, costs_of(device).least_ratio)
     if not cap_w > idle:
         raise UsageError(f"--cap: {cap_w:g} W is not above the idle power of `{device.name}`, {idle:g} W")
@@ -120,7 +120,7 @@ def step_at(found: Prediction, ratio: float) -> Simulated:
 
 
 def _at_clock(trace: Trace, device: Device, ratio: float) -> tuple[I64, F64]:
-    """Time of each node at the nominal clock, UNKNOWN where nothing says it, and the factor at this one."""
+    """Time of each node at the nominal clock, UNKNOWN if unknown, and the factor at this one."""
     time_ns, factor = np.full(len(trace), UNKNOWN), np.ones(len(trace))
     rows = np.flatnonzero((trace.kind == Kind.COMP) & (trace.cpu != 1) & ~frames(trace))
     shaped = trace.in_shapes.strides != (0,)

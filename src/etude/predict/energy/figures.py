@@ -1,4 +1,4 @@
-"""What the energy of a run comes to: kWh, carbon, money, and joules of a step, a token, a request."""
+"""Figures from the energy of a run: kWh, carbon, money, and joules per step, token and request."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def energy_figures(
     tokens: int = 0,
     requests: int = 0,
 ) -> dict[str, Any]:
-    """Figures of the machines, with `curve` in the place of the run's own where it was smoothed; `kwh`, `carbon_g` and
-    `cost` are of the site; `kinds` are the devices, and how many of each. What is not known is None."""
+    """Figures of the machines, with `curve` instead of the run's own if it was smoothed; `kwh`, `carbon_g` and `cost`
+    are for the site; `kinds` are the devices, and how many of each. Unknown figures are None."""
     power = curve or found.curve
     joules = power.energy_j
     site = region or Region()

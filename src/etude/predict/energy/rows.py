@@ -1,4 +1,4 @@
-"""Rows of an energy counter, each predicted."""
+"""Predicts rows of an energy counter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Mapping[str, str]
 
 
 def energy_rows(path: str | PathLike[str], *, system: str = "") -> list[dict[str, Any]]:
-    """A record for each row: its number from 1, its name, and `measured` beside `predicted`; or why it is `refused`."""
+    """A record for each row: its number from 1, its name, `measured` and `predicted`; or why it is `refused`."""
     where = fspath(path)
     try:
         with open(where, newline="", encoding="utf-8-sig") as file:

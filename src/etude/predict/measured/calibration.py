@@ -1,4 +1,4 @@
-"""calibrate(rows), calibrate_run(run): a stack from measured steps of one's own, or from the ops of a recorded run."""
+"""calibrate(rows), calibrate_run(run): a stack from your own measured steps, or from the ops of a recorded run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Calibrated:
 def calibrate(
     rows: list[dict[str, str]], base: Stack, name: str, *, advance: Callable[[int], None] = lambda n: None
 ) -> Calibrated:
-    """A stack that differs from `base` by one factor for each efficiency, fitted to measured steps and held near 1."""
+    """A stack that differs from `base` by one factor for each efficiency, fitted to measured steps and kept near 1."""
     found = list(cases_of(rows, base))
     cases = [c for c in found if isinstance(c, Case)]
     refused = tuple(c for c in found if isinstance(c, Refused))
@@ -99,9 +99,9 @@ def _knob(op_class: OpClass) -> str:
 
 
 def calibrate_run(run: Run, system: System, base: Stack, name: str) -> Calibrated:
-    """A stack whose kernels take what they took in a recorded run, over what `system`'s device takes for them. What a
-    recording cannot say (8-bit products, the network, overlap) stays as `base` has it, and so does a factor that
-    predicts ops worse which had no part in it."""
+    """A stack whose kernels take their times in a recorded run, relative to those of `system`'s device. What a
+    recording cannot show (8-bit products, the network, overlap) stays as in `base`, and so does a factor that predicts
+    held-out ops worse."""
     ops, time_ns = measured_ops(run)
     formula = roofline_ns(system.device, ops)
     kept = np.isfinite(formula) & (formula > 0) & (time_ns > 0)
@@ -123,7 +123,7 @@ def calibrate_run(run: Run, system: System, base: Stack, name: str) -> Calibrate
             without = _central(ratio[others] / start[others], weight[others]) if len(others) else 1.0
             after[i] = start[i] * without / ratio[i] - 1
         if _central(np.abs(after[here]), weight[here]) >= _central(np.abs(before[here]), weight[here]):
-            factor[knob], after[here] = 1.0, before[here]  # its ops have no factor in common
+            factor[knob], after[here] = 1.0, before[here]  # its ops have no common factor
     source = f"{len(ratio)} distinct ops of a recorded run, over the stack {base.name}"
     made = _multiplied(base, Efficiency(**{k: round(v, 3) for k, v in factor.items()}), name, source)
     return Calibrated(
@@ -132,7 +132,7 @@ def calibrate_run(run: Run, system: System, base: Stack, name: str) -> Calibrate
 
 
 def _central(ratio: F64, weight: F64) -> float:
-    """The ratio that half of the time lies below: one slow op moves it little."""
+    """The weighted median of the ratios: one slow op moves it little."""
     order = np.argsort(ratio, kind="stable")
     share = np.cumsum(weight[order])
     return float(ratio[order][np.searchsorted(share, share[-1] / 2)])

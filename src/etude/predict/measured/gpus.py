@@ -1,4 +1,4 @@
-"""GPUs as tables name them: the system that stands for one."""
+"""GPUs as named in tables: the system that represents one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ costs matrix products that last, and attention, this power of it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU of a table, by how it differs from that of a system of the catalogue; 0: it does not."""
+    """A GPU of a table, by its differences from that of a system of the catalogue; 0: none."""
 
     system: str = figure("text", "system of the catalogue")
     memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
@@ -65,7 +65,7 @@ def _known() -> dict[frozenset[str], Gpu]:
 
 
 def gpu_system(name: str) -> System:
-    """The system of the catalogue that stands for a GPU of a table."""
+    """The system of the catalogue that represents a GPU of a table."""
     said = words(name)
     found = [entry for entry in _known() if entry <= said]
     if not found:

@@ -1,4 +1,4 @@
-"""What each efficiency of a stack does to measured steps: times around a centre, from which a fit is arithmetic."""
+"""The effect of each efficiency of a stack on measured steps: times around a centre, from which a fit is arithmetic."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from etude.predict.step import step_times
 F64 = NDArray[np.float64]
 
 CENTRE: Final = Efficiency(products=1.08, fp8=1.15, attention=1.3, rest=1.2, network=1.1, overlap=1.08)
-"""Where times are taken: kernels of a step are slower than alone, by about so much."""
+"""Where times are evaluated: kernels of a step are slower than alone by about these factors."""
 STEP: Final = 0.25
-"""Part by which each factor is moved to see what it does."""
+"""Fraction by which each factor is varied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Outcome:
     slope_s: tuple[float, ...]
 
     def at(self, by: Efficiency) -> float:
-        """Seconds under other factors, in a straight line from the centre."""
+        """Seconds under other factors, by linear extrapolation from the centre."""
         moved = np.array(by.values()) - np.array(CENTRE.values())
         return float(self.base_s + moved @ np.array(self.slope_s))
 
@@ -63,7 +63,7 @@ def outcome_of(case: Case) -> Outcome:
 
 
 def key_of(case: Case) -> str:
-    """What an outcome depends on, but for the cost model itself."""
+    """Everything that an outcome depends on, except the cost model itself."""
     plan = plain(case.plan)
     if not case.model.experts:
         plan.pop("dispatch", None)
@@ -90,7 +90,7 @@ class Kept:
     def all(
         self, cases: Iterable[Case], *, workers: int = 1, advance: Callable[[int], None] = lambda n: None
     ) -> list[Outcome | None]:
-        """The outcome of each case; None of one that cannot be generated."""
+        """The outcome of each case; None if it cannot be generated."""
         cases = list(cases)
         keys = [key_of(case) for case in cases]
         wanted = {k: c for k, c in zip(keys, cases, strict=True) if k not in self.known}

@@ -1,4 +1,4 @@
-"""What a stack does where a run says nothing: the rest of a plan, by its recipe, and what fits the memory."""
+"""What a stack does where a run says nothing: the rest of a plan, by its recipe and by what fits the memory."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ CHUNKS: Final = "chunks"
 """Of a recipe, beside the fields of a plan: `3` is the most chunks of a pipeline rank where none are said, `layer` one
 chunk for a layer and none in the first and the last."""
 WORDS: Final = ("selective", "full")
-"""Of a recipe too: what its stack means by these words for recomputation."""
+"""Key of a recipe: what its stack means by these words for recomputation."""
 LEAST: Final = "least"
-"""And this: kinds of recomputation, the least first, of which the first that fits the memory is taken."""
+"""Key of a recipe: kinds of recomputation, the least first; the first that fits the memory is taken."""
 KINDS: Final = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What is said of a run: `given` has the fields of a plan that are."""
+    """The known facts of a run: `given` has the fields of a plan."""
 
     model: Model
     given: Mapping[str, Any]
@@ -39,9 +39,9 @@ class Said:
     """Its name in a table; empty: that of the system's device."""
     year: int = 0
     spare: float = 1.0
-    """Memory that a plan may be estimated to need, over what there is."""
+    """Estimated memory that a plan may need, relative to what there is."""
     open_axes: bool = False
-    """Nothing is said of tensor and pipeline parallelism, and they may be other than 1."""
+    """Tensor and pipeline parallelism are not given, and may be other than 1."""
 
     @property
     def gpu_words(self) -> frozenset[str]:
@@ -49,7 +49,7 @@ class Said:
 
 
 def completed(run: Said, stack: Stack) -> tuple[Plan, list[str]]:
-    """The plan of a run under a stack, and what was assumed."""
+    """The plan of a run under a stack, and the assumptions made."""
     given, said = dict(run.given), list[str]()
     if run.open_axes and run.given.get("gpus", 1) > 1:
         given |= _axes(run, _recipe(run, stack, given), said)
@@ -121,12 +121,12 @@ HELD: Final = (
     "master",
     "attention",
 )
-"""Fields of a plan on which its memory depends, beside the axes."""
+"""Fields of a plan that affect its memory, besides the axes."""
 
 
 def _axes(run: Said, recipe: Mapping[str, Any], said: list[str]) -> dict[str, Any]:
-    """Nothing is said of tensor and pipeline parallelism: the plan that promises most among those that fit, with the
-    data types and the sharding of the recipe."""
+    """Without given tensor and pipeline parallelism: the most promising plan among those that fit, with the data types
+    and the sharding of the recipe."""
     base = {k: v for k, v in {**recipe, **run.given}.items() if k in HELD}
     base |= {"recompute": run.given.get("recompute", "none"), "micro_batch": 1, "zero": base.get("zero", 1)}
     for again in (base["recompute"], "full"):
@@ -140,8 +140,8 @@ def _axes(run: Said, recipe: Mapping[str, Any], said: list[str]) -> dict[str, An
 
 
 def _micro_batch(run: Said, plan: Mapping[str, Any], said: list[str]) -> int:
-    """Not said: with a pipeline 1, else the most that fits the memory. More make products larger, and without a
-    pipeline nothing is gained by fewer."""
+    """If not given: 1 with a pipeline, else the most that fits the memory. Larger ones make products larger, and
+    without a pipeline fewer gain nothing."""
     found = 1
     if plan.get("pp", 1) == 1 and plan.get("global_batch"):
         samples = int(plan["global_batch"]) // _dp(plan)
@@ -167,7 +167,7 @@ def _schedule(m: Model, plan: Mapping[str, Any], chunks: str, least: int, said: 
 
 
 def _recompute(run: Said, plan: Mapping[str, Any], kinds: Sequence[str], said: list[str]) -> str:
-    """Not said: the least that fits the memory."""
+    """If not given: the least that fits the memory."""
     kind = next((k for k in kinds if _fits(run, {**plan, "recompute": k})), kinds[-1])
     said.append(f"recompute {kind} (the least that fits)")
     return kind

@@ -19,14 +19,14 @@ PER_GPU: Final = r"(per|/|a)\s*-?(gpu|device|chip|accelerator)"
 
 
 def out_of_scope(row: Mapping[str, str]) -> bool:
-    """Rows of serving and of bandwidth, which are not training steps."""
+    """Whether a row is about serving or bandwidth, not a training step."""
     metric, unit = (row.get("measured_metric") or "").lower(), (row.get("unit") or "").strip().lower()
     other = ("bandwidth", "serving", "latency", "ttft", "tpot", "inference", "decode", "prefill")
     return any(word in metric for word in other) or bool(re.fullmatch(r"[kmgt]i?b/s", unit))
 
 
 def step_seconds(row: Mapping[str, str], m: Model, plan: Plan, system: System) -> float:
-    """Seconds of a step of this plan by the row's figure."""
+    """Seconds of a step of this plan from the row's figure."""
     try:
         value = float((row.get("value") or "").replace(",", ""))
     except ValueError:
@@ -57,7 +57,7 @@ def step_seconds(row: Mapping[str, str], m: Model, plan: Plan, system: System) -
 
 
 def _hardware(metric: str) -> bool:
-    """FLOPs that were done, what was computed twice among them."""
+    """Whether the metric counts all executed FLOPs, including recomputation."""
     return "hardware" in metric or "hfu" in metric or "recompute" in metric
 
 
@@ -76,7 +76,7 @@ def step_flops(m: Model, plan: Plan, *, hardware: bool) -> float:
 
 
 def _layer_weights(m: Model, layer: int) -> int:
-    """Weights of the products that a token goes through in a layer."""
+    """Weights of the products that a token passes through in a layer."""
     matrices = 3 if m.gated else 2
     if m.kv_rank:
         head = m.rope_size + m.nope_size

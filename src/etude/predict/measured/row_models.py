@@ -1,4 +1,4 @@
-"""The model of a row of a table: of the catalogue where the name is known, else by its shape."""
+"""The model of a row of a table: from the catalogue if the name is known, else by its shape."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ STYLES: Final = (
     (("mpt",), MPT),
     (("llama", "mistral", "qwen", "yi", "olmo", "deepseek", "gemma", "phi"), LLAMA),
 )
-"""Words in a name -> what models of that name are made of; GPT for all others."""
+"""Words in a name -> architecture of such models; GPT for all others."""
 HEAD: Final = 128
 ASPECT: Final = 128
-"""Width over layers of GPT models, where a row says neither."""
+"""Width over layers of GPT models, if a row has neither."""
 
 
 def row_model(row: Mapping[str, str], said: list[str]) -> Model:

@@ -1,4 +1,4 @@
-"""Rows of a table of training steps: each becomes a model and a plan, is predicted, and stands beside its figure.
+"""Rows of a table of training steps: each becomes a model and a plan, is predicted, and is compared with its figure.
 
 Columns are those of published tables: model, layers, hidden, heads, ffn, vocab, params, seq, gpus, gpu_type, tp, pp,
 dp, cp, ep, interleave, micro_batch, global_batch, recompute, precision, stack, year, measured_metric, value, unit,
@@ -34,9 +34,9 @@ COUNTS: Final = ("gpus", "tp", "pp", "cp", "ep", "micro_batch", "global_batch", 
 YEARS: Final = {"volta": 2020, "ampere": 2022, "hopper": 2024}
 """Default year of a row, by its GPU; 2025 for any other."""
 SPARE: Final = 1.05
-"""Memory that a row may be estimated to need, over what there is: an estimate, and whoever published it ran it."""
+"""Estimated memory that a row may need, relative to what there is: it is an estimate, and the published run did fit."""
 BATCH: Final = 8
-"""Micro-batches for each pipeline rank of a row that does not say its batch."""
+"""Micro-batches for each pipeline rank of a row without a batch."""
 PRECISIONS: Final = (("fp8", "fp8"), ("float8", "fp8"), ("mxfp8", "fp8"), ("fp16", "fp16"), ("half", "fp16"),
                      ("fp32", "fp32"), ("float32", "fp32"), ("tf32", "fp32"))  # fmt: skip
 
@@ -83,8 +83,8 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
 
 
 def cases_of(rows: list[dict[str, str]], stack: Stack | None = None) -> Iterator[Case | Refused]:
-    """Each training row as a case, or the reason against it; rows of serving and bandwidth are passed over. `stack` is
-    taken for all, whatever they say."""
+    """Each training row as a case, or the reason against it; rows of serving and bandwidth are skipped. `stack`
+    overrides that of the rows."""
     for number, row in enumerate(rows, 1):
         if out_of_scope(row):
             continue
@@ -111,7 +111,7 @@ def case_of(row: Row, number: int, stack: Stack | None = None) -> Case:
 
 
 def row_stack(row: Row, year: int, said: list[str]) -> Stack:
-    """By the column `stack`; the default where it is empty or names none that is known."""
+    """The stack by the column `stack`; the default if it is empty or unknown."""
     name = row.get("stack", "")
     found = stack_for(name, year) if name else None
     if found is None:
@@ -121,7 +121,7 @@ def row_stack(row: Row, year: int, said: list[str]) -> Stack:
 
 
 def _given(row: Row, model: Model, said: list[str]) -> dict[str, Any]:
-    """Fields of a plan that a row says."""
+    """Fields of a plan that a row gives."""
     given: dict[str, Any] = {name: int(float(row[name])) for name in COUNTS if row.get(name)}
     notes, again = row.get("notes", ""), row.get("recompute", "").lower()
     if row.get("tp") or row.get("pp"):

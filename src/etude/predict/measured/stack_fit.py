@@ -26,7 +26,7 @@ F64 = NDArray[np.float64]
 NOISE: Final = 0.08
 """Scatter of a row that no effect explains: rows of one source err together, so it is not small."""
 CUT: Final = 1.5
-"""Errors beyond this many times the scatter pull with less than their size."""
+"""Errors beyond this many times the scatter have reduced weight."""
 SPREAD: Final[dict[str, tuple[float, ...]]] = {
     # products  fp8  attention  rest  network  overlap  host
     "all": (0.2, 0.2, 0.3, 0.3, 0.3, 0.1, 0.3),
@@ -40,7 +40,7 @@ SPREAD: Final[dict[str, tuple[float, ...]]] = {
     "experts, stack": (0.1, 0.1, 0.1, 0.2, 0.2, 0.05, 0.2),
     "own": (0.3, 0.3, 0.4, 0.4, 0.3, 0.2, 0.5),
 }
-"""By which part a factor may well differ from what it is above: set once, from what such factors are made of."""
+"""Prior spread of each factor: set once, from what such factors are made of."""
 ROUNDS: Final = 20
 NEWEST: Final = {"ampere": 2023, "hopper": 2025}
 """Year of the newest rows of a generation, of which a stack's factors are; software of years before was slower."""
@@ -51,7 +51,7 @@ KERNELS: Final = {("flash-2", "hopper"): 0.6 / 0.35}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """A measured step, what each factor does to it, and the effects that it has a part in."""
+    """A measured step, the effect of each factor on it, and the effects that apply to it."""
 
     case: Case
     outcome: Outcome
@@ -78,12 +78,12 @@ def year_groups(case: Case) -> list[tuple[str, str]]:
 
 
 def years_from(generation: str, year: int) -> list[tuple[str, str]]:
-    """A run of a year lacks what came in it and in all years after it."""
+    """A run of a year lacks what was added in that year and in all later ones."""
     return [("generation, year", f"{generation} {y}") for y in range(year, NEWEST.get(generation, 0))]
 
 
 def centre_of(case: Case) -> Efficiency:
-    """Factors before any row is seen."""
+    """Factors before any data."""
     return centre(case.stack, generation_of(case.system.device.name))
 
 
@@ -103,13 +103,13 @@ def expert_groups(stack: Stack) -> list[tuple[str, str]]:
 
 
 def of_generation(case: Case) -> list[tuple[str, str]]:
-    """Without a stack."""
+    """Effects without a stack."""
     found = [("all", ""), ("generation", generation_of(case.system.device.name)), *year_groups(case)]
     return found + ([("experts", "")] if case.model.experts else [])
 
 
 def fit_effects(samples: Sequence[Sample], groups: Groups, start: Callable[[Case], Efficiency] = centre_of) -> Effects:
-    """Effects with the least errors; `start` is what factors are without any."""
+    """Effects with the least errors; `start` are the factors without any."""
     index: dict[tuple[str, str], int] = {}
     member = [[index.setdefault(g, len(index)) for g in groups(s.case)] for s in samples]
     spread = np.array([SPREAD[level] for level, _ in index])
@@ -165,7 +165,7 @@ def _weights(samples: Sequence[Sample]) -> F64:
 def efficiency_under(
     effects: Effects, groups: list[tuple[str, str]], start: Efficiency = CENTRE, *, least: float = 1.0
 ) -> Efficiency:
-    """Factors of a row, from the effects that are known; that of overlap is at least `least`."""
+    """Factors of a row, from the known effects; that of overlap is at least `least`."""
     known = [effects[g] for g in groups if g in effects]
     factor = np.array(start.values()) * np.exp(np.sum(known, axis=0) if known else 0.0)
     factor[KNOBS.index("overlap")] = max(factor[KNOBS.index("overlap")], least)
@@ -173,7 +173,7 @@ def efficiency_under(
 
 
 def held_out(samples: Sequence[Sample], groups: Groups) -> list[float]:
-    """Error of each row (predicted over measured, less 1) under effects that no row of its source had a part in."""
+    """Error of each row (predicted over measured, minus 1) under effects fitted without its source."""
     found = np.zeros(len(samples))
     for source in dict.fromkeys(s.source for s in samples):
         effects = fit_effects([s for s in samples if s.source != source], groups)

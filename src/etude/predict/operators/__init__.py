@@ -1,4 +1,4 @@
-"""What a database of operators lacks for a set of models, what measuring it takes, and databases of other tools."""
+"""What a database of operators lacks for a set of models, the cost of measuring it, and databases of other tools."""
 
 from typing import TYPE_CHECKING
 

@@ -42,7 +42,7 @@ CALLS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the models do, and how large it is."""
+    """What the models run, and its size."""
 
     train: bool = figure("flag", "training steps instead of serving", False)
     tokens: tuple[int, ...] = (128, 512, 2048, 8192)
@@ -52,7 +52,7 @@ class Workload:
     keys: tuple[int, ...] = (512, 2048, 8192)
     """Keys of each decoding sequence."""
     stack: str = "eager"
-    """Whose recipe a training plan follows."""
+    """The stack whose recipe a training plan follows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Needs:
-    """What a set of models runs, against a database."""
+    """What a set of models runs, compared with a database."""
 
     uses: list[Use]
     points: Shapes
@@ -116,7 +116,7 @@ class Needs:
         return (self.repeats + 1) * np.maximum(TIMED_S, CALLS * time_s) + POINT_S
 
     def plan(self, device: str, backend: str, *, budget_s: float = 0.0, source: str = "measured") -> dict[str, Any]:
-        """What is missing, most valuable first, as the worker takes it: of each key a first point before any second,
+        """The missing points, most valuable first, as input of the worker: a first point of each key before any second,
         and among those the ones that models spend most time in."""
         rows = np.flatnonzero(~self.measured)
         value = self.count * np.nan_to_num(roofline_ns(self.device, works_of(self.points)))
@@ -134,8 +134,7 @@ class Needs:
 
 
 def _turns(points: Shapes) -> I64:
-    """In which round each point of a key comes: the largest first, then the smallest, then the middle of what is
-    between, and so on."""
+    """The round in which each point of a key is measured: the largest first, then the smallest, then midpoints."""
     turn = np.zeros(len(points), np.int64)
     rows_of: dict[Key, list[int]] = {}
     for row, key in enumerate(keys_in(points)):
@@ -160,8 +159,8 @@ def needs_of(
     models: Sequence[Model], ways: Sequence[int], workload: Workload, system: System, *,
     database: OpDatabase | None = None, repeats: int = REPEATS,
 ) -> Needs:  # fmt: skip
-    """The needs of these models, each with these numbers of tensor-parallel ranks. A split that a model cannot have is
-    left out, unless it can have none of them."""
+    """The needs of these models, each with these numbers of tensor-parallel ranks. Impossible splits of a model are
+    left out, unless all of them are impossible."""
     uses = []
     for model in models:
         found, refused = list[Use](), None
@@ -205,7 +204,7 @@ def _rows(shapes: Shapes) -> NDArray[Any]:
 
 
 def distinct_points(shapes: Shapes, count: I64) -> tuple[Shapes, I64]:
-    """Each point once, and how often it occurs; what is no op of the database is left out."""
+    """Each point once, and how often it occurs; other ops are left out."""
     keep = shapes.op != ""
     shapes, count = shapes.take(keep), count[keep]
     _, first, which = np.unique(_rows(shapes), return_index=True, return_inverse=True)

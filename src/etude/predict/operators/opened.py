@@ -1,4 +1,4 @@
-"""open_ops(path): a database of operators: our own file, or a profile folder of a serving simulator as it is."""
+"""open_ops(path): a database of operators: our own file, or a profile folder of a serving simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of which a device holds a part."""
+"""Models that do not fit a device."""
 
 from typing import TYPE_CHECKING
 

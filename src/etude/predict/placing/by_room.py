@@ -38,7 +38,7 @@ def parts_of(model: Model, context: int, bits: float = 16.0) -> list[Part]:
 def tokens_by_room(
     parts: Sequence[Part], device: Device, host: Device, rooms: Sequence[float], buffers_bytes: float = 0.5e9
 ) -> list[dict[str, Any]]:
-    """One entry for each room. Reads of the host are split over its own cores and the link of the device."""
+    """One entry for each room. Reads from the host are split over its own cores and the link of the device."""
     if device.host_link is None:
         raise ClusterError(
             f"device `{device.name}` does not specify its link to the host", hint="`host_link` in its file"

@@ -33,11 +33,11 @@ class SectionPrediction:
     system: System
     stack: Stack | None = None
     assumed: tuple[str, ...] = ()
-    """What was taken from the stack's recipe."""
+    """Taken from the stack's recipe."""
 
     @property
     def step_time_ns(self) -> int:
-        """The host's time between steps is that of the section where it is longest."""
+        """The host's time between steps is that of the section in which it is longest."""
         overheads = [int(s.found.plan.step_overhead_ns) for s in self.generated.sections]
         return self.simulated.makespan_ns + max(overheads)
 
@@ -55,7 +55,7 @@ class SectionPrediction:
         return self.generated.tokens / self.generated.gpus / (self.step_time_ns / 1e9)
 
     def mfu_of(self, number: int) -> float:
-        """Products of a section over what its ranks could have done in the step."""
+        """FLOPs of a section's products over what its ranks could have done in the step."""
         section = self.generated.sections[number]
         peak = self.system.device.peak(section.found.plan.dtype)
         return section.model_flops / (self.step_time_ns / 1e9) / (peak * len(section.ranks))

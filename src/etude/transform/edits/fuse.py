@@ -21,7 +21,7 @@ Bool = NDArray[np.bool_]
 
 CLASSES: Final = {"norm": OpClass.NORMALISATION} | {one.key: one for one in OpClass if one}
 LIGHT: Final = ("elementwise", "activation", "norm", "softmax", "copy")
-"""Classes that take as long as their bytes do."""
+"""Classes bound by their bytes."""
 _TEXT: Final = (
     "in_shapes",
     "out_shapes",
@@ -53,13 +53,13 @@ def rewrite(here: Here, chain: tuple[str, ...]) -> None:
     size = np.where((moved == UNKNOWN) | (inner == UNKNOWN), UNKNOWN, np.maximum(moved - 2 * inner, 0))
     time = _sum(trace.duration_ns[part], into)
     timed = (time != UNKNOWN) & (moved > 0) & (size != UNKNOWN)
-    # A chain of such operators lasts as long as its bytes take.
+    # A chain of such operators is bound by its bytes.
     share = np.where(timed, size / np.maximum(moved, 1), 1.0)
     time = np.where(timed, np.rint(time * share).astype(np.int64), UNKNOWN)
     for column, values in (("flops", _sum(trace.flops[part], into)), ("tensor_bytes", size), ("duration_ns", time)):
         if (getattr(trace, column)[kept] != UNKNOWN).any():
             made.set(column, kept, values)
-    for column in _TEXT:  # of its parts: what it does is its FLOPs and bytes
+    for column in _TEXT:  # of its parts: a fused node is described by its FLOPs and bytes
         if (getattr(trace, column)[kept] != NO_TEXT).any():
             made.set(column, kept, NO_TEXT)
     made.words("name", kept, *_names(trace, kept, before))
@@ -68,7 +68,7 @@ def rewrite(here: Here, chain: tuple[str, ...]) -> None:
 
 
 def _chains(trace: Trace, between: I64) -> str:
-    """The chains that there are of operators that only move bytes, the most frequent first, as `chain` takes them."""
+    """The existing chains of operators that only move bytes, the most frequent first, in the form of `chain`."""
     class_of, light = ops_of(trace).op_class, [int(CLASSES[name]) for name in LIGHT]
     before = _before(trace, np.isin(class_of, light) & (trace.lane >= 0), between)
     second = np.flatnonzero(before >= 0)
@@ -81,7 +81,7 @@ def _chains(trace: Trace, between: I64) -> str:
 
 
 def _launches(trace: Trace, gone: I64) -> I64:
-    """Host nodes that only launch nodes which are gone: what is left of a chain has one launch."""
+    """Host nodes that only launch removed nodes: a fused chain has one launch."""
     after = successors(trace, "data")
     owner = np.repeat(np.arange(len(trace)), np.diff(after.start))
     is_gone = np.zeros(len(trace), bool)
@@ -92,7 +92,7 @@ def _launches(trace: Trace, gone: I64) -> I64:
 
 
 def _of_chain(trace: Trace, chain: tuple[str, ...]) -> Bool:
-    """Nodes of one of these classes of operators, or of these names."""
+    """Nodes of these classes of operators, or with these names."""
     classes = [int(CLASSES[name]) for name in chain if name in CLASSES]
     codes, words = trace.coded("name")
     named = [any(fnmatchcase(word, want) for want in chain if want not in CLASSES) for word in words]
@@ -100,7 +100,7 @@ def _of_chain(trace: Trace, chain: tuple[str, ...]) -> Bool:
 
 
 def result_bytes(trace: Trace) -> I64:
-    """Bytes of what each node gives to others, by its shapes; UNKNOWN where they are not recorded."""
+    """Bytes that each node passes to others, by its shapes; UNKNOWN if not recorded."""
     (shape, shapes), (kind, kinds) = trace.coded("out_shapes"), trace.coded("out_types")
     pairs, which = np.unique(np.stack([shape, kind], 1), axis=0, return_inverse=True)
     found = [UNKNOWN if s < 0 or k < 0 else _bytes(shapes[s], kinds[k]) for s, k in pairs.tolist()]
@@ -116,7 +116,7 @@ def _bytes(shapes: str, types: str) -> int:
 
 
 def _before(trace: Trace, member: Bool, between: I64) -> I64:
-    """The node before each in its chain, or -1: on its lane, read by it alone, of known size."""
+    """The node before each in its chain, or -1: on its lane, with a single reader, of known size."""
     after, data = successors(trace), dependencies(trace, "data")
     single = member & (np.diff(after.start) == 1) & (between != UNKNOWN)
     first = np.flatnonzero(single)
@@ -126,7 +126,7 @@ def _before(trace: Trace, member: Bool, between: I64) -> I64:
     owner = np.repeat(np.arange(len(trace)), np.diff(data.start))
     by_data = np.isin(first * len(trace) + reader, data.rows * np.int64(len(trace)) + owner)
     found = np.full(len(trace), -1, np.int64)
-    found[reader[by_data]] = first[by_data]  # of two the later row
+    found[reader[by_data]] = first[by_data]  # the later row of two
     return found
 
 
@@ -143,7 +143,7 @@ def _last(before: I64) -> I64:
 
 
 def _sum(values: I64, into: NDArray[np.signedinteger], count: int | None = None) -> I64:
-    """Sums of what goes into each; UNKNOWN where some is."""
+    """Sums by target; UNKNOWN if any part is."""
     count = int(into.max()) + 1 if count is None else count
     found = np.zeros(count, np.int64)
     np.add.at(found, into, np.where(values == UNKNOWN, 0, values))
@@ -152,7 +152,7 @@ def _sum(values: I64, into: NDArray[np.signedinteger], count: int | None = None)
 
 
 def _names(trace: Trace, kept: I64, before: I64) -> tuple[list[str], I64]:
-    """`add+rms_norm` for each node that is left of a chain."""
+    """`add+rms_norm` for each fused node."""
     codes, words = trace.coded("name")
     known: dict[tuple[int, int], int] = {}
     told = [word.rpartition("::")[2] for word in words]

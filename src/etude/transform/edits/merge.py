@@ -13,7 +13,7 @@ I64 = NDArray[np.int64]
 
 
 def rewrite(here: Here, s: int, bytes_each: int) -> None:
-    """The last of each s calls carries what all did, and waits for what they waited for."""
+    """The last of every s calls carries the bytes of all, and has the dependencies of all."""
     trace, rows = here.trace, here.rows
     if s == 1 or not len(rows):
         return
@@ -32,7 +32,7 @@ def rewrite(here: Here, s: int, bytes_each: int) -> None:
         known = np.logical_and.reduceat(each != UNKNOWN, starts)
         whole_ = np.add.reduceat(np.where(each == UNKNOWN, 0, each), starts)
         if name == "duration_ns":
-            known[:] = False  # what one call of this size takes was not recorded
+            known[:] = False  # the time of one call of this size was not recorded
         elif bytes_each and name == "in_bytes":
             whole_ = np.full(len(starts), bytes_each)
         if (getattr(trace, name)[last[many]] != UNKNOWN).any():

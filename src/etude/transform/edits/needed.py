@@ -1,8 +1,8 @@
-"""What nodes need of a tier below the device: accesses to items, with the bytes of each.
+"""What nodes need from a tier below the device: accesses to items, with the bytes of each.
 
-An item is what stays or goes as one: weights of a module, the cache of a layer, results of one node. Weights that are
-gathered from shards are needed by the gather, a rank's own shard of them. With `by=layer` accesses of one layer that
-follow one another are one: from its first node to its last.
+An item is kept or evicted as a whole: weights of a module, the cache of a layer, results of one node. Weights that are
+gathered from shards are needed by the gather: a rank's own shard of them. With `by=layer` consecutive accesses of one
+layer are one: from its first node to its last.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ CLASSES: Final = {
     "kv": (OpClass.ATTENTION, OpClass.ATTENTION_DECODE),
     "activations": (),
 }
-"""Which operators need it; activations are results of any."""
+"""Operators that need it; activations are results of any."""
 CACHED: Final = "flash_attn::varlen_fwd"
 """Attention over a cache: queries of new tokens, keys and values of all."""
 STATE_BYTES: Final = 12
-"""Per parameter under AdamW: two moments and a copy of the weights, in fp32."""
+"""Bytes per parameter under AdamW: two moments and a copy of the weights, in fp32."""
 _MADE_OF_INPUTS: Final = "backward-weight"
-"""The phase whose products have no weights: gradients of them, from activations."""
+"""The phase whose products have no weights: their gradients come from activations."""
 
 
 class Needed(NamedTuple):
     """Accesses in the order of the program."""
 
     row: I64
-    """The node; of a layer its first."""
+    """The node; for a layer its first."""
     last: I64
-    """The node behind which nothing more of this access is needed: of a layer its last."""
+    """The last node of this access: for a layer its last."""
     item: I64
     load_bytes: I64
-    """What is read of the item, where it is not there."""
+    """Bytes to read if the item is absent."""
     hold_bytes: I64
-    """What it takes in the device."""
+    """Bytes in the device."""
     write_bytes: I64
-    """What is new of it behind the node."""
+    """New bytes after the node."""
     makes: Bool
-    """The node makes the item: nothing is read."""
+    """The node produces the item: nothing is read."""
 
     def in_order(self) -> Needed:
         order = np.lexsort((self.makes, self.row))
@@ -82,7 +82,7 @@ class Needed(NamedTuple):
 
 
 def needed(here: Here, what: str, given: int) -> Needed:
-    """`given`: bytes for each node, where the job does not say them."""
+    """`given`: bytes for each node, if the job has none."""
     trace, rows = here.trace, here.rows[here.trace.lane[here.rows] >= 0]
     rows = rows[trace.cpu[rows] != 1]
     if what == "activations":
@@ -105,15 +105,15 @@ def needed(here: Here, what: str, given: int) -> Needed:
 
 
 class Users(NamedTuple):
-    """Who takes part in which access: a node, or the nodes of a layer."""
+    """The nodes of each access: a node, or the nodes of a layer."""
 
     row: I64
     access: I64
 
 
 def by_layer(trace: Trace, found: Needed) -> tuple[Needed, Users]:
-    """Accesses of one layer that follow one another as one access to one item: the layer. What a layer needs twice in
-    it is there once."""
+    """Consecutive accesses of one layer as one access to one item: the layer. What a layer needs twice is loaded
+    once."""
     layer = _layers(trace, found.row)
     run = np.cumsum(np.append(True, layer[1:] != layer[:-1])) - 1 if len(layer) else layer
     first = np.flatnonzero(np.append(True, run[1:] != run[:-1])) if len(run) else run
@@ -235,7 +235,7 @@ def _weight_bytes(trace: Trace, rows: I64) -> I64:
 
 
 def _of_shapes(trace: Trace, rows: I64, read: Callable[[str, str], int]) -> I64:
-    """What the shapes and types of each node's inputs say; UNKNOWN without."""
+    """Bytes by the shapes and types of each node's inputs; UNKNOWN without."""
     (shape, shapes), (kind, kinds) = trace.coded("in_shapes"), trace.coded("in_types")
     pairs, which = np.unique(np.stack([shape[rows], kind[rows]], 1), axis=0, return_inverse=True)
     found = [UNKNOWN if s < 0 or k < 0 else read(shapes[s], kinds[k]) for s, k in pairs.tolist()]

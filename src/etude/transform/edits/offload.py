@@ -40,14 +40,14 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 STREAM: Final = "stream"
-"""No policy: what is loaded goes again behind its node."""
+"""No policy: a loaded item is dropped after its node."""
 LAYER: Final = "layer"
 LAYERED: Final = ("weights", "experts", "optimizer")
-"""What a layer can load at once."""
+"""Items that a layer can load at once."""
 
 
 class Way(NamedTuple):
-    """Between the device and the tier."""
+    """The path between the device and the tier."""
 
     read: float
     write: float
@@ -117,18 +117,18 @@ def _way(here: Here, to: str, given: float | None, latency_ns: int) -> Way:
 
 
 def _below_bytes(here: Here, what: str, found: Needed) -> int:
-    """What one rank has there: every item once; of results those of a step."""
+    """Bytes of one rank in the tier: every item once; for results those of a step."""
     steps = here.trace.step[found.row] if what == "activations" else np.zeros(len(found.row), np.int64)
     return max(int(found.largest(steps == step).sum()) for step in np.unique(steps).tolist())
 
 
 def _freed_bytes(here: Here, what: str, found: Needed, kept: Held, loads: I64, prefetch: int, room: int) -> int:
-    """All items (of results, those of a micro-batch) less what of them is in the device at once: the room, and of what
-    has no room the bytes of the node at work and of those that are loaded ahead."""
+    """Bytes freed in the device: all items (for results, those of a micro-batch) minus what is there at once: the room,
+    and for items without room the bytes of the running node and of those that are prefetched."""
     batch = np.stack([here.trace.step[found.row], here.trace.micro_batch[found.row]])
     one = (batch == batch[:, :1]).all(0) if what == "activations" else np.ones(len(found.row), bool)
     total = int(found.largest(one).sum())
-    if room:  # what passes through has buffers beside it
+    if room:  # items that pass through have separate buffers
         loads, total = loads[kept.gone_at[loads] == loads], total - room
     ahead = np.append(0, np.cumsum(found.hold_bytes[loads]))
     window = ahead[prefetch + 1 :] - ahead[: -prefetch - 1] if len(loads) > prefetch else ahead[-1:]
@@ -136,7 +136,7 @@ def _freed_bytes(here: Here, what: str, found: Needed, kept: Held, loads: I64, p
 
 
 def _load(here: Here, found: Needed, users: Users, way: Way, loads: I64, prefetch: int) -> I64:
-    """A load before each of these accesses: behind the load before it, and behind the node whose buffer it takes."""
+    """Adds a load before each of these accesses: after the previous load, and after the node whose buffer it takes."""
     made, user, size_bytes = here.made, found.row[loads], found.load_bytes[loads]
     took = rounded(way.read_latency_ns + size_bytes / way.read, up=True)
     nodes = made.add(user, BEFORE, "load", kind=int(Kind.MEM_LOAD), tensor_bytes=size_bytes, duration_ns=took, cpu=0,
@@ -165,7 +165,7 @@ def _store(here: Here, found: Needed, way: Way, stores: I64) -> I64:
 
 
 def _order(here: Here, found: Needed, kept: Held, loads: tuple[I64, I64], stores: tuple[I64, I64]) -> None:
-    """A load waits for the last store of its item, and for what goes from its place: the node that used it last, and
+    """A load waits for the last store of its item, and for the item that it evicts: the node that used that last, and
     its store. A node whose result takes a place waits for that store too."""
     made, n = here.made, len(found.row)
     load_of, store_of = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
@@ -190,8 +190,8 @@ def _order(here: Here, found: Needed, kept: Held, loads: tuple[I64, I64], stores
 
 
 class _Tensors:
-    """What accesses hold, as tensors that nodes name: a load puts one out, who needs it takes it in, so that a run says
-    what is in memory when."""
+    """Accesses as tensors that nodes name: a load outputs one, its users read it, so that a run shows the memory in
+    use."""
 
     def __init__(self, here: Here, what: str, users: Users) -> None:
         self._made, self._users, self._count = here.made, users, 0
@@ -204,12 +204,12 @@ class _Tensors:
         self._said[side].append((node, tensor, size_bytes))
 
     def _take(self, access: Bool, tensor: I64, size_bytes: I64) -> None:
-        """The nodes of these accesses take in the tensor of each."""
+        """The nodes of these accesses read the tensor of each."""
         row, at = self._users.row[access[self._users.access]], self._users.access[access[self._users.access]]
         self._say("inputs", row, tensor[at], size_bytes[at])
 
     def stay(self, whole: Needed, found: Needed) -> None:
-        """The part of each item that is not in the tier: always there, or from the node that makes it on."""
+        """The part of each item that is not in the tier: always there, or from its producer on."""
         left = (whole.largest() - found.largest())[whole.item]
         there = left > 0
         tensor = self._count + whole.item
@@ -219,8 +219,8 @@ class _Tensors:
         self._say("outputs", whole.row[made], tensor[made], left[made])
 
     def move(self, found: Needed, kept: Held, loads: tuple[I64, I64], stores: tuple[I64, I64]) -> None:
-        """The other part, each time that it comes: from the start of its load, or of the node that makes it, to the end
-        of the last node that needs it before it goes, or of its store."""
+        """The other part, each time it is in the device: from the start of its load, or of its producer, to the end of
+        the last user before its eviction, or of its store."""
         n, size = len(found.row), found.hold_bytes
         begins = kept.missed | found.makes
         order = np.lexsort((np.arange(n), found.item))
@@ -240,7 +240,8 @@ class _Tensors:
         self._say("inputs", loads[1][turn - 1], tensor[gone], size[gone])
 
     def _stays(self, found: Needed, kept: Held, tensor: I64) -> Bool:
-        """Accesses to what never goes: it stays to the end, except results, which are not needed any more."""
+        """Accesses to items that are never evicted: they stay to the end, except results, which are no longer
+        needed."""
         goes, results = np.zeros(int(tensor.max()) + 1, bool), np.zeros(int(tensor.max()) + 1, bool)
         goes[tensor[kept.gone_at >= 0]] = True
         results[tensor[found.makes]] = True

@@ -10,7 +10,7 @@ from etude.transform.rewrite.rewriting import BEFORE
 
 
 def rewrite(here: Here, control: int) -> None:
-    """`control` bytes to every member before each call; what the call itself carries stays."""
+    """Sends `control` bytes to every member before each call; the payload is unchanged."""
     rows = here.rows[here.trace.kind[here.rows] == Kind.COLL]
     if not control or not len(rows):
         return

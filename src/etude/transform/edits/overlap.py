@@ -1,4 +1,4 @@
-"""overlap: selected communication on a stream of its own, beside what it shared one with."""
+"""overlap: moves selected communication to a stream of its own."""
 
 from __future__ import annotations
 

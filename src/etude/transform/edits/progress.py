@@ -1,4 +1,4 @@
-"""progress: somebody has to drive each message: the rank itself, a core beside it, or a SmartNIC.
+"""progress: each message has to be driven: by the rank itself, another core, or a SmartNIC.
 
 progress on=host cost=1us                                in turn with the rank's compute
 progress on=core cost=1us traffic=4 memory=100GB/s       beside it, with 3 bytes of memory traffic for each one sent
@@ -21,7 +21,7 @@ I64 = NDArray[np.int64]
 
 
 def rewrite(here: Here, on: str, cost: int, traffic: float, memory: float) -> None:
-    """Work and its traffic before each send and collective, and behind each receive."""
+    """Adds work and its traffic before each send and collective, and after each receive."""
     if traffic > 1 and np.isinf(memory):
         raise UsageError(f"traffic={traffic:g}needs the rate of the memory", hint="memory=100GB/s")
     behind, moved = here.trace.kind[here.rows] == Kind.RECV, _moved(here, traffic)
@@ -43,7 +43,7 @@ def rewrite(here: Here, on: str, cost: int, traffic: float, memory: float) -> No
 
 
 def _moved(here: Here, traffic: float) -> I64:
-    """Bytes of memory that are touched beside each message's own."""
+    """Bytes of memory traffic in addition to each message's own."""
     trace, rows = here.trace, here.rows
     if traffic == 1:
         return np.zeros(len(rows), np.int64)
@@ -54,7 +54,7 @@ def _moved(here: Here, traffic: float) -> I64:
 
 
 def _place(here: Here, on: str, rows: I64) -> dict[str, Any]:
-    """Where the work runs: with the rank's compute, where the message is the host's on its thread, or on a new one."""
+    """Where the work runs: with the rank's compute, on the message's thread if it is on the host, or on a new one."""
     trace = here.trace
     if on == "host":
         return {"stream": np.where(trace.cpu[rows] == 1, UNKNOWN, compute_stream(trace))}
@@ -62,7 +62,7 @@ def _place(here: Here, on: str, rows: I64) -> dict[str, Any]:
 
 
 def _put(here: Here, rows: I64, chain: list[I64], behind: bool) -> None:
-    """Nodes in a row, before or behind the messages."""
+    """Puts a chain of nodes before or after the messages."""
     made = here.made
     if behind:
         made.leave(rows, chain[-1])

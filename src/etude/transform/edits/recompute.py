@@ -1,4 +1,4 @@
-"""recompute: selected forward work is done once more, right before the backward pass that needs its results."""
+"""recompute: selected forward work is repeated right before the backward pass that needs its results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _TOLD: Final = (
 
 
 def rewrite(here: Here) -> None:
-    """Copies of a module's forward nodes, one behind another, before the first backward node of the module and the
-    micro-batch: they wait for what that waited for, and it waits for them."""
+    """Copies of a module's forward nodes, one after another, before the first backward node of the module and the
+    micro-batch: they take its dependencies, and it waits for them."""
     made = here.made
     rows, target = backward_of(here.trace, here.rows)
     if not len(rows):
@@ -41,7 +41,7 @@ def rewrite(here: Here) -> None:
 
 
 def backward_of(trace: Trace, rows: I64) -> tuple[I64, I64]:
-    """Those of these rows that are forward work, and of each the first backward node of its module and micro-batch."""
+    """The forward rows among these, and for each the first backward node of its module and micro-batch."""
     phases, words = trace.coded("phase")
     is_forward = np.array([*(word.startswith("forward") for word in words), False])[phases]
     is_backward = np.array([*(word.startswith("backward") for word in words), False])[phases]
@@ -57,7 +57,7 @@ def backward_of(trace: Trace, rows: I64) -> tuple[I64, I64]:
 
 
 def _columns(here: Here, rows: I64) -> dict[str, NDArray[np.generic]]:
-    """What the copies do is what the forward nodes did; where they lie is up to the backward node."""
+    """The copies have the work of the forward nodes and the position of the backward node."""
     return {name: getattr(here.trace, name)[rows] for name in _TOLD}
 
 

@@ -19,8 +19,8 @@ NOBODY: Final = "nobody"
 
 
 def rewrite(here: Here, agree: str, control: int, in_flight: str) -> None:
-    """An action is a pass, forward or backward, of one micro-batch. Calls of a group keep their order: members that
-    took them in another would wait for one another."""
+    """An action is a pass, forward or backward, of one micro-batch. Calls of a group keep their order: otherwise
+    members would deadlock."""
     trace = here.trace
     owner = np.repeat(np.arange(len(trace)), np.diff(trace.ctrl_start))
     waited = np.maximum(trace.ctrl, 0)
@@ -54,7 +54,7 @@ class _Actions(NamedTuple):
 
 
 def _passes(here: Here) -> tuple[Bool, Bool]:
-    """(is it part of a backward pass, is its pass known) of each node."""
+    """(whether it is part of a backward pass, whether its pass is known) for each node."""
     codes, words = here.trace.coded("phase")
     is_backward = np.array([*(word.startswith("backward") for word in words), False])[codes]
     return is_backward, (here.trace.micro_batch != UNKNOWN) & (codes >= 0)
@@ -74,8 +74,8 @@ def _actions(here: Here, is_backward: Bool, known: Bool) -> _Actions:
 
 
 def _keep_in_flight(here: Here, actions: _Actions) -> None:
-    """No more micro-batches between their forward and their backward pass than the schedule has: with L at most, the
-    forward pass of the (k+L)-th waits for the backward pass that ends as the k-th."""
+    """Limits the micro-batches between their forward and their backward pass to that of the schedule: with L at most,
+    the forward pass of the (k+L)-th waits for the k-th backward pass to end."""
     step = here.trace.step[actions.first]
     key = np.unique(np.stack([step, actions.micro_batch], 1), axis=0, return_inverse=True)[1].reshape(-1)
     forward, backward = np.flatnonzero(~actions.is_backward), np.flatnonzero(actions.is_backward)
@@ -89,7 +89,7 @@ def _keep_in_flight(here: Here, actions: _Actions) -> None:
 
 
 def _slot(here: Here, agree: str) -> int:
-    """Slot of the group that agrees; -1 where none does."""
+    """Slot of the group that agrees; -1: none."""
     if agree == NOBODY:
         return -1
     for slot, names in enumerate(here.groups):

@@ -23,11 +23,11 @@ I64 = NDArray[np.int64]
 _NAMES: Final = ("request", "response")
 """Names of even and odd turns."""
 MOST: Final = 1024
-"""Rounds of one node."""
+"""Most rounds of one node."""
 
 
 def rewrite(here: Here, k: int, message: int, factor: float, over: str) -> None:
-    """Behind each node k requests and k responses of half the bytes each, one after another."""
+    """After each node k requests and k responses of half the bytes each, one after another."""
     trace, rows, made = here.trace, here.rows, here.made
     if factor != 1:
         if (trace.duration_ns[rows] == UNKNOWN).any():
@@ -53,7 +53,7 @@ Turn = Callable[[int], I64]
 
 
 def _in_turn(here: Here, rows: I64, turns: int, turn: Turn) -> I64:
-    """The last of this many turns behind each row."""
+    """The last of this many turns after each row."""
     last = rows
     for turn_number in range(turns):
         one = turn(turn_number)
@@ -63,7 +63,7 @@ def _in_turn(here: Here, rows: I64, turns: int, turn: Turn) -> I64:
 
 
 def _gather(here: Here, rows: I64, size: int, slot: int) -> Turn:
-    """All parties tell all: more than two of them."""
+    """All parties send to all, if there are more than two."""
     columns = {"kind": int(Kind.COLL), "collective": int(Collective.ALL_GATHER), "in_bytes": size, "group": slot}
     return lambda number: here.made.add(rows, AFTER + number, _NAMES[number % 2], **columns)
 
@@ -71,7 +71,7 @@ def _gather(here: Here, rows: I64, size: int, slot: int) -> Turn:
 def _messages(
     here: Here, rows: I64, size: int, peer: int | I64, tag: I64, first: bool, answers: bool, **columns: I64
 ) -> Turn:
-    """One party sends first, the other then; `answers`: what comes first is an answer."""
+    """One party sends first, then the other; `answers`: the first message is an answer."""
 
     def turn(number: int) -> I64:
         sends = (number % 2 == 0) == first
@@ -83,7 +83,7 @@ def _messages(
 
 
 def _more_rounds(here: Here, rows: I64, k: int, message: int) -> None:
-    """k rounds more behind messages, each the first of its own: an answer, and the next request."""
+    """k more rounds after messages, each of which is the first round of its own: an answer, and the next request."""
     trace = here.trace
     if k < 1:
         return
@@ -102,13 +102,13 @@ def _more_rounds(here: Here, rows: I64, k: int, message: int) -> None:
 
 
 def _fresh_tag(job: Job) -> int:
-    """Above all tags that ranks have."""
+    """A tag above all tags of the ranks."""
     of_trace = np.array([t.tag.max(initial=-1) for t in job.traces] or [-1], np.int64)[job.trace_of]
     return int(np.maximum(of_trace + job.tag_base, job.tag_base).max(initial=0)) + 1
 
 
 def parties(job: Job, k: int, over: str, **others: object) -> Parties | None:
-    """Who talks to whom, where the group has two members; None where it has more."""
+    """The pairs of ranks, if the group has two members; None if it has more."""
     del others
     role, peer = np.zeros(len(job.ranks), np.int64), np.zeros(len(job.ranks), np.int64)
     if not k:

@@ -58,7 +58,7 @@ def rewrite(job: Job, select: Selector, axis: str, to: int) -> tuple[Job, int, l
 
 
 def _is_one_group(job: Job) -> bool:
-    """Do all collectives go over all ranks, as those of plain data parallelism do?"""
+    """Whether all collectives go over all ranks, as in plain data parallelism."""
     return all(len(np.unique(_members(job, g))) == job.world_size for g in range(len(job.groups)))
 
 
@@ -68,8 +68,8 @@ def _is_known(job: Job, axis: str) -> bool:
 
 
 def _axis(job: Job, axis: str) -> tuple[Bool, int]:
-    """(groups that grow, ranks that the axis has). A group grows with the axis if it has two ranks of one group of it:
-    that of all ranks does."""
+    """(groups that grow, ranks of the axis). A group grows with the axis if it contains two ranks of one group of the
+    axis, as that of all ranks does."""
     named = Selector(group=(axis,))
     labels = _labelled(job, named)
     chosen = [
@@ -116,7 +116,7 @@ def _members(job: Job, group: int) -> NDArray[np.int32]:
 
 
 def _traces(job: Job, grows: Bool, times: int) -> tuple[tuple[Trace, ...], list[Bool]]:
-    """Traces with the parts of larger groups, and which slots of each are bound to such."""
+    """Traces with the parts of larger groups, and which slots of each are bound to such groups."""
     slots, traces = [], []
     for number, trace in enumerate(job.traces):
         at = np.flatnonzero(job.trace_of == number)
@@ -130,7 +130,7 @@ def _traces(job: Job, grows: Bool, times: int) -> tuple[tuple[Trace, ...], list[
         cut = any((new[name] != getattr(trace, name)).any() for name in new)
         calls = (trace.kind == Kind.COLL) & slots[-1][trace.group]
         if (trace.duration_ns[calls] != UNKNOWN).any():
-            new["duration_ns"] = np.where(calls, UNKNOWN, trace.duration_ns)  # was that of the smaller group
+            new["duration_ns"] = np.where(calls, UNKNOWN, trace.duration_ns)  # was for the smaller group
             cut = True
         traces.append(trace.replace(**new) if cut else trace)
     return tuple(traces), slots
@@ -160,7 +160,7 @@ def _values(job: Job, slots: list[Bool], times: int) -> dict[int, dict[str, NDAr
 
 
 def _copies(job: Job, grows: Bool, times: int) -> Job:
-    """The ranks `times` times. Groups that grow have the members of all copies, others are there for each copy."""
+    """The ranks repeated `times` times. Groups that grow have the members of all copies, others exist for each copy."""
     world, groups = job.world_size, job.groups
     entries: list[tuple[str, list[int]]] = []
     number = np.zeros((times, len(groups)), np.int32)

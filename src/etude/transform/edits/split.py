@@ -21,7 +21,7 @@ from etude.transform.rewrite.selector import moved_bytes
 I64 = NDArray[np.int64]
 
 MOST: Final = 4096
-"""Pieces of one node."""
+"""Most pieces of one node."""
 _SHAPES: Final = ("in_shapes", "out_shapes", "in_strides", "out_strides")
 
 
@@ -38,7 +38,7 @@ def chunk(here: Here, size: int) -> None:
 
 
 def _cut(here: Here, rows: I64, pieces: I64) -> None:
-    """The node itself is its first piece; the others follow it, each behind the one before."""
+    """The node itself is its first piece; the others follow, each after the one before."""
     rows, pieces = rows[pieces > 1], pieces[pieces > 1]
     if not len(rows):
         return
@@ -57,14 +57,14 @@ def _cut(here: Here, rows: I64, pieces: I64) -> None:
     for name, column in columns.items():
         if (column != UNKNOWN).any():
             made.set(name, rows, _part(column, pieces, 0))
-    for name in _SHAPES:  # of the whole: what a piece does is its FLOPs and bytes
+    for name in _SHAPES:  # of the whole: a piece is described by its FLOPs and bytes
         if (getattr(trace, name)[rows] != NO_TEXT).any():
             made.set(name, rows, NO_TEXT)
     made.leave(rows, before, order=True)
 
 
 def _part(column: I64, pieces: I64, number: int) -> I64:
-    """Equal parts of whole numbers: the first ones are larger by one where it does not come out even."""
+    """Equal parts of whole numbers: if there is a remainder, the first ones are larger by one."""
     part = column // pieces + (number < column % pieces)
     return np.where(column == UNKNOWN, UNKNOWN, part)
 

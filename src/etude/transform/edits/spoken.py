@@ -1,4 +1,4 @@
-"""Edit: one edit as a value that can be read, printed, stored and applied."""
+"""Edit: one edit as a value that can be parsed, printed, stored and applied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Edit:
 
     @classmethod
     def parse(cls, text: str) -> Edit:
-        """Refuses verbs and keys that are not known, and values that cannot be."""
+        """Parses an edit; refuses unknown verbs and keys, and invalid values."""
         try:
             words = shlex.split(text)
         except ValueError:

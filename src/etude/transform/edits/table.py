@@ -1,4 +1,4 @@
-"""The edits that there are, one line each."""
+"""All edits, one line each."""
 
 from typing import Final
 

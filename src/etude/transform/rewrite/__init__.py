@@ -1,4 +1,4 @@
-"""Nodes of a trace selected and rewritten, column by column: what every edit is made of."""
+"""Selects and rewrites nodes of a trace, column by column: the basis of every edit."""
 
 from typing import TYPE_CHECKING
 

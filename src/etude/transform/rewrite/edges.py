@@ -1,4 +1,4 @@
-"""Edges of a trace whose nodes are replaced by others, or left out."""
+"""Edges of a trace whose nodes are replaced or removed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def edges_of(start: I64, rows: I32, why: U8) -> Edges:
 
 
 def ends(rows: int, replaced: list[tuple[I64, I64]]) -> Ends:
-    """Every row by itself, but for (rows, nodes) that are replaced; a row that is there several times has several."""
+    """Every row by itself, except for (rows, nodes) that are replaced; a row may be replaced by several nodes."""
     own = np.ones(rows, bool)
     for row, _ in replaced:
         own[row] = False
@@ -53,13 +53,13 @@ def ends(rows: int, replaced: list[tuple[I64, I64]]) -> Ends:
 
 
 def either(first: Ends, second: Ends) -> Ends:
-    """The ends of the first, and behind them those of the second: row i of it is row rows + i here."""
+    """The ends of the first, followed by those of the second: its row i is row rows + i here."""
     return Ends(np.concatenate([first.start, first.start[-1] + second.start[1:]]), np.append(first.node, second.node))
 
 
 def redirected(edges: Edges, entry: Ends, exit_: Ends, shift: I64) -> Edges:
-    """Each edge from every entry of its owner to every exit of what it waits for; one that comes to lead from a node
-    to itself goes. `shift` is added to both ends of an edge when its entries and exits are looked up."""
+    """Each edge from every entry of its owner to every exit of what it waits for; drops edges from a node to itself.
+    `shift` is added to both ends of an edge when its entries and exits are looked up."""
     real = edges.waited >= 0
     owner_at, waited_at = edges.owner + shift, np.where(real, edges.waited, 0) + shift
     entries = (entry.start[1:] - entry.start[:-1])[owner_at]
@@ -78,7 +78,7 @@ def redirected(edges: Edges, entry: Ends, exit_: Ends, shift: I64) -> Edges:
 
 
 def csr(edges: Edges, rows: int) -> tuple[I64, I32, U8]:
-    """(start, rows, reasons), the edges of a row in the order in which they are given."""
+    """(start, rows, reasons), the edges of a row in the given order."""
     order = np.argsort(edges.owner, kind="stable")
     start = np.zeros(rows + 1, np.int64)
     np.cumsum(np.bincount(edges.owner, minlength=rows), out=start[1:])
@@ -86,8 +86,8 @@ def csr(edges: Edges, rows: int) -> tuple[I64, I32, U8]:
 
 
 def bypassed(data: Edges, ctrl: Edges, gone: Bool) -> tuple[Edges, Edges]:
-    """(data, control) edges without these nodes: who waited for one waits for what it waited for, by data where every
-    edge on the way is data, and once each. Edges between nodes that stay are as they were."""
+    """(data, control) edges without these nodes: their dependents wait for their dependencies, by data if every edge on
+    the way is data, and once each. Edges between remaining nodes are unchanged."""
     data_csr, both = csr(data, len(gone)), csr(joined(data, ctrl), len(gone))
     stay_data, stay_ctrl = staying(data, gone), staying(ctrl, gone)
     by_data = joined(stay_data, _reached(data_csr, data_csr, gone, stay_data))
@@ -100,12 +100,12 @@ def joined(*parts: Edges) -> Edges:
 
 
 def staying(edges: Edges, gone: Bool) -> Edges:
-    """Edges between nodes that stay."""
+    """Edges between remaining nodes."""
     return edges.take(~gone[edges.owner] & ~((edges.waited >= 0) & gone[edges.waited]))
 
 
 class Walk(NamedTuple):
-    """What a walk over nodes that go needs: the edges it sets out by, those it follows, and those it need not find."""
+    """Input of a walk over removed nodes: the edges it starts with, those it follows, and those it may skip."""
 
     own_start: I64
     own: I32
@@ -131,8 +131,8 @@ def _reached(own: tuple[I64, I32, U8], through: tuple[I64, I32, U8], gone: Bool,
 
 @kernel
 def _walk(walk, found):  # type: ignore[no-untyped-def]
-    """Fills `found` with an edge from each node that stays to each that it reaches over nodes that go; returns how many
-    there are, or -1 where they do not fit."""
+    """Fills `found` with an edge from each remaining node to each that it reaches over removed nodes; returns their
+    number, or -1 if they do not fit."""
     n = len(walk.gone)
     seen, stack = np.full(n, -1, np.int64), np.empty(n + 1, np.int64)
     used = 0

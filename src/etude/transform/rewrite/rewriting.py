@@ -1,4 +1,4 @@
-"""Rewriting: a trace with some of its nodes changed, left out or replaced by small templates of nodes.
+"""Rewriting: a trace with some of its nodes changed, removed or replaced by small templates of nodes.
 
     made = Rewriting(trace)
     encode = made.add(rows, BEFORE, "encode", kind=Kind.COMP, duration_ns=...)
@@ -34,16 +34,16 @@ Bool = NDArray[np.bool_]
 
 BEFORE: Final = -1
 AFTER: Final = 1
-"""Where new nodes lie beside a row; numbers further from 0 lie further away."""
+"""Position of new nodes relative to a row; numbers further from 0 are further away."""
 
 _CONTEXT: Final = ("cpu", "thread", "step", "micro_batch", "phase", "module", "parent")
-"""What a new node takes from the node that it is put beside."""
+"""Columns that a new node takes from the node next to it."""
 _ORDER: Final = (int(Why.PROGRAM), int(Why.STREAM))
-"""Reasons of edges that keep an order."""
+"""Reasons of edges that only keep an order."""
 
 
 class Rewriting:
-    """Changes of one trace, collected; `trace()` carries them out."""
+    """Changes of one trace, collected; `trace()` applies them."""
 
     def __init__(self, trace: Trace) -> None:
         self.source = trace
@@ -52,12 +52,12 @@ class Rewriting:
         self._gone = np.zeros(len(trace), bool)
         self._joined = np.zeros(len(trace), bool)
         self._new: list[tuple[I64, int, bool]] = []
-        """(rows beside which they lie, on which side, are they copies) of each batch of new nodes."""
+        """(rows next to which they are, on which side, whether they are copies) of each batch of new nodes."""
         self._new_columns: list[dict[str, NDArray[Any]]] = []
         self._marks: dict[int, str] = {}
-        """Batch of new nodes -> an attribute that they have."""
+        """Batch of new nodes -> their attribute."""
         self._lists: list[tuple[str, I64, I64, NDArray[np.uint8]]] = []
-        """(attribute, nodes, where their lists of text lie, what was added to them)."""
+        """(attribute, nodes, offsets of their lists of text, added entries)."""
         self._words: list[str] = []
         self._writer = text.HeapWriter()
         self._entry: list[tuple[I64, I64]] = []
@@ -67,49 +67,49 @@ class Rewriting:
         self._edges: list[tuple[bool, Edges]] = []
         self._cut: dict[str, Bool] = {}
         self.more_peers = False
-        """Ranks have a peer more than the trace knows."""
+        """Ranks have one more peer than in the trace."""
 
     # -- what an edit says ---------------------------------------------------------------------------------------------
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of the trace as it is to be."""
+        """A column of the trace with the changes so far."""
         found: NDArray[Any] = self._columns.get(name, getattr(self.source, name))
         return found
 
     def set(self, name: str, rows: NDArray[Any], values: Any) -> None:
-        """These values in a column of the nodes at these rows."""
+        """Sets these values in a column of the nodes at these rows."""
         if name not in self._columns:
             self._columns[name] = np.array(getattr(self.source, name))
         self._columns[name][rows] = values
 
     def words(self, name: str, rows: NDArray[Any], words: list[str], codes: NDArray[Any]) -> None:
-        """Text in a column of the nodes at these rows: a word for each code, none for -1."""
+        """Sets text in a column of the nodes at these rows: a word for each code, none for -1."""
         self.set(name, rows, np.append(self._offsets(words), -1)[codes])
 
     def add(self, at: NDArray[Any], place: int, name: str, **columns: Any) -> I64:
-        """A new node beside each of these rows; other columns than those given say nothing. Returns their handles."""
+        """Adds a new node next to each of these rows; columns that are not given are empty. Returns their handles."""
         given = {c: np.broadcast_to(np.asarray(v, COLUMN[c].dtype), (len(at),)) for c, v in columns.items()}
         context = {c: getattr(self.source, c)[at] for c in _CONTEXT}
         named = {"name": np.broadcast_to(self._offsets([name])[0], (len(at),))}
         return self._batch(at, place, False, context | named | given)
 
     def copy(self, at: NDArray[Any], place: int, **columns: Any) -> I64:
-        """A copy of each of these rows beside it, with other values in some columns. Edges are not copied."""
+        """Adds a copy of each of these rows next to it, with other values in some columns. Edges are not copied."""
         given = {c: np.broadcast_to(np.asarray(v, COLUMN[c].dtype), (len(at),)) for c, v in columns.items()}
         return self._batch(at, place, True, given)
 
     def peer(self) -> int:
-        """The slot of a peer that ranks do not have yet."""
+        """The slot of a new peer."""
         self.more_peers = True
         return self.source.peer_slots
 
     def mark(self, attribute: str) -> None:
-        """The nodes that were added last have this attribute (int64), with the value 0."""
+        """Gives the nodes added last this attribute (int64), with the value 0."""
         self._marks[len(self._new) - 1] = attribute
 
     def extend(self, attribute: str, nodes: NDArray[Any], entries: NDArray[np.uint8]) -> None:
-        """Entries of the lists of text that nodes have as this attribute, behind those that they have; a row of encoded
-        entries for each of the nodes, which may come more than once. To be said once for an attribute."""
+        """Appends entries to the lists of text that nodes have as this attribute; a row of encoded entries for each of
+        the nodes, which may repeat. To be called once for an attribute."""
         if not len(nodes):
             return
         order = np.argsort(nodes, kind="stable")
@@ -128,41 +128,41 @@ class Rewriting:
         self._lists.append((attribute, owner, offsets, entries))
 
     def enter(self, rows: NDArray[Any], nodes: NDArray[Any], *, order: bool = False) -> None:
-        """These nodes wait for what the rows waited for; with `order`, also where an edge only keeps an order."""
+        """These nodes take the dependencies of the rows; with `order`, also edges that only keep an order."""
         self._entry.append((_long(rows), _long(nodes)))
         if order:
             self._order_entry.append((_long(rows), _long(nodes)))
 
     def leave(self, rows: NDArray[Any], nodes: NDArray[Any], *, order: bool = False) -> None:
-        """What waited for the rows waits for these nodes."""
+        """The dependents of the rows wait for these nodes."""
         self._exit.append((_long(rows), _long(nodes)))
         if order:
             self._order_exit.append((_long(rows), _long(nodes)))
 
     def wait(self, nodes: NDArray[Any], waited: NDArray[Any], why: Why = Why.TENSOR, *, data: bool = True) -> None:
-        """Edges: each node waits for the one beside it."""
+        """Adds edges: each node waits for the corresponding one."""
         reason = np.full(len(nodes), int(why), np.uint8)
         self._edges.append((data, Edges(_long(nodes), _long(waited), reason)))
 
     def remove(self, rows: NDArray[Any]) -> None:
-        """The rows go; what waited for them waits for what they waited for."""
+        """Removes the rows; their dependents wait for their dependencies."""
         self._joined[rows] = True
 
     def replace(self, rows: NDArray[Any], nodes: NDArray[Any]) -> None:
-        """The rows go, and other nodes take all their edges."""
+        """Removes the rows; other nodes take all their edges."""
         self._gone[rows] = True
         self.enter(rows, nodes, order=True)
         self.leave(rows, nodes, order=True)
 
     def cut(self, which: str, edges: Bool) -> None:
-        """These of the trace's `data` or `ctrl` edges go."""
+        """Removes these of the trace's `data` or `ctrl` edges."""
         self._cut[which] = self._cut.get(which, np.zeros(len(edges), bool)) | edges
 
     # -- what comes of it ----------------------------------------------------------------------------------------------
 
     @property
     def is_structural(self) -> bool:
-        """Do nodes or edges come or go, or columns change that ranks cannot have of their own?"""
+        """Whether nodes or edges are added or removed, or columns change that ranks cannot have of their own."""
         changed = any(name not in VALUE_COLUMNS for name in self._columns)
         cut = any(edges.any() for edges in self._cut.values())
         return (
@@ -171,7 +171,7 @@ class Rewriting:
 
     @property
     def may_break(self) -> bool:
-        """Can ranks disagree on what they communicate after it, or nodes wait for one another?"""
+        """Whether ranks could then disagree on their communication, or nodes wait for one another."""
         return self.is_structural or "in_bytes" in self._columns or "out_bytes" in self._columns
 
     @property
@@ -181,7 +181,7 @@ class Rewriting:
         )
 
     def signature(self) -> bytes:
-        """Hash of everything but values: equal if the same trace gives the same program."""
+        """Hash of everything except values: equal if the same trace gives the same program."""
         found = Fingerprint(self._words, len(self._new), sorted(self._marks.items()), int(self.more_peers))
         for name in sorted(set(self._columns) - set(VALUE_COLUMNS)):
             found.add(name, self._columns[name])
@@ -198,7 +198,7 @@ class Rewriting:
         return found.digest()
 
     def values(self) -> dict[str, NDArray[Any]]:
-        """The columns that a rank may have of its own, of the nodes that there are in the end."""
+        """The columns that a rank may have of its own, for the resulting nodes."""
         origin, handle, _ = self._order()
         return {name: self._gathered(name, origin, handle) for name in VALUE_COLUMNS}
 
@@ -232,7 +232,7 @@ class Rewriting:
         return np.arange(first, first + len(at), dtype=np.int64)
 
     def _order(self) -> tuple[I64, I64, I32]:
-        """(row that each node of the result comes from, its handle, row of each handle in the result or -1)."""
+        """(original row of each resulting node, its handle, resulting row of each handle or -1)."""
         origin = np.concatenate([np.arange(self.rows), *(at for at, _, _ in self._new)]).astype(np.int64)
         place = np.concatenate([np.zeros(self.rows, np.int64), *(np.full(len(a), p) for a, p, _ in self._new)])
         stays = np.ones(len(origin), bool)
@@ -247,7 +247,7 @@ class Rewriting:
         return origin[handle], handle, row_of
 
     def _gathered(self, name: str, origin: I64, handle: I64) -> NDArray[Any]:
-        """A column of the result: rows as they are or were set, new nodes as given."""
+        """A column of the result: rows unchanged or as set, new nodes as given."""
         source = self.column(name)
         if not self._new:
             return source[: len(origin)] if source.strides == (0,) else source[origin]
@@ -263,7 +263,7 @@ class Rewriting:
         return np.concatenate(whole)[handle]
 
     def _called_by(self, parent: I32) -> I32:
-        """The nearest call around each node that stays; -1 where none does."""
+        """The nearest remaining caller of each node; -1: none."""
         gone = np.append(self._gone | self._joined, False)
         above, found = np.append(self.column("parent"), np.int32(-1)), parent
         while gone[found].any():
@@ -271,7 +271,7 @@ class Rewriting:
         return np.asarray(found, np.int32)
 
     def _ids(self, handle: I64) -> NDArray[np.uint64]:
-        """Ids of rows as they are; new nodes count on from the largest that is used or missing."""
+        """Ids of rows are unchanged; new nodes count up from the largest that is used or missing."""
         ids, fresh = self.column("source_id"), int((handle >= self.rows).sum())
         last = max((int(part.max()) for part in (ids, self.source.missing) if len(part)), default=-1)
         if last + len(handle) >= 2**64:
@@ -309,7 +309,7 @@ class Rewriting:
         return found
 
     def _keeps_order(self, ctrl: Edges) -> Bool:
-        """Control edges between two nodes of one lane that are there for their order alone."""
+        """Control edges between two nodes of one lane that only keep their order."""
         lane, real = self.source.lane, ctrl.waited >= 0
         same = real & (lane[ctrl.owner] == lane[np.where(real, ctrl.waited, 0)]) & (lane[ctrl.owner] >= 0)
         return same & np.isin(ctrl.why, _ORDER)
@@ -317,7 +317,7 @@ class Rewriting:
     # -- text, attributes, lanes ---------------------------------------------------------------------------------------
 
     def _offsets(self, words: list[str]) -> I64:
-        """Where words lie in the heap: behind what is there."""
+        """Offsets of words in the heap: appended to it."""
         self._words += words
         return np.array([len(self.source.heap) - text.PAD + self._writer.put(word) for word in words], np.int64)
 
@@ -327,7 +327,7 @@ class Rewriting:
         return np.concatenate([self.source.heap[: -text.PAD], self._writer.heap()])
 
     def _attributes(self, origin: I64, handle: I64, layout: I32) -> dict[str, Any]:
-        """Layouts, cells and extra fields: rows and copies have those of their row, new nodes none but marks."""
+        """Layouts, cells and extra fields: rows and copies have those of their row, new nodes none except marks."""
         trace, layouts = self.source, list(self.source.layouts)
         own = np.full(self.rows + sum(len(at) for at, _, _ in self._new), -1, np.int32)  # layout of new nodes
         first = self.rows
@@ -364,7 +364,7 @@ class Rewriting:
 
 
 def _with_lists(columns: Mapping[str, Any], attribute: str, rows: I32, offsets: I64) -> dict[str, Any]:
-    """Layouts and cells in which these rows have lists of text as an attribute, in the place of those that they had."""
+    """Layouts and cells in which these rows have lists of text as an attribute, replacing existing ones."""
     layouts, layout, cells = list(columns["layouts"]), np.array(columns["layout"]), np.array(columns["cells"])
     order = np.argsort(rows)  # cells lie in the order of rows
     rows, offsets = rows[order], offsets[order]
@@ -389,7 +389,7 @@ def _long(rows: NDArray[Any]) -> I64:
 
 
 def compute_stream(trace: Trace) -> int:
-    """The stream on which most of the device's compute runs; UNKNOWN where none is recorded."""
+    """The stream with most of the device's compute; UNKNOWN if none is recorded."""
     work = (trace.kind == int(Kind.COMP)) & (trace.cpu != 1)
     streams, count = np.unique(trace.stream[work], return_counts=True)
     return int(streams[count.argmax()]) if len(streams) else COLUMN["stream"].default

@@ -23,11 +23,11 @@ from etude.units import parse_bytes
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 Span = tuple[int, int]
-"""From a number up to and with another."""
+"""From one number through another, inclusive."""
 
 MOST: Final = 2**63 - 1
 WORLD: Final = "world"
-"""How a group is called that is all ranks and has no name."""
+"""Name of an unnamed group of all ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -36,9 +36,9 @@ class View:
 
     trace: Trace
     group_names: tuple[tuple[str, ...], ...]
-    """What each group slot is called: its label, and the name of the group that it is bound to."""
+    """Names of each group slot: its label, and the name of its group."""
     ranks: NDArray[np.int32]
-    """The ranks that run it, all alike to the edit."""
+    """The ranks that run it, which an edit treats alike."""
 
 
 def _message(kind: NDArray[np.uint8]) -> Bool:
@@ -61,7 +61,7 @@ _KINDS: Final[Mapping[str, Callable[[Trace], Bool]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Nodes that meet all of what is given; nothing given selects what an edit is for."""
+    """Nodes that match all given criteria; without any, the default of an edit."""
 
     kind: tuple[str, ...] = field(default=(), metadata={"doc": f"one of {', '.join(_KINDS)}"})
     op: tuple[str, ...] = field(default=(), metadata={"doc": "name of the operator, or of one that called it"})
@@ -83,7 +83,7 @@ class Selector:
         )
 
     def rows(self, view: View, default: str) -> I64:
-        """The rows of a program that are selected; `default` is the kind where none is given."""
+        """The selected rows of a program; `default` is the kind if none is given."""
         trace = view.trace
         if self.ranks and not any(_inside(self.ranks, rank) for rank in view.ranks[:1].tolist()):
             return np.zeros(0, np.int64)
@@ -107,7 +107,7 @@ class Selector:
         return np.flatnonzero(mask)
 
     def groups_named(self, names: Iterable[str]) -> bool:
-        """Is a group of these names selected?"""
+        """Whether a group with these names is selected."""
         return any(fnmatchcase(name, want) or fnmatchcase(name, f"{want}.*") for name in names for want in self.group)
 
     def _by_group(self, view: View) -> Bool:
@@ -125,7 +125,7 @@ class Selector:
 
 
 def moved_bytes(trace: Trace) -> I64:
-    """Input bytes of communication (output bytes where only those are known), bytes that other nodes move."""
+    """Input bytes of communication (output bytes if only those are known), bytes that other nodes move."""
     comm = _message(trace.kind) | (trace.kind == Kind.COLL)
     return np.where(comm, np.where(trace.in_bytes == UNKNOWN, trace.out_bytes, trace.in_bytes), trace.tensor_bytes)
 
@@ -157,7 +157,7 @@ def _inside(spans: tuple[Span, ...], value: int) -> bool:
 
 _SPANS: Final = ("bytes", "step", "micro_batch", "ranks")
 KEYS: Final = {f.name: str(f.metadata["doc"]) for f in fields(Selector)}
-"""What a selector may say, and what it means."""
+"""Keys of a selector, and their meaning."""
 
 
 def parsed(key: str, value: str) -> tuple[Any, ...]:
