@@ -1,4 +1,4 @@
-"""The cut of a chain searched again as its links change, beside the cut that was best at the start."""
+"""Searches the cut of a chain again as its links change, and compares it with the cut that was best at the start."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from etude.search.links import NEVER
 def searched_again(
     chain: Chain, score: str, deadline_ns: int, method: str, again_s: float, times_ns: tuple[int, int], where: str
 ) -> Found:
-    """`times_ns`: how long, and how often an inference begins. A search knows the rates of its instant."""
+    """`times_ns`: total time, and interval of inferences. A search knows only the rates at its instant."""
     period = round(again_s * 1e9)
     cuts = _cuts(chain, score, deadline_ns, method, range(0, times_ns[0], period))
     if cuts[0] is None:
         raise no_cut(where)
     kept: list[Cut] = []
-    for cut in cuts:  # where no cut fits the limits the one before stays
+    for cut in cuts:  # if no cut fits the limits, the previous one stays
         kept.append(cut if cut is not None else kept[-1])
     ours = _inferences(chain, kept, period, times_ns, where)
     theirs = _inferences(chain, kept[:1], times_ns[0], times_ns, where)
@@ -44,7 +44,7 @@ def searched_again(
 
 
 def _cuts(chain: Chain, score: str, deadline_ns: int, method: str, at_ns: Sequence[int]) -> list[Cut | None]:
-    """The best cut of each time; rates that were there before are not searched again."""
+    """The best cut of each time; repeated rates are not searched again."""
     known: dict[tuple[int, ...], Cut | None] = {}
     found = []
     for now in at_ns:
@@ -63,7 +63,7 @@ def _best_of_all(chain: Chain, rates: Sequence[int], score: str, deadline_ns: in
 
 
 Inference = tuple[int, Score]
-"""When it began, and what it took."""
+"""Its start, and its score."""
 
 
 def _inferences(
@@ -94,7 +94,7 @@ def _sum(found: list[Inference]) -> dict[str, Any]:
 
 
 def _rows(chain: Chain, cuts: list[Cut], period_ns: int, ours: list[Inference], theirs: list[Inference]) -> list[Row]:
-    """What was chosen when, and the means of the inferences that began until the next search."""
+    """The choice at each time, and the means of the inferences that began before the next search."""
     rows = []
     for i, cut in enumerate(cuts):
         mine, fixed = ([one for one in found if one[0] // period_ns == i] for found in (ours, theirs))

@@ -28,7 +28,7 @@ from etude.search.layers import Layers, given_layers, model_layers
 from etude.search.links import NEVER, read_links
 
 ROWS: Final = 1000
-"""Rows that are kept of all cuts."""
+"""Most rows of all cuts that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def _layers(given: Given, space: Space) -> Layers:
 
 
 def device_of(given: Given, one: Any, where: str) -> Device:
-    """A device of the catalogue, that of a system of it, of a file, or of its own keys."""
+    """A device of the catalogue, of one of its systems, of a file, or given by its own keys."""
     if isinstance(one, Mapping):
         return Device.from_dict(one, where)
     beside = given.folder / str(one)

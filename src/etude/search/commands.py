@@ -55,7 +55,7 @@ def solve(given: Given, asked: Asked) -> Found:
 
 
 class _Judge:
-    """Runs commands, and keeps what limits allow."""
+    """Runs commands, and keeps results within the limits."""
 
     def __init__(self, command: str, metrics: dict[str, str], asked: Asked, given: Given) -> None:
         self._command, self._metrics, self._asked, self._given = command, metrics, asked, given
@@ -64,7 +64,7 @@ class _Judge:
         self.first_error = ""
 
     def take(self, space: Space) -> list[Row | None]:
-        """A row for each point; None where it failed or a limit refuses it."""
+        """A row for each point; None if it failed or is outside a limit."""
         a = self._asked
         table = evaluate(
             space, self._command, self._metrics, workers=a.workers, ray=a.ray, out=a.out, progress=a.progress,
@@ -83,7 +83,7 @@ class _Judge:
         return found
 
     def local(self, method: Callable[..., Point], space: Space, signs: Mapping[str, int]) -> None:
-        """What a local method asks for. Points that `when` refuses are worth nothing."""
+        """Runs a local method. Points that `when` excludes have the worst score."""
         axes = [list(values) for values in space.axes.values()]
         name, sign = next(iter(signs.items()))
 

@@ -1,4 +1,4 @@
-"""Satellites and the links between them, which come and go: a generated constellation, or a table.
+"""Satellites and the links between them, which change over time: a generated constellation, or a table.
 
 topology: {planes: 6, satellites: 11, altitude_km: 780, inclination: 86.4, polar: 60, rate: 100Mb/s, every: 60s}
 topology: leo_66.csv              # time_s,from,to,latency,rate: the graph of each time, until the next one
@@ -39,7 +39,7 @@ class Sky(NamedTuple):
     """Number of a link, the same in all graphs."""
     latency_ns: I64
     rate: I64
-    """Bytes a second; NEVER: no time at all."""
+    """Bytes per second; NEVER: takes no time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,8 @@ def _names(spec: Constellation) -> list[str]:
 
 
 def generated(spec: Constellation, duration_ns: int, where: str = "") -> Sky:
-    """Neighbours of a plane are linked all the time, those of neighbouring planes between the polar latitudes. The
-    first and the last plane run against each other and have no link."""
+    """Neighbours in a plane are always linked, those of neighbouring planes only between the polar latitudes. The first
+    and the last plane move in opposite directions and have no link."""
     rate = rate_of(spec.rate, where)
     count = max(-(-duration_ns // spec.every_ns), 1) if spec.every_ns else 1
     graphs = []
@@ -91,7 +91,7 @@ def generated(spec: Constellation, duration_ns: int, where: str = "") -> Sky:
 
 
 def positions(spec: Constellation, at_s: float) -> F64:
-    """(satellite, 3) in km; every other plane is half a place ahead."""
+    """(satellite, 3) in km; every other plane is shifted by half a position."""
     radius = EARTH_KM + spec.altitude_km
     turned = np.sqrt(MU_KM3 / radius**3) * at_s
     plane, place = np.divmod(np.arange(spec.planes * spec.satellites), spec.satellites)
@@ -119,7 +119,7 @@ def _latency_ns(spec: Constellation, places: F64, a: int, b: int) -> int:
 
 
 def rate_of(given: Any, where: str) -> int:
-    """Bytes a second; `inf` takes no time."""
+    """Bytes per second; `inf` takes no time."""
     if str(given) in ("inf", ".inf"):
         return NEVER
     try:
@@ -129,7 +129,7 @@ def rate_of(given: Any, where: str) -> int:
 
 
 Edge = tuple[int, int, int, int]
-"""Two satellites, latency in ns and rate, the same both ways."""
+"""Two satellites, latency in ns and rate, the same in both directions."""
 
 
 def sky_of(graphs: list[tuple[int, list[Edge]]], nodes: int) -> Sky:

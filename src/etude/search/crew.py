@@ -1,5 +1,5 @@
-"""Calls of one function for a search: here, in processes that stay, or on Ray; answers are kept in a folder, so that a
-search that was cut off goes on."""
+"""Calls of one function for a search: here, in persistent processes, or on Ray; answers are kept in a folder, so that
+an interrupted search can continue."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from etude.study.team import Family
 
 
 class Crew:
-    """`ask` gives an answer for each point. A point that was asked for before is not run again."""
+    """`ask` gives an answer for each point. Points are never run twice."""
 
     def __init__(self, function: Function, shared: Mapping[str, Any], run: RunCalls, results: Results) -> None:
         self._function, self._run, self._results = function, run, results
         self._seal = functions.seal_of(function, shared)
         self.asked: set[str] = set()
         self.ran = 0
-        """Calls that were carried out now."""
+        """Calls that were run in this search."""
 
     def ask(self, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         calls: list[Call] = functions.calls_at(self._function, points, self._seal)
@@ -46,7 +46,7 @@ class Crew:
 
 @contextmanager
 def crew(function: Function, shared: Mapping[str, Any], asked: Asked, family: Family | None = None) -> Iterator[Crew]:
-    """Workers as the caller asks for them, until the search is done; points of one `family` go to one process."""
+    """Workers as requested, until the search is done; points of one `family` go to one process."""
     folder = asked.out
     if folder is not None:
         if folder.exists() and not folder.is_dir():

@@ -40,15 +40,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """What layers cost on each device."""
+    """Costs of layers on each device."""
 
     layers: Layers
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
     ends_ns: I64
-    """(device, layer): of the layers before this one; a stage is a difference of two."""
+    """(device, layer): total of the layers before this one; a stage is a difference of two."""
     ends_j: F64
-    """The same of energy beyond idle."""
+    """The same for energy above idle."""
     message_bytes: I64
     """By the layer that follows; the last, after all layers, is 0."""
     idle_w: float
@@ -60,7 +60,7 @@ class Chain:
 
     @property
     def space(self) -> int:
-        """How many cuts there are."""
+        """Number of cuts."""
         return comb(len(self.layers) + len(self.links), len(self.links))
 
     def stages(self, cut: Cut) -> list[tuple[int, int]]:
@@ -68,7 +68,7 @@ class Chain:
         return list(zip((0, *cut), (*cut, len(self.layers)), strict=True))
 
     def score(self, cut: Cut, rates: Sequence[int]) -> Score:
-        """If the links kept these rates."""
+        """Score if the links kept these rates."""
         parts = []
         energy = 0.0
         for d, (a, b) in enumerate(self.stages(cut)):
@@ -81,12 +81,12 @@ class Chain:
         return Score(sum(parts), energy + self.idle_w * sum(parts) / 1e9, max(parts))
 
     def hop_ns(self, link: int, layer: int, rate: int) -> int:
-        """A message before this layer; nothing if all layers are done."""
+        """Time of a message before this layer; 0 if all layers are done."""
         done = layer == len(self.layers)
         return 0 if done else self.links[link].constant_ns(int(self.message_bytes[layer]), rate)
 
     def walk(self, cut: Cut, start_ns: int) -> Score:
-        """Times of an inference that begins at this time, with the rates of the links while messages are sent."""
+        """Score of an inference that begins at this time, with the rates of the links while messages are sent."""
         now, energy, longest = start_ns, 0.0, 0
         for d, (a, b) in enumerate(self.stages(cut)):
             if d and a < len(self.layers):
@@ -99,7 +99,7 @@ class Chain:
         return Score(now - start_ns, energy + self.idle_w * (now - start_ns) / 1e9, longest)
 
     def fitting(self) -> int:
-        """How many cuts fit in the memories of all devices."""
+        """Number of cuts that fit in the memories of all devices."""
         size = len(self.layers) + 1
         ways = np.zeros(size, object)
         ways[0] = 1
@@ -109,7 +109,7 @@ class Chain:
 
 
 def chain_of(layers: Layers, devices: Sequence[Device], links: Sequence[Link], memory: Sequence[int]) -> Chain:
-    """`memory`: bytes of each device, 0 where it is no limit."""
+    """`memory`: bytes of each device, 0: no limit."""
     size = len(layers) + 1
     ends_ns = np.zeros((len(devices), size), np.int64)
     ends_j = np.zeros((len(devices), size))
@@ -143,8 +143,8 @@ def all_cuts(chain: Chain) -> Iterator[Cut]:
 
 
 def best_cut(chain: Chain, rates: Sequence[int], score: str, deadline_ns: int = 0) -> Cut | None:
-    """By dynamic programming; None if no cut is within the limits. Of equal cuts the one that leaves least to the first
-    devices."""
+    """By dynamic programming; None if no cut is within the limits. Among equal cuts the one that leaves least to the
+    first devices."""
     if deadline_ns and score != "latency":
         return _within(chain, rates, score, deadline_ns)
     size = len(chain.layers) + 1
@@ -185,11 +185,11 @@ def _costs(chain: Chain, d: int, rates: Sequence[int], score: str) -> tuple[F64,
 
 
 Label = tuple[float, float, Cut]
-"""Score so far, latency so far, and where devices began."""
+"""Score so far, latency so far, and the first layers of devices."""
 
 
 def _within(chain: Chain, rates: Sequence[int], score: str, deadline_ns: int) -> Cut | None:
-    """The same with a deadline: each place keeps what no other beats in both score and latency."""
+    """The same with a deadline: each place keeps the labels that no other beats in both score and latency."""
     size = len(chain.layers) + 1
     labels: list[list[Label]] = [[(0.0, 0.0, ())], *([] for _ in range(size - 1))]
     for d in range(len(chain.devices)):
@@ -219,7 +219,7 @@ def _unbeaten(labels: list[Label]) -> list[Label]:
 
 
 def row_of(chain: Chain, cut: Cut, score: Score) -> Row:
-    """What a cut is and takes, as the table shows it."""
+    """A cut and its scores, as a row of the table."""
     found: Row = {"cut": list(cut), "latency_ms": score.latency_ns / 1e6, "energy_j": score.energy_j,
                   "bottleneck_ms": score.bottleneck_ns / 1e6}  # fmt: skip
     names = chain.layers.name

@@ -1,4 +1,4 @@
-"""What a search gives."""
+"""The result of a search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,23 +9,23 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The best candidate and the frontier, with how many candidates were looked at.
+    """The best candidate and the frontier, with the number of candidates.
 
     Every candidate of the space was tried or pruned: `tried + sum(pruned.values()) == space`.
     """
 
     best: Row
-    """What was chosen and what it scores."""
+    """The chosen candidate and its scores."""
     frontier: list[Row]
-    """Candidates that no other beats in every score; with one score, the best alone."""
+    """Candidates that no other beats in every score; with one score, only the best."""
     tried: int
     """Candidates whose score was computed."""
     pruned: Mapping[str, int] = field(default_factory=dict)
     """Why candidates were left out, and how many for that reason."""
     space: int = 0
-    """Candidates in all."""
+    """Total number of candidates."""
     rows: list[Row] = field(default_factory=list)
-    """What was tried, the best first; what the table shows."""
+    """Tried candidates, the best first; shown as the table."""
     notes: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     """Remarks on the result that differ from run to run, such as the time of a solver; not in the record."""
@@ -50,8 +50,8 @@ class Found:
 
 
 def frontier(rows: Sequence[Row], scores: Mapping[str, int]) -> list[Row]:
-    """Rows that no other beats in every score, in order of the first one; of equal rows the first. `scores`: name -> 1
-    where less is better, -1 where more is."""
+    """Rows that no other beats in every score, in order of the first one; the first of equal rows. `scores`: name -> 1
+    if less is better, -1 if more is."""
     keys = [tuple(sign * row[name] for name, sign in scores.items()) for row in rows]
     order = sorted(range(len(rows)), key=lambda i: (keys[i], i))
     kept: list[int] = []

@@ -1,4 +1,4 @@
-"""A space to search, as its file says it, and what the caller asks for."""
+"""A search space as given in its file, and the caller's options."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,14 +17,14 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A space: its kind, and keys that this kind reads. Every key must be read by somebody."""
+    """A space: its kind, and the keys that this kind reads. Every key must be read."""
 
     kind: str
     keys: Mapping[str, Any]
     where: str
     """The file, for messages."""
     folder: Path = field(default_factory=Path)
-    """Files that it names lie there."""
+    """Folder of the files that it names."""
 
     def only(self, *known: str) -> None:
         """Refuses keys that this kind does not know."""
@@ -50,17 +50,17 @@ class Asked:
     """How to search."""
 
     method: str = ""
-    """all, dp, greedy, anneal, ilp, lp, joint; nothing: what suits the space."""
+    """all, dp, greedy, anneal, ilp, lp, joint; empty: the default of the space."""
     workers: int = 1
     ray: str = ""
     out: Path | None = None
-    """Folder from which a search that was cut off goes on."""
+    """Folder from which an interrupted search continues."""
     seed: int = 0
     again_s: float = 0.0
     """Search again every this many seconds of simulated time, as links change; 0: once."""
     progress: Progress = lambda what, total: nullcontext(lambda n: None)
     execute: Execute | None = None
-    """Runs a command in this process, where one worker is asked for; without it a command has a process of its own."""
+    """Runs a command in this process, if there is one worker; without it each command has its own process."""
 
     def once(self, what: str) -> None:
         """Refuses to search again in a space that does not change with time."""
@@ -69,17 +69,17 @@ class Asked:
 
     @property
     def alone(self) -> bool:
-        """Neither processes nor a cluster are asked for."""
+        """Whether neither processes nor a cluster are requested."""
         return self.workers == 1 and not self.ray
 
     def in_turn(self, what: str, hint: str) -> None:
-        """Refuses several workers where each candidate depends on the one before."""
+        """Refuses several workers if each candidate depends on the one before."""
         if not self.alone:
             where = "--ray" if self.ray else "--workers"
             raise UsageError(f"{what} simulates one candidate after another", where=where, hint=hint)
 
     def one_of(self, *known: str) -> str:
-        """The method; the first of those known where none is asked for."""
+        """The method; the first known one if none is requested."""
         method = self.method or known[0]
         if method not in known:
             raise UsageError(f"method `{method}` does not fit this space", hint=f"--method {'|'.join(known)}")

@@ -1,4 +1,4 @@
-"""A convolutional network as layers of kernels: what each kernel reads, holds and gives.
+"""A convolutional network as layers of kernels: what each kernel reads, holds and outputs.
 
 Norms are folded into the kernels before them and activations done in place, as converters for small devices do; a pool
 is done where its inputs are made.
@@ -16,13 +16,13 @@ from etude.generate.blocks import Block, Op
 from etude.search.layers import forward_blocks
 
 INPUT = -1
-"""The picture, as a layer that others read."""
+"""The input image, as a layer that others read."""
 NOTHING = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLayer:
-    """A convolution or a linear layer of `units` kernels or neurons, each with as many weights, outputs and FLOPs."""
+    """A convolution or a linear layer of `units` kernels or neurons, each with the same weights, outputs and FLOPs."""
 
     name: str
     units: int
@@ -44,7 +44,7 @@ class KernelLayer:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Channels and pixels of what a layer gives."""
+    """Channels and pixels of a layer's output."""
 
     channels: int
     pixels: int
@@ -65,7 +65,8 @@ def kernel_layers(model: str, dtype: str) -> list[KernelLayer]:
 
 
 def _walk(block: Block, found: list[KernelLayer], shapes: dict[int, Shape], size: float, model: str) -> None:
-    """Adds the layers of a block. What is read is known by its shape: what the op before gave, or the block's input."""
+    """Adds the layers of a block. Inputs are recognised by their shape: the previous op's output, or the block's
+    input."""
     first, pending = len(found) - 1, NOTHING
     for op in block.ops:
         last = len(found) - 1
@@ -97,7 +98,7 @@ def _walk(block: Block, found: list[KernelLayer], shapes: dict[int, Shape], size
 
 
 def _layer(op: Op, name: str, size: float) -> tuple[KernelLayer, Shape, Shape]:
-    """The layer, and the shapes of what it reads and gives."""
+    """The layer, and the shapes of its input and output."""
     ins, weights = json.loads(op.in_shapes)
     outs = json.loads(op.out_shapes)[0]
     if op.name == "aten::mm":

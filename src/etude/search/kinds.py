@@ -1,4 +1,4 @@
-"""Models that are asked for, kinds of devices, plans of a replica, and the rate that each keeps within its limits."""
+"""Requested models, kinds of devices, plans of a replica, and the rate that each sustains within its limits."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from etude.search.given import Asked, Given
 from etude.search.tables import table
 
 WITHIN: Final = 1.02
-"""A rate is found to this factor."""
+"""Precision of a rate, as a factor."""
 FASTEST: Final = 1e6
 FEWEST, MOST = 100, 20_000
-"""Requests of a stream."""
+"""Fewest and most requests of a stream."""
 MEMORY, PLAN, SLO = "memory", "plan", "slo"
 """Why a model is not served by a plan on a kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of device that can be had."""
+    """An available kind of device."""
 
     kind: str = figure("text", "its name")
     device: str = figure("text", "a device of the catalogue, or a file")
@@ -70,7 +70,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A replica of a model on devices of a kind, and the rate that it keeps within the limits."""
+    """A replica of a model on devices of a kind, and the rate that it sustains within the limits."""
 
     model: str = figure("text", "a key of `models`")
     kind: str = figure("text", "a kind")
@@ -91,7 +91,7 @@ def wanted_of(given: Given) -> dict[str, Wanted]:
 
 
 def strategies_of(given: Given) -> list[Strategy]:
-    """`plans`: numbers of devices of a replica, or mappings that say more."""
+    """`plans`: numbers of devices of a replica, or mappings with more keys."""
     found = given.keys.get("plans", [1])
     if not isinstance(found, list) or not found:
         raise UsageError("`plans` is not a list", where=given.where, hint="plans: [1, 2, {tp: 4, precision: fp8}]")
@@ -102,7 +102,7 @@ def strategies_of(given: Given) -> list[Strategy]:
 def offers_of(
     given: Given, asked: Asked, models: Mapping[str, Wanted], kinds: Sequence[Kind]
 ) -> tuple[list[Offer], dict[str, int]]:
-    """Every (model, kind, plan) that keeps some rate, and how many do not, by reason."""
+    """Every (model, kind, plan) that sustains some rate, and how many do not, by reason."""
     if "throughput" in given.keys:
         offers = table(given, "throughput", Offer)
         known = {one.kind for one in kinds}
@@ -154,8 +154,9 @@ _WEIGHTS: dict[str, int] = {}
 
 
 def kept_rate(wanted: Wanted, kind: Kind, plan: Strategy, seconds: float, part: float, seed: int) -> dict[str, Any]:
-    """`rate` and `why`: the highest rate at which this part of the requests of this many seconds, drawn, is within the
-    limits. A stream has FEWEST requests at least; one of seconds may leave a queue that a longer one would not."""
+    """`rate` and `why`: the highest rate at which this fraction of the requests of this many seconds, drawn at random,
+    is within the limits. A stream has at least FEWEST requests; a short one may hide a queue that a longer one would
+    not."""
     from etude.generate.model import open_model
     from etude.machine.open import open_device, system_of
 
@@ -203,7 +204,7 @@ def _served(model: Any, system: Any, wanted: Wanted, plan: Strategy, how: tuple[
 
 
 def highest(holds: Any) -> float:
-    """The highest rate that holds, to WITHIN; 0 where none does."""
+    """The highest rate that holds, to WITHIN; 0: none does."""
     low, high = 0.0, 1.0
     if holds(high):
         while holds(high) and high < FASTEST:

@@ -1,7 +1,7 @@
-"""A network as a chain of layers: what each computes, holds and hands to the next, and what it takes on a device.
+"""A network as a chain of layers: what each computes, holds and passes to the next, and its time on a device.
 
-A cut is possible after each layer, since what the layer gives is all that the rest needs. A block of a model with a
-residual, attention or branches is one layer; in a block without, each convolution or product begins a layer.
+A cut is possible after each layer, since the rest needs only the layer's output. A block of a model with a residual,
+attention or branches is one layer; in a block without, each convolution or product begins a layer.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Layers:
     flops: I64
     weight_bytes: I64
     in_bytes: I64
-    """What a layer is given."""
+    """Input of a layer."""
     out_bytes: I64
-    """What it hands to the next."""
+    """Output to the next layer."""
     ops: OpTable
     layer: I64
     """Which layer each op belongs to."""
@@ -56,7 +56,7 @@ class Layers:
         return np.bincount(self.layer, self._op_ns(device), minlength=len(self)).astype(np.int64)
 
     def work_j(self, device: Device) -> F64:
-        """Energy of each layer beyond what the device draws when idle."""
+        """Energy of each layer above the idle power of the device."""
         taken = self._op_ns(device)
         watts = at_work_w(device, self.ops, taken)
         return np.bincount(self.layer, watts * taken / 1e9, minlength=len(self)).astype(np.float64)
@@ -102,7 +102,7 @@ def given_layers(rows: Any, in_bytes: int, dtype: str, where: str) -> Layers:
 
 def model_layers(model: str, dtype: str = "fp32", *, batch: int = 1, seq: int = 0) -> Layers:
     """The forward pass of a model of the catalogue or of a file, without the loss."""
-    width(dtype)  # refuses what is no data type
+    width(dtype)  # refuses unknown data types
     pieces = list(_pieces(model, dtype, batch, seq))
     flat = [op for _, ops, _ in pieces for op in ops]
     outs = np.array([out for _, _, out in pieces], np.int64)
@@ -150,7 +150,7 @@ def _pieces(model: str, dtype: str, batch: int, seq: int) -> Iterator[tuple[str,
 
 
 def straight(ops: Sequence[Op]) -> bool:
-    """Whether each op takes what the one before gives, and nothing else beside weights."""
+    """Whether each op takes only the output of the one before and weights."""
     for i, op in enumerate(ops):
         tensors = json.loads(op.in_shapes)
         if len(tensors) != (2 if op.name in PRODUCTS else 1):
@@ -172,7 +172,8 @@ def _input_bytes(op: Op, dtype: str) -> int:
 
 
 def _work(op: Op) -> Work:
-    """As the cost model sees a node of a trace: by its class where name and shapes say it, else by FLOPs and bytes."""
+    """As the cost model sees a node of a trace: by its class if name and shapes determine it, else by FLOPs and
+    bytes."""
     found = aten_work(op.name, op.in_shapes, in_types(op, op.in_shapes))
     if found.op_class == OpClass.NONE:
         found = Work(op_class=OpClass.OTHER)

@@ -30,7 +30,7 @@ NEVER = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """Rates that are drawn, evenly by their logarithm."""
+    """Random rates, uniform in their logarithm."""
 
     low_bytes_per_s: int = figure("bandwidth", "lowest rate")
     high_bytes_per_s: int = figure("bandwidth", "highest rate")
@@ -46,14 +46,14 @@ class GivenLink:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Rate `rate[i]` in bytes a second from `start_ns[i]` on."""
+    """Rate `rate[i]` in bytes per second from `start_ns[i]` on."""
 
     start_ns: tuple[int, ...]
     rate: tuple[int, ...]
     latency_ns: int = 0
 
     def at(self, now_ns: int) -> int:
-        """The rate at a time, in bytes a second."""
+        """The rate at a time, in bytes per second."""
         return self.rate[max(bisect_right(self.start_ns, now_ns) - 1, 0)]
 
     def constant_ns(self, size_bytes: int, rate: int) -> int:
@@ -61,8 +61,8 @@ class Link:
         return self.latency_ns + -(-size_bytes * 10**9 // rate) if rate else NEVER
 
     def arrival_ns(self, size_bytes: int, now_ns: int) -> int:
-        """When a message that is sent now has arrived: its bytes are the integral of the rate. NEVER if the link is
-        down for good before."""
+        """Arrival of a message that is sent now: its bytes are the integral of the rate. NEVER if the link goes down
+        for good before."""
         left = size_bytes * 10**9
         piece = max(bisect_right(self.start_ns, now_ns) - 1, 0)
         while True:

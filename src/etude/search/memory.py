@@ -36,12 +36,12 @@ PHASES: Final = ("prompt", "token")
 SCORES: Final = ("request", "tokens", "ttft")
 WAYS: Final = ("copy", "cpu")
 MOST: Final = 3_000_000
-"""Placements that `all` tries at most."""
+"""Most placements that `all` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """The keys of the space, beside `vram` and `ways`."""
+    """The keys of the space, besides `vram` and `ways`."""
 
     model: str = figure("text", "a model of the catalogue, or a file")
     device: str = figure("text", "a device of the catalogue, or a file", "rtx5090")
@@ -62,7 +62,7 @@ Sums = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Counts of each piece: in the device, and of the others those that are copied; the rest is the host's work."""
+    """Counts of each piece: in the device, and among the others those that are copied; the host computes the rest."""
 
     resident: tuple[int, ...]
     copied: Mapping[str, tuple[int, ...]]
@@ -80,7 +80,7 @@ class Problem:
     known: dict[tuple[str, str], dict[str, Sums]] = field(default_factory=dict)
 
     def costs(self, piece: Piece, phase: str) -> dict[str, Sums]:
-        """ms of (computing in turn, the link, the host's memory) of one piece, by way."""
+        """ms of (sequential compute, the link, the host's memory) of one piece, by way."""
         known = self.known.get((piece.name, phase))
         if known is None:
             known = self.known[piece.name, phase] = self._costs(getattr(piece, phase))
@@ -155,13 +155,13 @@ def pass_ms(problem: Problem, placed: Placed, phase: str) -> float:
 
 
 def _score(problem: Problem, placed: Placed) -> tuple[float, float]:
-    """By the score, and of equal ones both phases together."""
+    """The score, then both phases together to break ties."""
     took = {phase: pass_ms(problem, placed, phase) for phase in PHASES}
     return sum(problem.weights[phase] * took[phase] for phase in PHASES), sum(took.values())
 
 
 def _exact(problem: Problem, room_bytes: float) -> Placed:
-    """By whole numbers: pieces that are alike are counted, not named. A phase that the score leaves out comes after."""
+    """By integer programming: equal pieces are counted. A phase that is not in the score is optimised afterwards."""
     scored = [phase for phase in PHASES if problem.weights[phase]]
     placed = _program(problem, room_bytes, scored, None)
     for phase in PHASES:
@@ -195,7 +195,7 @@ def _program(problem: Problem, room_bytes: float, phases: Sequence[str], fixed: 
         for total in sums:
             program.row(total, most=0.0)
     solved = program.solve()
-    assert solved is not None  # nothing in the device is always a placement
+    assert solved is not None  # an empty device is always a placement
     whole_of = solved.values.astype(int).tolist()
     return Placed(tuple(whole_of[v] for v in here), {p: tuple(whole_of[v] for v in copies[p]) for p in phases})
 
@@ -226,7 +226,7 @@ def _copies(problem: Problem, here: Sequence[int], phase: str) -> tuple[int, ...
 
 
 def _greedy(problem: Problem, room_bytes: float) -> Placed:
-    """What a token reads most for each byte held lies in the device; then, piece by piece, the way that ends sooner."""
+    """Pieces with the most reads per byte held go to the device; then, piece by piece, the way that ends sooner."""
     order = sorted(range(len(problem.pieces)), key=lambda i: -_density(problem.pieces[i]))
     here, left = [0] * len(order), room_bytes
     for i in order:

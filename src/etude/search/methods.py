@@ -1,5 +1,5 @@
-"""Local search over finite axes: steepest descent from several places, and annealing. Both ask for many points
-at once, so that workers have something to do, and never for one twice."""
+"""Local search over finite axes: steepest descent from several places, and annealing. Both request many points at once,
+to keep workers busy, and never one twice."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 Point = tuple[int, ...]
-"""Number of the value on each axis."""
+"""Index of the value on each axis."""
 Score = Callable[[Sequence[Point]], Sequence[float]]
-"""Points -> what each is worth, less is better; infinite where it cannot be."""
+"""Points -> score of each, less is better; infinite if infeasible."""
 STARTS: Final = 4
 CHAINS: Final = 8
 STEPS: Final = 60
@@ -22,7 +22,7 @@ STEPS: Final = 60
 
 @dataclass(slots=True)
 class Asked:
-    """What was asked for so far."""
+    """Points requested so far."""
 
     score: Score
     known: dict[Point, float] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Asked:
 
 
 def neighbours(point: Point, axes: Sequence[Sequence[Any]]) -> list[Point]:
-    """Points with another value on one axis, or with the values of two axes exchanged where both have both."""
+    """Points with another value on one axis, or with the values of two axes exchanged if both have both."""
     found = [
         (*point[:i], v, *point[i + 1 :]) for i, values in enumerate(axes) for v in range(len(values)) if v != point[i]
     ]
@@ -55,7 +55,7 @@ def neighbours(point: Point, axes: Sequence[Sequence[Any]]) -> list[Point]:
 
 def greedy_swap(axes: Sequence[Sequence[Any]], score: Score, *, seed: int = 0, starts: int = STARTS) -> Point:
     """The best of several descents: each goes to its best neighbour as long as that is better. The first starts at the
-    first value of every axis, the others where `seed` says."""
+    first value of every axis, the others at random points from `seed`."""
     asked, draw = Asked(score), np.random.default_rng(seed)
     at = [_start(axes, asked, draw, first=k == 0) for k in range(starts)]
     going = list(dict.fromkeys(at))
@@ -74,8 +74,8 @@ def greedy_swap(axes: Sequence[Sequence[Any]], score: Score, *, seed: int = 0, s
 def anneal(
     axes: Sequence[Sequence[Any]], score: Score, *, seed: int = 0, steps: int = STEPS, chains: int = CHAINS
 ) -> Point:  # fmt: skip
-    """The best of several chains. A chain goes to a neighbour that is better, and to one that is worse by a part p of
-    its score with the chance exp(-p / t), where t falls from 0.2 to 0.002."""
+    """The best of several chains. A chain accepts a neighbour that is better, and one that is worse by a fraction p of
+    its score with probability exp(-p / t), where t falls from 0.2 to 0.002."""
     asked, draw = Asked(score), np.random.default_rng(seed)
     at = [_start(axes, asked, draw, first=k == 0) for k in range(chains)]
     for step in range(steps):
@@ -95,7 +95,7 @@ def _chance(before: float, value: float, heat: float) -> float:
 
 
 def _start(axes: Sequence[Sequence[Any]], asked: Asked, draw: np.random.Generator, *, first: bool) -> Point:
-    """The first values, or values that are drawn until they can be."""
+    """The first values, or random ones until they are feasible."""
     if first:
         point: Point = (0,) * len(axes)
         asked([point])

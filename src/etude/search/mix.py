@@ -34,7 +34,7 @@ from etude.search.tables import table
 SCORES: Final = ("cost", "goodput")
 MOST: Final = 2_000_000
 MOST_USES: Final = 200_000
-"""Counts that `all` tries at most, in all and of one kind."""
+"""Most counts that `all` tries, in total and of one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hour:
-    """What is asked for in an hour, and what can be had."""
+    """Demand of an hour, and available devices."""
 
     models: tuple[str, ...]
     demand: tuple[float, ...]
@@ -69,9 +69,9 @@ class Choice:
     counts: tuple[int, ...]
     """Number of each offer."""
     cost: float
-    """Dollars an hour."""
+    """Dollars per hour."""
     goodput: float
-    """Requests a second, by weight, that are served."""
+    """Served requests per second, by weight."""
 
 
 def solve(given: Given, asked: Asked) -> Found:
@@ -122,7 +122,7 @@ def _notes(told: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def undominated(offers: Sequence[Offer]) -> list[Offer]:
-    """Without those that another of the same model and kind beats: as fast at least with no more devices."""
+    """Offers without those that another of the same model and kind beats: at least as fast with no more devices."""
     kept: list[Offer] = []
     for one in sorted(offers, key=lambda o: (o.devices, -o.rate)):
         same = [o for o in kept if (o.model, o.kind) == (one.model, one.kind)]
@@ -163,13 +163,13 @@ def _hours(given: Given, models: Mapping[str, Wanted], kinds: Sequence[Kind]) ->
 
 
 def _supplied(kind: Kind, supply: Sequence[Supply], hour: int) -> float:
-    """The latest row of the kind up to this hour, or what the kind says itself."""
+    """The latest row of the kind up to this hour, or the kind's own figure."""
     known = [(row.hour, i) for i, row in enumerate(supply) if row.kind == kind.kind and row.hour <= hour]
     return supply[max(known)[1]].count if known else kind.available
 
 
 def _peak(hours: Sequence[Hour]) -> Hour:
-    """One allocation for all hours: the most of every demand, the least of every supply."""
+    """One allocation for all hours: the maximum of every demand, the minimum of every supply."""
     first = hours[0]
     return Hour(
         models=first.models, demand=tuple(max(h.demand[i] for h in hours) for i in range(len(first.models))),
@@ -179,7 +179,7 @@ def _peak(hours: Sequence[Hour]) -> Hour:
 
 
 def choose(offers: Sequence[Offer], hour: Hour, method: str = "ilp") -> tuple[Choice | None, float]:
-    """Counts of offers, and seconds that the solver took; None where what can be had does not serve all."""
+    """Counts of offers, and seconds of the solver; None if the available devices do not serve all."""
     if method == "all":
         return _every(offers, hour), 0.0
     first, took = _program(offers, hour)

@@ -1,4 +1,4 @@
-"""Synthesis: a small model learned from jobs, and jobs of any size made of it, without names, shapes or code."""
+"""Synthesis: a small model learned from jobs, and jobs of any size generated from it, without names, shapes or code."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Classes of nodes: what a node does, where it runs, what it is called, how large it is; and how large they are.
+"""Classes of nodes: what a node does, where it runs, its name, its size; and the sizes of each class.
 
-A class must have a few nodes, or its nodes fall into a wider one: first without what they are called, then by coarser
-sizes. `at_least` is for those who want every number of the model to stand for this many nodes.
+A class must have a few nodes, or its nodes fall into a wider one: first without names, then by coarser sizes.
+`at_least` requires every number of the model to represent this many nodes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 PER_OCTAVE: Final = np.array([0.5, 4, 4, 4, 4])
-"""Scales of each column to an octave: work and bytes are what they are, times vary from run to run."""
+"""Size bins per octave of each column: work and bytes are exact, times vary from run to run."""
 COARSE: Final = np.array([0.25, 0.5, 0.5, 0.5, 0.5])
 NONE, ZERO = -2, -1
-"""Scales of a value that is not there, and of nothing."""
+"""Bins of a missing value, and of zero."""
 CALLED: Final = 4
-"""Nodes that a class by name has at least."""
+"""Fewest nodes of a class by name."""
 STALL: Final = 8
-"""Times the usual time of its name that a node takes to be no longer like it."""
+"""Multiple of the usual time of its name above which a node counts as different."""
 MATTERS: Final = 1000
-"""And that part of the time of its program."""
+"""And this fraction of the time of its program."""
 
 
 def classes_of(programs: Sequence[LearnedProgram], at_least: int = 1) -> tuple[list[I64], I64]:
@@ -58,17 +58,17 @@ def classes_of(programs: Sequence[LearnedProgram], at_least: int = 1) -> tuple[l
 
 
 def _levels(program: LearnedProgram) -> list[I64]:
-    """Keys of each place, from the narrowest class to the widest: (level, what, sizes, what it is called)."""
+    """Keys of each place, from the narrowest class to the widest: (level, what, sizes, name)."""
     values = program.values[0]
     fine, coarse, bare = _scales(values, PER_OCTAVE), _scales(values, COARSE), np.where(values == UNKNOWN, NONE, 0)
-    # What a node takes varies from run to run; where its work is known, that says how large it is.
+    # Times vary from run to run; if its work is known, that determines a node's size.
     work = (values[:, 1] != UNKNOWN) | (values[:, 2] != UNKNOWN)
     called, plain = fine.copy(), fine
     called[values[:, 0] != UNKNOWN, 0] = 0
     plain[work & (values[:, 0] > 0), 0] = 0
     coarse[work & (values[:, 0] > 0), 0] = 0
     sent = [COLUMNS.index("in_bytes"), COLUMNS.index("out_bytes")]
-    called[:, sent] = _scales(values, np.full(len(COLUMNS), STEPS))[:, sent]  # so that all who take part agree
+    called[:, sent] = _scales(values, np.full(len(COLUMNS), STEPS))[:, sent]  # so that all participants agree
     nothing = np.full(len(program), -1)
     word = np.where(program.talks, -1, program.word)
     keys = ((called, word), (plain, nothing), (coarse, nothing), (bare, nothing))
@@ -85,13 +85,13 @@ def _scales(values: I64, per_octave: NDArray[np.float64]) -> I64:
 
 
 def sizes(program: LearnedProgram) -> I64:
-    """How much each place sends, within a quarter of an octave."""
+    """Bytes that each place sends, within a quarter of an octave."""
     return _scales(program.values[0], PER_OCTAVE)[:, [COLUMNS.index("in_bytes"), COLUMNS.index("out_bytes")]]
 
 
 def _stalls(keys: I64, programs: Sequence[LearnedProgram]) -> NDArray[np.bool_]:
-    """Nodes that took far longer than others of their name, and so long that it matters: a thread that was elsewhere,
-    or a name that stands for many things. They have classes of their own."""
+    """Nodes that took far longer than others of their name, and long enough to matter: a descheduled thread, or a name
+    with many meanings. They have classes of their own."""
     time = np.concatenate([p.time_ns for p in programs])
     total = np.repeat([int(p.time_ns.sum()) for p in programs], [len(p) for p in programs])
     _, number = np.unique(keys, axis=0, return_inverse=True)
@@ -105,7 +105,7 @@ def _stalls(keys: I64, programs: Sequence[LearnedProgram]) -> NDArray[np.bool_]:
 def described(
     programs: Sequence[LearnedProgram], classes: Sequence[I64], own: F64, nodes: I64, at_least: int
 ) -> tuple[NodeClass, ...]:
-    """What each class is and how large its nodes are. The programs' times are those of a usual rank and step."""
+    """The description and sizes of each class. The programs' times are those of a typical rank and step."""
     numbers = np.concatenate([c for p, c in zip(programs, classes, strict=True) for _ in p.values])
     values = np.concatenate([v for p in programs for v in p.values])
     what = np.concatenate([p.what for p in programs])
@@ -126,7 +126,7 @@ def described(
 def sketch(values: I64, steps: int = STEPS) -> Sketch:
     values = values[values != UNKNOWN]
     quantiles = on_grid(np.quantile(values, QUANTILES), steps)
-    # Of a few values that are rounded so much, the mean would say no more than what it is rounded by.
+    # For few, coarsely rounded values, the mean would add only rounding error.
     mean = values.mean() if steps == STEPS else np.interp(np.linspace(0, 1, 1001), QUANTILES, quantiles).mean()
     if (on_grid(values, steps) == quantiles[0]).all():
         return Sketch(float(quantiles[0]))

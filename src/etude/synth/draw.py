@@ -1,4 +1,5 @@
-"""Sizes and times of the nodes of a learned job, drawn from what is known of their classes. The same seed, the same."""
+"""Sizes and times of the nodes of a learned job, drawn from the distributions of their classes. Deterministic by
+seed."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ F64 = NDArray[np.float64]
 
 PLACES: Final = np.array([0.0, *QUANTILES, 1.0])
 NARROW: Final = 1.02
-"""Where the mean is so much more than that of the quantiles, the largest values make up for it."""
+"""If the mean exceeds that of the quantiles by this factor, the largest values make up for it."""
 CLASSES, RANKS, FACTORS, LATE = range(4)
-"""What a stream of random numbers is for."""
+"""Purposes of random streams."""
 
 
 def random(seed: int, what: int, number: int) -> np.random.Generator:
@@ -27,7 +28,7 @@ def random(seed: int, what: int, number: int) -> np.random.Generator:
 
 
 class Draws:
-    """Where in the distribution of its class each node of a program lies."""
+    """The quantile of each node of a program in the distribution of its class."""
 
     def __init__(self, learned: Learned, of: I64, step: I64, seed: int) -> None:
         self.learned, self.of = learned, of
@@ -64,7 +65,7 @@ class Draws:
 
 
 def knots(sketch: Sketch) -> F64:
-    """Values at PLACES, straight lines between. The largest is the one with which their mean is as learned."""
+    """Values at PLACES, linear in between. The largest is chosen so that the mean is the learned one."""
     if not sketch.quantiles:
         return np.full(len(PLACES), sketch.mean)
     found = np.array([sketch.quantiles[0], *sketch.quantiles, sketch.quantiles[-1]], np.float64)
@@ -72,14 +73,14 @@ def knots(sketch: Sketch) -> F64:
     width = np.diff(PLACES)
     rest = float((width * (found[:-1] + found[1:]) / 2)[:-1].sum())
     mean = rest + width[-1] * found[-1]
-    if sketch.mean > NARROW * mean:  # less could be what mean and quantiles are rounded by
+    if sketch.mean > NARROW * mean:  # less could be rounding of mean and quantiles
         found[-1] = max(found[-1], 2 * (sketch.mean - rest) / width[-1] - found[-2])
     mean = float((width * (found[:-1] + found[1:]) / 2).sum())
     return found * (sketch.mean / mean) if mean > 0 else found
 
 
 def _turns(of: I64, step: I64) -> I64:
-    """How many of its class come before each node, in its step."""
+    """Number of earlier nodes of its class in its step, for each node."""
     order = np.lexsort((np.arange(len(of)), of, step))
     key = np.stack([step[order], of[order]])
     first = np.concatenate([[True], (np.diff(key, axis=1) != 0).any(axis=0)]) if len(of) else np.zeros(0, bool)
@@ -90,13 +91,13 @@ def _turns(of: I64, step: I64) -> I64:
 
 
 def _even(random: np.random.Generator, count: int) -> F64:
-    """Places that are spread evenly, in an order of chance: their mean is that of the distribution."""
+    """Evenly spread places, in random order: their mean is that of the distribution."""
     found: F64 = (random.permutation(count) + random.random(count)) / count
     return found
 
 
 class DrawnTimes:
-    """By how much the ranks and steps of a job differ."""
+    """Differences between the ranks and steps of a job."""
 
     def __init__(
         self, learned: Learned, roles: Sequence[LearnedRole], role_of: I64, steps: int, *, seed: int, spread: float

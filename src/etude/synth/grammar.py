@@ -1,4 +1,4 @@
-"""Repeats in a sequence: layers, micro-batches and steps, found as they are and written once.
+"""Repeats in a sequence: layers, micro-batches and steps, found and written once.
 
 A folded sequence is a list of numbers and of pairs `[times, folded sequence]`. `unfolded(folded(x))` is x.
 """
@@ -17,12 +17,12 @@ Folded = list[Any]
 """Numbers, and [times, Folded]."""
 
 MAX_PERIOD = 8192
-"""The longest repeat that is looked for: a micro-batch of a deep model."""
+"""The longest repeat that is searched for: a micro-batch of a deep model."""
 
 
 def folded(sequence: NDArray[np.int64], least: int = 0) -> Folded:
-    """The sequence with its repeats written once: the one that saves most first, then inside, before and behind it.
-    Repeats that save less than `least` numbers (a 500th of the whole) are not worth looking for."""
+    """The sequence with its repeats written once: the one that saves most first, then inside, before and after it.
+    Repeats that save less than `least` numbers (a 500th of the whole) are ignored."""
     least = least or max(1, len(sequence) // 500)
     if len(sequence) < 4:
         return sequence.tolist()
@@ -35,8 +35,8 @@ def folded(sequence: NDArray[np.int64], least: int = 0) -> Folded:
 
 
 def unfolded(folds: Folded, depth: float = 1.0, whole: Collection[int] = ()) -> list[int]:
-    """The sequence; with `depth`, outermost repeats occur `depth` times as often (at least once). Of repeats that hold
-    a number of `whole` it is those inside."""
+    """The sequence; with `depth`, outermost repeats occur `depth` times as often (at least once). For repeats that
+    contain a number of `whole` it is those inside."""
     out: list[int] = []
     for item in folds:
         if not isinstance(item, list):
@@ -53,5 +53,5 @@ def _holds(folds: Folded, numbers: Collection[int]) -> bool:
 
 
 def size(folds: Folded) -> int:
-    """Numbers that it takes to write it down."""
+    """Numbers needed to write it down."""
     return sum(1 + size(item[1]) if isinstance(item, list) else 1 for item in folds)

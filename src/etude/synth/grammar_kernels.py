@@ -5,8 +5,8 @@ from etude.kernels.compile import kernel
 
 @kernel
 def best_repeat(sequence, max_period):
-    """(begin, period, times): something that follows itself `times` times. Saves (times - 1) x period, the most there
-    is; of several the one with the shortest period, the first. (0, 0, 0) if there is none."""
+    """(begin, period, times): a part that is repeated `times` times in a row. Saves the most, (times - 1) x period;
+    ties go to the shortest period, then the first. (0, 0, 0) if there is none."""
     n = len(sequence)
     best, begin, found_period, found_times = 0, 0, 0, 0
     for period in range(1, min(n // 2, max_period) + 1):

@@ -1,4 +1,4 @@
-"""What a learned model holds, in words and numbers, for those who are to give it away."""
+"""The contents of a learned model, in words and numbers, for those who want to share it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT = (
 
 
 def about(learned: Learned) -> dict[str, Any]:
-    """How large a model is, what it says, and how many nodes its rarest number stands for."""
+    """The size of a model, its contents, and how many nodes its rarest number represents."""
     return {
         "jobs": len(learned.templates),
         "ranks": [t.ranks for t in learned.templates],
@@ -37,7 +37,7 @@ def about(learned: Learned) -> dict[str, Any]:
 
 
 def _spread(knots: Knots) -> float:
-    """Standard deviation of the factors, as a part of their mean."""
+    """Standard deviation of the factors, as a fraction of their mean."""
     if len(knots) < 2:
         return 0.0
     score, factor = np.array(knots).T

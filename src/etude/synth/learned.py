@@ -1,8 +1,8 @@
-"""A learned model of jobs: what kinds of nodes there are, how large they are, in which order they come, who is who.
+"""A learned model of jobs: kinds of nodes, their sizes and order, and the roles of ranks.
 
 It holds no names, shapes, attributes or code, and no exact sizes: numbers are kept as quantiles on a grid of 1/64 of an
-octave, on which no power of two lies, and no largest value of anything. `synth_learn` makes it from jobs, `synth_make`
-makes jobs of it.
+octave, which contains no power of two, and without maxima. `synth_learn` makes it from jobs, `synth_make` makes jobs
+from it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ COLUMNS: Final = ("duration_ns", "flops", "tensor_bytes", "in_bytes", "out_bytes
 VERSION: Final = 2
 RARE: Final = 5
 QUANTILES: Final = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
-"""Those that are kept. What lies below the first is as the first; what lies above the last follows from the mean."""
+"""Quantiles that are kept. Values below the first equal the first; values above the last follow from the mean."""
 STEPS: Final = 64
-"""Of an octave: the grid that numbers are kept on."""
+"""Steps per octave of the grid that numbers are kept on."""
 
 
 Knots = tuple[tuple[float, float], ...]
-"""(normal score, value), ascending: the distribution of what ranks or steps differ by."""
+"""(normal score, value), ascending: the distribution of differences between ranks or steps."""
 
 
 class Sketch(msgspec.Struct, frozen=True, array_like=True):
@@ -38,7 +38,7 @@ class Sketch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Nodes alike: what they do, where they run, how large they are."""
+    """Similar nodes: what they do, where they run, how large they are."""
 
     kind: int
     cpu: int = -1
@@ -51,14 +51,15 @@ class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
     dst: int = -1
     priority: int | None = None
     optimizer: bool = False
-    """Work of the optimizer on the device: where gradients are scattered among ranks, each has its part of it."""
+    """Work of the optimizer on the device: if gradients are scattered among ranks, each does its part."""
     sketches: dict[str, Sketch] = {}
     own: float = 0.0
-    """Part of the variance of its times that is each rank's and step's own; the rest lies in where a node stands."""
+    """Fraction of the variance of its times that varies by rank and step; the rest depends on the position of a
+    node."""
 
 
 class Symbol(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
-    """A class and what such a node waits for."""
+    """A class and the dependencies of such a node."""
 
     node_class: int
     data: tuple[tuple[int, int], ...] = ()
@@ -76,13 +77,13 @@ class LearnedRole(msgspec.Struct, frozen=True, omit_defaults=True):
     late_ns: Knots = ()
     """How much later than the first rank of the job its ranks began, by normal score."""
     level: tuple[float, float] = (1.0, 1.0)
-    """Time of its ranks over that of ranks alike, on the host and on the device: who is slow stays slow."""
+    """Time of its ranks relative to similar ranks, on the host and on the device: a slow rank stays slow."""
     step: int = -1
-    """Which of `order` stands for more than one step, and can come as often as wanted; -1: none does."""
+    """Index in `order` of the entry for more than one step, which can be repeated as often as wanted; -1: none."""
 
 
 class Template(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How ranks are put together, learned from one job."""
+    """How ranks are combined, learned from one job."""
 
     ranks: int
     nodes: int
@@ -102,8 +103,8 @@ class Template(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
-    """By which factors ranks and steps differ from one another in the times of what they do by themselves. Empty: they
-    do not differ, or it is unknown."""
+    """Factors by which ranks and steps differ from one another in the times of their own work. Empty: none, or
+    unknown."""
 
     rank: Knots = ()
     """Of a rank, in all its steps."""
@@ -114,7 +115,7 @@ class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Learned(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="format", tag=FORMAT):
-    """What was learned of one or many jobs."""
+    """The model learned from one or many jobs."""
 
     version: int
     classes: tuple[NodeClass, ...]
@@ -123,7 +124,7 @@ class Learned(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="format
     host: Spread = Spread()
     device: Spread = Spread()
     at_least: int = 1
-    """Nodes that every number stands for, but for those that are rounded to half an octave."""
+    """Nodes that every number represents, except those rounded to half an octave."""
     rare: int = 0
     """Classes with fewer than RARE nodes."""
 
@@ -137,7 +138,7 @@ def write(learned: Learned, path: Path) -> None:
 
 
 def read(path: Path) -> Learned:
-    """A model from a file; what does not hang together is refused."""
+    """A model from a file; an inconsistent one is refused."""
     data = path.read_bytes()
     try:
         said = msgspec.json.decode(data, type=_Head)
@@ -160,7 +161,7 @@ class _Head(msgspec.Struct):
 
 
 def check(learned: Learned, path: Path) -> None:
-    """Every number names something that is there."""
+    """Checks that every number refers to something that exists."""
     classes, symbols = len(learned.classes), len(learned.symbols)
     fine = bool(learned.templates)
     for symbol in learned.symbols:

@@ -30,9 +30,9 @@ from etude.synth.spread import late_of, own_share, spread_of
 I64 = NDArray[np.int64]
 
 ALIKE: Final = 0.1
-"""Part of its nodes in which a program or a step may differ from another and be taken for the same."""
+"""Fraction of its nodes in which a program or a step may differ from another and still count as the same."""
 ALIKE_NS: Final = 0.05
-"""And of their time."""
+"""The same for their time."""
 
 
 def learn(jobs: Sequence[Job], at_least: int = 1) -> Learned:
@@ -114,14 +114,14 @@ def _roles(numbers: range, programs: Sequence[LearnedProgram], classes: Sequence
 
 
 def _calls(program: LearnedProgram, step: int | None = None) -> bytes:
-    """What is sent, in order; not by which thread."""
+    """What is sent, in order, regardless of the thread."""
     mine = program.talks if step is None else program.talks & (program.step == step)
     what = program.what[mine][:, [FIELDS.index(f) for f in ("kind", "collective", "group", "src", "dst")]]
     return np.column_stack([program.step[mine] if step is None else what[:, 0], what, sizes(program)[mine]]).tobytes()
 
 
 def _alike(a: tuple[LearnedProgram, I64], b: tuple[LearnedProgram, I64], steps: tuple[int, int] | None = None) -> bool:
-    """Few of the nodes are in one and not in the other, these do not take long, and none takes much longer in one."""
+    """Whether few of the nodes are in only one of them, these do not take long, and none takes much longer in one."""
     (one, left), (two, right) = a, b
     mine, theirs = np.ones(len(one), bool), np.ones(len(two), bool)
     if steps:
@@ -138,7 +138,7 @@ def _alike(a: tuple[LearnedProgram, I64], b: tuple[LearnedProgram, I64], steps: 
 
 
 def _medoid(role: Sequence[int], classes: Sequence[I64]) -> int:
-    """The one that is nearest to all."""
+    """The program nearest to all."""
     if len(role) < 3:
         return role[0]
     some = role[:16]
@@ -148,7 +148,7 @@ def _medoid(role: Sequence[int], classes: Sequence[I64]) -> int:
 
 
 def _block(roles: Sequence[tuple[LearnedProgram, I64]]) -> tuple[int, int]:
-    """(first, end) of the steps that are taken for one, on all roles: the longest run; (0, 0): there is none."""
+    """(first, end) of the steps that count as one, on all roles: the longest run; (0, 0): there is none."""
     if len({program.steps for program, _ in roles}) > 1:
         return 0, 0
     steps = roles[0][0].steps
@@ -173,7 +173,7 @@ WORDS: Final = {"name": "names", "phase": "phases", "module": "modules"}
 
 
 def hidden(jobs: Sequence[Job]) -> dict[str, int]:
-    """What the jobs have and a model of them has not: how many of it."""
+    """Counts of what the jobs have and a model of them does not."""
     found: dict[str, int] = {}
 
     def add(what: str, count: int) -> None:

@@ -27,23 +27,23 @@ from etude.synth.world import LearnedWorld
 
 I64 = NDArray[np.int64]
 MAX_VALUES = 200_000_000
-"""Times of single ranks that are drawn at most."""
+"""Most times of single ranks that are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeOptions:
     ranks: int = 0
-    """0: as many as were learned from."""
+    """0: as many as in the learned job."""
     steps: int = 0
-    """0: as many as were learned from. A program without steps is repeated as a whole."""
+    """0: as many as in the learned job. A program without steps is repeated as a whole."""
     depth: float = 1.0
     """Factor on outermost repeats of a step: more micro-batches, or a deeper model."""
     compute: float = 1.0
-    """Factor of FLOPs, bytes and times of compute."""
+    """Factor on FLOPs, bytes and times of compute."""
     traffic: float = 1.0
-    """Factor of bytes that are sent."""
+    """Factor on bytes that are sent."""
     spread: float = 1.0
-    """How much ranks and steps differ: 1 as much as was learned, 0 not at all."""
+    """How much ranks and steps differ: 1 as learned, 0 not at all."""
     seed: int = 0
     name: str = "learned"
 
@@ -110,7 +110,7 @@ class _Program:
         return bool((self.values["duration_ns"] != UNKNOWN).any())
 
     def shard(self, larger: list[float]) -> None:
-        """Gradients that are scattered to more ranks leave each a smaller part of the optimizer's work."""
+        """If gradients are scattered to more ranks, each has a smaller part of the optimizer's work."""
         collective = np.array([c.collective for c in self.learned.classes])[self.of]
         scattered = np.unique(self.group[(collective == Collective.REDUCE_SCATTER) & (self.group >= 0)]).tolist()
         factor = max((larger[slot] for slot in scattered), default=1.0)
@@ -158,8 +158,8 @@ class _Program:
         )
 
     def _scaled(self, larger: list[float]) -> dict[str, I64]:
-        """Compute and traffic by their factors. What is gathered from more ranks is as much in all, so each gives
-        less; what is scattered to more, each gets less."""
+        """Scales compute and traffic by their factors. What is gathered from more ranks has the same total, so each
+        gives less; what is scattered to more, each gets less."""
         found = {c: v.copy() for c, v in self.values.items()}
         compute, sent = self.kind == Kind.COMP, np.isin(self.kind, (Kind.COLL, Kind.SEND, Kind.RECV))
         _times(found["duration_ns"], compute, self.level)
@@ -180,14 +180,14 @@ class _Program:
 
 
 def _times(values: I64, rows: NDArray[np.bool_], factor: float | NDArray[np.float64]) -> None:
-    """These rows by a factor; what is not known stays, and what is not 0."""
+    """Scales these rows by a factor; unknown values stay, and nonzero ones stay nonzero."""
     rows = rows & (values != UNKNOWN)
     by = np.broadcast_to(factor, values.shape)[rows]
     values[rows] = np.maximum(np.rint(values[rows] * by), (values[rows] > 0).astype(np.int64)).astype(np.int64)
 
 
 def _word(collective: int, kind: int) -> str:
-    """What a node is called: what can be seen of it anyway."""
+    """The name of a node, from what is visible anyway."""
     return Collective(collective).name.lower() if collective else Kind(kind).name.lower()
 
 
@@ -195,9 +195,9 @@ def _word(collective: int, kind: int) -> str:
 
 
 def _reconcile(world: LearnedWorld, programs: list[_Program]) -> None:
-    """Where roles meet, they make as many calls and agree on their sizes; what is over is left out.
+    """Where roles meet, makes them issue the same number of calls with the same sizes; surplus calls are dropped.
 
-    It happens where repeats were stretched that are not equally many on both sides.
+    Needed if stretched repeats are not equally many on both sides.
     """
     for role, program in enumerate(programs):
         mine = int(np.flatnonzero(world.role_of == role)[0])
@@ -219,8 +219,8 @@ def _reconcile(world: LearnedWorld, programs: list[_Program]) -> None:
 
 
 def _agree(world: LearnedWorld, programs: list[_Program], group: int, roles: list[int]) -> None:
-    """As many calls on every role, and sizes that were drawn for the same thing are the same. Where members of a
-    collective differ by nature (who scatters, who is sent more), they differ."""
+    """Gives every role the same number of calls, and the same sizes where they were drawn for the same thing. Members
+    of a collective that differ by nature (who scatters, who is sent more) still differ."""
     calls = {}
     for role in roles:
         uses = np.flatnonzero((world.group_of[role] == group).any(axis=0))

@@ -1,4 +1,4 @@
-"""What is learned of a program: its nodes in order as symbols, repeats folded, one step for all that are like it."""
+"""The order of a program: its nodes as symbols, repeats folded, one step for all similar ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Waits = list[list[int]]
 """What each place waits for."""
 
 WINDOW: Final = 4096
-"""Nodes back in which a dependency is found to follow from others."""
+"""Nodes back within which redundant dependencies are found."""
 
 
 def learned_role(program: LearnedProgram, classes: I64, block: tuple[int, int], book: dict[Symbol, int]) -> LearnedRole:
@@ -77,7 +77,7 @@ class _Twice:
         return found
 
     def _target(self, j: int, part: int) -> int:
-        """Where a place that is waited for from this part stands here; -1: nowhere."""
+        """The position here of a place that is waited for from this part; -1: none."""
         if not self.inside[j]:
             return int(self.at[j]) if self.part[self.at[j]] == part else -1
         if part == self.BEHIND or self.program.step[j] == self.model:
@@ -101,7 +101,7 @@ class _Twice:
         return int(lane[round(int(np.searchsorted(whole, j)) / max(len(whole) - 1, 1) * (len(lane) - 1))])
 
     def _end_of_lane(self, i: int) -> int:
-        """The last of the model step on the lane of a place, counted from its beginning."""
+        """The last place of the model step on the lane of a place, counted from its beginning."""
         lane = self._lane(i, self.mine)
         return int(lane[-1] if len(lane) else self.mine[-1]) - int(self.mine[0])
 
@@ -123,7 +123,7 @@ def _symbols(classes: I64, data: Waits, ctrl: Waits, book: dict[Symbol, int]) ->
 
 
 def _within(classes: I64) -> I64:
-    """How many of its class come before each node."""
+    """Number of earlier nodes of its class, for each node."""
     order = np.argsort(classes, kind="stable")
     same = classes[order]
     first = np.concatenate([[0], np.flatnonzero(np.diff(same)) + 1]) if len(same) else np.zeros(0, np.int64)
@@ -134,7 +134,7 @@ def _within(classes: I64) -> I64:
 
 
 def _waits(program: LearnedProgram) -> tuple[Waits, Waits]:
-    """Places that each place waits for by data and by control, without what follows from the rest."""
+    """Data and control dependencies of each place, without redundant ones."""
     place = np.empty(len(program), np.int64)
     place[program.order] = np.arange(len(program))
     found = []
@@ -147,7 +147,7 @@ def _waits(program: LearnedProgram) -> tuple[Waits, Waits]:
 
 
 def _reduced(data: Waits, ctrl: Waits) -> tuple[Waits, Waits]:
-    """Without what follows from the rest: bit k of `before[i]` says that node i - 1 - k comes before i anyway."""
+    """Removes redundant dependencies: bit k of `before[i]` says that node i - 1 - k comes before i anyway."""
     mask = (1 << WINDOW) - 1
     before: list[int] = []
     kept_data, kept_ctrl = [], []

@@ -1,6 +1,6 @@
-"""What is looked at of a job that is learned from: its programs, node by node, each node behind what it waits for.
+"""What is used of a job that is learned from: its programs, node by node, in dependency order.
 
-Names are read here to tell nodes apart that do the same thing, and go no further: the model has the classes alone.
+Names are read here to distinguish nodes that do the same thing, and are not stored: the model has only classes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from etude.synth.learned import COLUMNS
 I64 = NDArray[np.int64]
 
 MAX_OWN: Final = 64
-"""Ranks of a program whose own values are learned from."""
+"""Most ranks of a program whose own values are learned from."""
 FIELDS: Final = ("kind", "cpu", "lane", "collective", "group", "src", "dst", "priority", "optimizer")
-"""What a node is, whatever its size."""
+"""Columns that describe a node, apart from its size."""
 TALKS: Final = (Kind.COLL, Kind.SEND, Kind.RECV)
 
 
 @dataclass(slots=True, eq=False)
 class LearnedProgram:
-    """One program and the ranks that run it. Rows are places in the order that is learned, not those of the trace."""
+    """One program and the ranks that run it. Rows are places in the learned order, not those of the trace."""
 
     trace: Trace
     ranks: I64
@@ -43,11 +43,11 @@ class LearnedProgram:
     what: I64
     """FIELDS of each place, slots and lanes numbered by first use."""
     word: I64
-    """What it is called, as a number that all programs share."""
+    """Its name, as a number shared by all programs."""
     values: list[I64]
     """COLUMNS of each place: of ranks that have values of their own, and of the others once."""
     weights: list[float]
-    """Ranks that each of these stands for."""
+    """Number of ranks that each of these represents."""
     late_ns: list[int]
     """How much later than the first of the job each of these ranks began. It is not among the values."""
     group_slots: I64
@@ -63,7 +63,7 @@ class LearnedProgram:
 
     @property
     def time_ns(self) -> I64:
-        """What each place computes, on the first rank; 0 if unknown."""
+        """Compute time of each place, on the first rank; 0 if unknown."""
         return np.where(self.computes, np.maximum(self.values[0][:, 0], 0), 0)
 
     @property
@@ -80,7 +80,7 @@ class LearnedProgram:
 
 
 def programs_of(job: Job, words: dict[str, int]) -> list[LearnedProgram]:
-    """The programs of a folded job. `words` numbers what nodes are called, over all jobs."""
+    """The programs of a folded job. `words` numbers the names of nodes, over all jobs."""
     return [_program(job, number, trace, words) for number, trace in enumerate(job.traces)]
 
 
@@ -95,8 +95,8 @@ def _program(job: Job, number: int, trace: Trace, words: dict[str, int]) -> Lear
     order, step = order[by_step], step[by_step]
     columns = [getattr(trace, name).astype(np.int64) for name in FIELDS[:-1]]
     what = np.stack([*columns, _optimizes(trace)], 1)[order]
-    what[what[:, 0] != Kind.COLL, FIELDS.index("group")] = -1  # a message needs its peer alone
-    # Lanes that follow from the kind alone are not learned: they follow again.
+    what[what[:, 0] != Kind.COLL, FIELDS.index("group")] = -1  # a message needs only its peer
+    # Lanes that follow from the kind are not learned.
     what[((trace.cpu != 1) & (trace.stream == UNKNOWN))[order], FIELDS.index("lane")] = -1
     _renumber(what, ("lane",))
     group_slots, peer_slots = _renumber(what, ("group",)), _renumber(what, ("src", "dst"))
@@ -186,7 +186,7 @@ def _renumber(what: I64, fields: tuple[str, ...]) -> I64:
 
 
 def _words(trace: Trace, words: dict[str, int]) -> I64:
-    """What a node is called and what the caller is called, without numbers; -1 where it has no name."""
+    """The names of a node and of its caller, without numbers; -1: no name."""
     codes, names = trace.coded("name")
     phases, phase_names = trace.coded("phase")
     plain = [re.sub(r"\d+", "#", name) for name in names]

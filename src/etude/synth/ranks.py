@@ -1,5 +1,5 @@
-"""Who is who in a job that is learned from: which ranks run which role, which groups and peers they have, and which
-groups are longer in a larger job."""
+"""Structure of a job that is learned from: which ranks run which role, their groups and peers, and which groups grow in
+a larger job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ I64 = NDArray[np.int64]
 def template_of(
     job: Job, programs: Sequence[LearnedProgram], roles: Sequence[Sequence[int]], learned: Sequence[LearnedRole]
 ) -> Template:
-    """How the ranks of a job are put together. Roles are lists of programs; the first of each is what was learned."""
+    """How the ranks of a job are combined. Roles are lists of programs; the first of each is the learned one."""
     members = [job.groups.members[a:b] for a, b in zip(job.groups.start[:-1], job.groups.start[1:], strict=True)]
     role_of = np.empty(len(job), np.int64)
     of_program = np.empty(len(job), np.int64)
@@ -94,8 +94,8 @@ def _growing(
 
 
 def _data_parallel(program: LearnedProgram, groups: list[NDArray[Any]], role_of: I64) -> int | None:
-    """The slot for gradients: of those with ranks alike, and more than a trifle to send, the one least waited for.
-    Where ranks are alike nowhere, any will do."""
+    """The slot for gradients: among those with similar ranks, and a significant amount to send, the one that delays
+    others least. Without similar ranks, any slot."""
     height = _heights(program)
     sent = program.values[0][:, COLUMNS.index("in_bytes")].astype(np.float64)
     sent[sent == UNKNOWN] = 0.0
@@ -111,7 +111,7 @@ def _data_parallel(program: LearnedProgram, groups: list[NDArray[Any]], role_of:
 
 
 def _axis(home: I64, members: list[NDArray[Any]]) -> tuple[int, int] | None:
-    """(stride, size) of groups that lie in the numbering of ranks as an axis does; None where they do not."""
+    """(stride, size) of groups that form an axis in the numbering of ranks; None if they do not."""
     first = members[int(home[0])]
     stride, size = int(first[1] - first[0]), len(first)
     if stride < 1 or len(home) % (stride * size):
@@ -124,7 +124,7 @@ def _axis(home: I64, members: list[NDArray[Any]]) -> tuple[int, int] | None:
 
 
 def _heights(program: LearnedProgram) -> I64:
-    """Nodes on the longest way from each place to the end."""
+    """Nodes on the longest path from each place to the end."""
     frees = graph.successors(program.trace)
     start, rows = frees.start.tolist(), frees.rows.tolist()
     height = [0] * len(program)

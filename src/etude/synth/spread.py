@@ -1,8 +1,8 @@
-"""How ranks and steps differ in time: factors of a rank, of a step and of both, and what nodes do by chance.
+"""How ranks and steps differ in time: factors of a rank, of a step and of both, and random variation of nodes.
 
-A rank's time is compared with what its nodes take on the mean of their classes, on the host and on the device apart.
-What is left at a place of the program, from rank to rank and step to step, is the class's own jitter; what differs from
-place to place is how the program is.
+A rank's time is compared with the mean times of its nodes' classes, separately on the host and on the device. What
+remains at a place of the program, from rank to rank and step to step, is the class's own jitter; differences from place
+to place belong to the program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ F64 = NDArray[np.float64]
 
 KNOTS: Final = 7
 LEAST: Final = 0.002
-"""Factors that are nearer to one another are taken for equal."""
+"""Factors that are closer than this count as equal."""
 TIME: Final = COLUMNS.index("duration_ns")
 NORMAL: Final = NormalDist()
 
@@ -99,7 +99,7 @@ def _means(programs: Sequence[LearnedProgram], classes: Sequence[I64]) -> F64:
 
 
 def _factors(program: LearnedProgram, classes: I64, values: I64, mean: F64, host: bool) -> F64:
-    """What each step took on a rank, over what its nodes take on the mean."""
+    """Time of each step on a rank, relative to the mean times of its nodes."""
     mine = _timed(program, values, host)
     took = np.bincount(program.step[mine], values[mine, TIME], program.steps)
     usual = np.bincount(program.step[mine], mean[classes[mine]], program.steps)
@@ -133,7 +133,7 @@ def _scored(values: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def late_of(programs: Sequence[LearnedProgram]) -> Knots:
-    """By how much the ranks of a role began later than the first of the job."""
+    """How much later the ranks of a role began than the first of the job."""
     late = [(float(ns), w) for p in programs for ns, w in zip(p.late_ns, p.weights, strict=True)]
     if not any(ns for ns, _ in late):
         return ()
@@ -143,7 +143,7 @@ def late_of(programs: Sequence[LearnedProgram]) -> Knots:
 def own_share(
     jobs: Sequence[Sequence[Sequence[int]]], programs: Sequence[LearnedProgram], classes: Sequence[I64], count: int
 ) -> F64:
-    """Of the variance of each class's times, the part within a place: from rank to rank and from step to step."""
+    """Fraction of the variance of each class's times within a place: from rank to rank and from step to step."""
     within, freedom = np.zeros(count), np.zeros(count)
     for roles in jobs:
         cells: dict[int, list[F64]] = {}
@@ -211,8 +211,8 @@ def late(knots: Knots, count: int, random: np.random.Generator, spread: float = 
 
 
 def _scores(knots: Knots, count: int) -> F64:
-    """Values at evenly spread places of a distribution. Beyond the ends of what was learned they go on as steeply as it
-    did on the whole."""
+    """Values at evenly spread places of a distribution. Beyond the learned range they are extrapolated with the overall
+    slope."""
     score, value = np.array(knots).T
     at = np.array([NORMAL.inv_cdf((i + 0.5) / count) for i in range(count)])
     slope = (value[-1] - value[0]) / (score[-1] - score[0]) if len(knots) > 1 else 0.0
