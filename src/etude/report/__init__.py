@@ -1,4 +1,4 @@
-"""Reports: asks the analyses about a run and says what they found, in words and in pictures."""
+"""Reports: runs the analyses of a run and presents their findings, in words and in pictures."""
 
 from typing import TYPE_CHECKING
 

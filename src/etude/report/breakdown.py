@@ -1,4 +1,4 @@
-"""Where the time goes: the device's time by what it did, rank by rank, and what findings follow."""
+"""Where the time goes: the device's time by activity, rank by rank, and the findings from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from etude.view.page import Figure, Section, Told
 SECTION = "breakdown"
 
 MUCH_COMMUNICATION, SOME_COMMUNICATION, LITTLE_HIDDEN, UNEVEN = 0.15, 0.05, 0.5, 0.1
-"""Shares from which a report says something: exposed communication, all of it, hidden communication, slowest rank."""
+"""Shares from which a report has a finding: exposed communication, all of it, hidden communication, slowest rank."""
 BARS = 32
 """Ranks that get a bar of their own."""
 
@@ -25,7 +25,7 @@ PIECES = (
     ("idle", "idle", "idle_ns"),
 )
 LITTLE_COMPUTE = 0.05
-"""Of the exposed communication: with less compute than this there is nothing to overlap with."""
+"""Fraction of the exposed communication: with less compute than this there is nothing to overlap with."""
 OF_COMMUNICATION = ("comm_ns", "exposed_comm_ns", "overlap_pct")
 """Columns that a run without communication does not need."""
 
@@ -39,7 +39,7 @@ class Spent:
     memory: float
     idle: float
     hidden: float | None
-    """Share of communication that compute hides; None where nothing is communicated."""
+    """Share of communication that compute hides; None if there is none."""
     comm: float
 
 
@@ -55,7 +55,7 @@ def spent(subject: Subject) -> Spent:
 
 
 def pieces(subject: Subject) -> tuple[tuple[str, str, str], ...]:
-    """The parts with their colours and names; on a host they are called by what a host does."""
+    """The parts with their colours and names; on a host with names for a host."""
     on_host = {"compute": "in operators", "idle": subject.idling}
     return PIECES if subject.has_device else tuple((s, on_host.get(label, label), key) for s, label, key in PIECES)
 
@@ -93,7 +93,7 @@ def told(subject: Subject) -> list[Told]:
 
 
 def _advice(subject: Subject, s: Spent) -> str:
-    """What is known of exposed communication, and what faster transfers would gain."""
+    """What is known about exposed communication, and what faster transfers would gain."""
     gain = gains.of_links(subject)
     said, share = gain or ("", 0.0)
     helps = share >= gains.LITTLE
@@ -120,7 +120,7 @@ def _part(hidden: float, well: bool = False) -> str:
 def _uneven(subject: Subject) -> list[Told]:
     rank = subject.breakdown["rank"].to_numpy()
     busy = np.array([v or 0 for v in subject.breakdown["compute_ns"].to_pylist()], float)
-    if len(busy) < 3 or not np.median(busy):  # of two neither is the middle
+    if len(busy) < 3 or not np.median(busy):  # two ranks have no middle
         return []
     most, middle = int(busy.argmax()), float(np.median(busy))
     if busy[most] < (1 + UNEVEN) * middle or int(rank[most]) in subject.suspects:  # stragglers are reported separately

@@ -1,4 +1,4 @@
-"""Communication: collectives by kind and size, what they reach, who waits for whom."""
+"""Communication: collectives by kind and size, their bandwidth, who waits for whom."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MUCH_WAITING = 0.4
 """Share of the time in collectives that is waiting from which a report says so."""
 POINTS = 600
 FEW_CALLS, MOSTLY = 5, 0.5
-"""A rank is said to come last if it does to this share of at least this many collectives."""
+"""A rank is reported as last if it is so at this share of at least this many collectives."""
 TOLD_AS_EXPOSED = 0.15
-"""From this share of exposed communication on, a finding about that says it already."""
+"""From this share of exposed communication on, another finding covers it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     share: float
-    """Of the time in collectives, what is waiting for members that come late."""
+    """Share of the time in collectives that is waiting for late members."""
     what: str
     why: str
 
@@ -48,7 +48,7 @@ def waiting(subject: Subject) -> Waiting | None:
 
 
 def _last(subject: Subject) -> str:
-    """` Rank 5 arrives last at 92% of them, 3.1 ms after the first.` where one is last much more often than chance."""
+    """` Rank 5 arrives last at 92% of them, 3.1 ms after the first.` if one is last much more often than chance."""
     calls = subject.collectives.filter(pc.greater(subject.collectives["ranks_seen"], 1))
     last = calls["last_rank"].to_numpy(zero_copy_only=False)
     skew = calls["skew_ns"].to_numpy(zero_copy_only=False).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The page of two runs: what differs, and what makes most of the difference."""
+"""The page of two runs: what differs, and what contributes most to the difference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _about(subject: Subject) -> str:
 
 
 def _change(a: float, b: float) -> tuple[str, str]:
-    """`8% longer` and `than`, of b against a."""
+    """`8% longer` and `than`, for b relative to a."""
     if not a or abs(b / a - 1) < 0.0005:
         return "as long", "as"
     if b >= 3 * a:

@@ -41,7 +41,7 @@ NOTHING = Told(
     "below show the values.",
 )
 UNWORKED = 0.1
-"""Share of a run after its last work from which a report says so."""
+"""Share of a run after its last work from which a report has a finding."""
 _TELL: Final = (stragglers, critical_path, breakdown, steps, kernels, collectives, roofline)
 """Sections that have findings, in the order in which findings of equal cost are listed."""
 _ORDER: Final = (breakdown, steps, critical_path, stragglers, kernels, collectives, roofline, memory, energy)
@@ -56,8 +56,8 @@ def report(
     run: Run, *, name: str = "", device: Device | None = None, allocated: pa.Table | None = None,
     made_by: str = "Etude", advance: Callable[[int], None] = lambda amount: None,
 ) -> Page:  # fmt: skip
-    """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded; `advance`
-    is called for the PARTS as they are done."""
+    """The page of a run, in words and pictures. `allocated` is the allocator's activity, if recorded; `advance` is
+    called for the PARTS as they are done."""
     subject = Subject(run, name or run.job.name, device=device, allocated=allocated)
     told = []
     for part in _TELL:
@@ -95,8 +95,8 @@ def findings(run: Run, *, device: Device | None = None) -> list[Told]:
 
 
 def in_order(told: Sequence[Told], span_ns: int) -> list[Told]:
-    """Findings with what they cost, the dearest first. Problems that are none of time, such as a rank that never came,
-    stand before all others; what is only good to know comes last."""
+    """Findings with their costs, the most expensive first. Problems that are not about time, such as a rank that never
+    arrived, come before all others; mere information comes last."""
     shown = [t if t.cost_ns is None else replace(t, cost=_cost(min(t.cost_ns, span_ns), span_ns)) for t in told]
 
     def place(t: Told) -> tuple[bool, int, int]:
@@ -138,7 +138,7 @@ def _verdict(subject: Subject) -> str:
 
 
 def _doubts(subject: Subject) -> list[Told]:
-    """What a reader should know before believing the rest."""
+    """Caveats that a reader should know before the rest."""
     found = []
     job, timing = subject.run.job, subject.run.timing
     if not subject.span_ns:
@@ -176,12 +176,12 @@ def _doubts(subject: Subject) -> list[Told]:
 
 
 def _shifted(subject: Subject) -> bool:
-    """Were the ranks' clocks brought together?"""
+    """Whether the ranks' clocks were aligned."""
     return not subject.run.timing.aligned and bool(subject.aligned.clock_offset_ns.any())
 
 
 def _lost(job: Job) -> Told:
-    """What is not in the recording; what begins before it or ends after it is no news."""
+    """What is missing in the recording, except events cut at its edges."""
     inside = [n for n in job.notes if not n.at_edge]
     said = said_once(inside or list(job.notes))
     if inside:
@@ -190,7 +190,7 @@ def _lost(job: Job) -> Told:
 
 
 def said_once(notes: Sequence[Note]) -> list[str]:
-    """Notes that differ in their figures only are said once, with where they come from."""
+    """Merges notes that differ only in their figures, with their sources."""
     ranks: dict[str, list[int]] = {}
     first: dict[str, str] = {}
     for note in notes:

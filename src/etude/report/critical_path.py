@@ -26,13 +26,13 @@ SORT = {
 }  # fmt: skip
 LABEL = {"host": "host", "launch": "launch", "gap": "unexplained", "other": "other"}
 UNNAMED = ("gap", "launch", "host")
-"""Kinds of which no single piece is worth a finding: what the host does is many small things."""
+"""Kinds without findings about single pieces: the host does many small things."""
 LONG, MUCH_ONCE, MUCH_AT_ONCE, FEW_CALLS = 0.3, 0.1, 0.2, 3
 STRETCHES = 900
 MUCH_UNKNOWN = 0.02
-"""Share of the run, or of the device's time, that re-timing knows nothing of, from which the page says so."""
+"""Share of the run, or of the device's time, unknown to re-timing, from which the page says so."""
 HALVED = 20
-"""Rows of the table of which it is worked out what halving them saves."""
+"""Rows of the table for which the gain of halving is computed."""
 
 
 def told(subject: Subject) -> list[Told]:
@@ -53,7 +53,7 @@ def told(subject: Subject) -> list[Told]:
 
 
 def _longest(subject: Subject, row: dict[str, Any]) -> Told:
-    """The operation that has most of the path, and what the run would gain if it were faster."""
+    """The operation with most of the path, and what the run would gain if it were faster."""
     name = words.short(words.kernel(row["name"]))
     gain = subject.gain(row["kind"], name=row["name"])
     said = f"{words.plural(row['count'], 'time')}, {words.time(row['time_ns'])} in total."
@@ -65,7 +65,7 @@ def _longest(subject: Subject, row: dict[str, Any]) -> Told:
 
 
 def _at_once(subject: Subject) -> tuple[list[Told], float]:
-    """One call of the host that takes much of the run, as one does that waits for the device; and its share."""
+    """One call of the host that takes much of the run, such as one that waits for the device; and its share."""
     loads = {name for name, _, _ in subject.first_use}
     for row in subject.path_by_name.slice(0, 3).to_pylist():
         name = (row["name"] or "").removesuffix(", itself")
@@ -132,7 +132,7 @@ def _first_use(subject: Subject, whole: int) -> list[Told]:
 
 
 def _told_as_idle(subject: Subject) -> bool:
-    """A finding about idle devices says already that the host sets the pace."""
+    """Whether a finding about idle devices already says that the host sets the pace."""
     s = spent(subject)
     return s.idle >= idle.MUCH and idle.main_cause(subject)[0] in idle.OF_HOST
 
@@ -165,7 +165,7 @@ def section(subject: Subject) -> Section:
 
 
 def _unknown(subject: Subject) -> str:
-    """What re-timing does not know of this run."""
+    """What re-timing does not cover in this run."""
     fixed = subject.retimed.fixed_ns / max(subject.span_ns, 1) if subject.retimed else 0.0
     loose = untied(subject.run)
     said = ""
@@ -183,8 +183,8 @@ def _unknown(subject: Subject) -> str:
 
 
 def _halved(subject: Subject, rows: list[dict[str, Any]]) -> None:
-    """What the run gains if what these rows are about takes half as long, as a share; of the longest. What an operator
-    does itself is no class of its own, so that is left open."""
+    """Gain of the run if these rows took half as long, as a share; for the longest. An operator's own time is not a
+    class, so that is left open."""
     for number, row in enumerate(rows):
         known = number < HALVED and row["kind"] not in ("launch", "gap") and row["name"]
         known = known and row["name"] != BETWEEN and not row["name"].endswith(", itself")
@@ -193,7 +193,7 @@ def _halved(subject: Subject, rows: list[dict[str, Any]]) -> None:
 
 
 def _strip(path: pa.Table, whole: int) -> str:
-    """Stretches of one kind and rank; those too short to see are joined to the one before."""
+    """Intervals of one kind and rank; those too short to see are merged into the one before."""
     kind = path["kind"].combine_chunks().dictionary_encode()
     code, rank = kind.indices.to_numpy(), path["rank"].to_numpy()
     start, end = path["start_ns"].to_numpy(), path["end_ns"].to_numpy()

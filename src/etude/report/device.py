@@ -11,7 +11,7 @@ from etude.model.job import Job
 
 
 def device_of(job: Job, named: str = "", system: str = "") -> Device | None:
-    """The device that is named, that of the system it was simulated on, or the one that the trace says; else None."""
+    """The named device, else that of the simulated system, else the one in the trace; else None."""
     if named:
         return device_named(named)
     if system:
@@ -26,7 +26,7 @@ def device_named(name: str) -> Device:
 
 
 def recognised(text: str) -> Device | None:
-    """`NVIDIA H100 80GB HBM3` is the catalogue's h100: the longest name all of whose words are there."""
+    """`NVIDIA H100 80GB HBM3` is the catalogue's h100: the longest name whose words are all in the text."""
     said = _kinds(text)
     fitting = [name for name in device_names() if _kinds(name) and _kinds(name) <= said]
     return open_device(max(fitting, key=len)) if fitting else None

@@ -1,4 +1,4 @@
-"""Energy: what the devices of a run draw over time, and what for."""
+"""Energy: what the devices of a run draw over time, and for what."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POINTS = 400
 
 
 def cards(subject: Subject) -> list[Figure]:
-    """Energy of the run, where the device says what it draws."""
+    """Energy of the run, if the device has power figures."""
     found = _energy(subject)
     if found is None:
         return []

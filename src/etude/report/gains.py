@@ -1,5 +1,5 @@
-"""What a finding is worth: how much shorter the run is, re-timed, if something were faster. No sentence says that
-something helps, or does not, but with that figure."""
+"""The value of a finding: how much shorter the run is, re-timed, if something were faster. No sentence claims that
+something helps, or does not, without that figure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from etude.report import words
 from etude.report.subject import Subject
 
 LITTLE = 0.02
-"""Share of the run below which a gain is not worth an advice."""
+"""Share of the run below which a gain is not worth advice."""
 MOST = 0.5
 """Of what halving all that it does on the critical path would gain with nothing else in the way: who gains less does
 not set the pace alone, since another path is nearly as long."""
@@ -19,19 +19,19 @@ DEVICE = ("compute", "memory")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the run gains, in ns, if the host, the device, or both took half as long."""
+    """Gain of the run, in ns, if the host, the device, or both took half as long."""
 
     host_ns: int
     device_ns: int
     both_ns: int
     at_most_ns: int
-    """What the host could gain at most: half of its time on the critical path."""
+    """Upper bound of the host's gain: half of its time on the critical path."""
     span_ns: int
     has_device: bool
 
     @property
     def of_host(self) -> bool:
-        """Is it the host alone that a faster run needs?"""
+        """Whether a faster run needs only a faster host."""
         least = max(LITTLE * self.span_ns, MOST * self.at_most_ns)
         return self.host_ns >= least and self.host_ns > self.device_ns
 
@@ -49,7 +49,7 @@ class Pace:
 
 
 def pace(subject: Subject) -> Pace | None:
-    """None where the run is too large to be re-timed."""
+    """None if the run is too large to be re-timed."""
     host, device, both = subject.gain("host"), subject.gain(*DEVICE), subject.gain("host", *DEVICE)
     if host is None or device is None or both is None:
         return None
@@ -58,14 +58,14 @@ def pace(subject: Subject) -> Pace | None:
 
 
 def shorter(ns: int, span_ns: int) -> str:
-    """`12 ms (9.1%) shorter`; what is too little to see is `no shorter`."""
+    """`12 ms (9.1%) shorter`; `no shorter` if too little to see."""
     share = ns / max(span_ns, 1)
     return f"{words.time(ns)} ({words.percent(share)}) shorter" if share >= 0.001 else "no shorter"
 
 
 def of_links(subject: Subject) -> tuple[str, float] | None:
-    """What communication twice as fast gains, as a sentence and as a share of the run; None where that is not known.
-    Where members are not here, late arrival cannot be distinguished from the transfer, so it is an upper bound."""
+    """Gain of communication twice as fast, as a sentence and as a share of the run; None if unknown. If members are
+    missing, late arrival cannot be distinguished from the transfer, so it is an upper bound."""
     ns = subject.gain("communication")
     if ns is None:
         return None
@@ -77,7 +77,7 @@ def of_links(subject: Subject) -> tuple[str, float] | None:
 
 
 def absent(subject: Subject) -> bool:
-    """Are members of collectives missing from what was recorded?"""
+    """Whether members of collectives are missing from the recording."""
     calls = subject.collectives
     seen, size = (calls[name].to_numpy(zero_copy_only=False) for name in ("ranks_seen", "group_size"))
     return bool((seen < size).any())

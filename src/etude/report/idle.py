@@ -20,7 +20,7 @@ CAUSE = {
     "other": ("other", "cause not recorded"),
 }
 ON_HOST = {"host": "Python, autograd, hooks", "dependency": "waiting for another thread"}
-"""The same of a run whose device is the host."""
+"""The same for a run whose device is the host."""
 MUCH, MAIN = 0.25, 0.5
 OF_HOST = ("host", "dependency")
 """Causes that lie with the host."""
@@ -66,7 +66,7 @@ def told(subject: Subject, share: float) -> list[Told]:
 
 
 def _of_the_host(subject: Subject, cause: str) -> str:
-    """What is said where the host had not finished its work: how far that is the limit, and what being faster gains."""
+    """The text if the host had not finished its work: how far that is the limit, and what being faster gains."""
     once = sum(ns for _, _, ns in subject.first_use)
     if once >= MAIN * subject.span_ns:
         return "Most of that is first use of the device, which does not occur in a warmed-up run."

@@ -41,7 +41,7 @@ def images_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: s
 
 
 def _in_use(tasks: pa.Table) -> Section:
-    """Devices in groups that have a task."""
+    """Devices in groups with a task."""
     start, end, degree = (tasks[name].to_numpy() for name in ("start_s", "end_s", "degree"))
     at = np.linspace(0.0, float(end.max()), POINTS + 1)
     begun, over = np.argsort(start, kind="stable"), np.argsort(end, kind="stable")

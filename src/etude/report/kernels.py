@@ -15,7 +15,7 @@ KINDS = {"compute": "compute", "communication": "communication", "memory": "memo
 ROWS, OPERATORS = 200, 100
 """Rows of the tables of kernels and of operators."""
 TINY_NS, MANY_TINY = 5_000, 0.5
-"""Kernels shorter than this are dominated by their launches; a report says so where this many are."""
+"""Kernels shorter than this are dominated by their launches; a report says so if this share of them is."""
 
 
 def told(subject: Subject) -> list[Told]:
@@ -85,7 +85,7 @@ def _by_kind(subject: Subject) -> str:
 
 
 def _by_text(subject: Subject, by: str) -> str:
-    """Bars by phase or module, where the job says them."""
+    """Bars by phase or module, if the job has them."""
     found = kernels(subject.run, (by,)).to_pylist()
     known = [r for r in found if r[by]]
     if not known:

@@ -1,4 +1,4 @@
-"""Memory: what is held over time, and how fast copies go."""
+"""Memory: use over time, and the rates of copies."""
 
 from __future__ import annotations
 

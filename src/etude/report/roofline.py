@@ -1,4 +1,4 @@
-"""How close operators come to what the device can do: the roofline, and what of the device's peak is used."""
+"""How close operators come to the device's limits: the roofline, and the used fraction of the device's peak."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOSTLY_KNOWN = 0.5
 
 
 def cards(subject: Subject) -> list[Figure]:
-    """What of the device's peak the run uses, where enough of its work is known."""
+    """Fraction of the device's peak that the run uses, if enough of its work is known."""
     if subject.device is None or not subject.has_device or _known_share(subject) < MOSTLY_KNOWN:
         return []
     used = pc.mean(utilisation(subject.run, subject.device)["hfu"]).as_py()
@@ -77,7 +77,7 @@ def _lost(row: dict[str, Any]) -> float:
 
 
 def _above(subject: Subject) -> list[Told]:
-    """Rows that are faster than the device's peak rates allow: something that the roof rests on is not what ran."""
+    """Rows that are faster than the device's peak rates allow: an assumption of the roof is wrong."""
     rows = [r for r in subject.roofline.to_pylist() if (r["roofline_pct"] or 0) > 100]
     if not rows or subject.device is None:
         return []
@@ -140,7 +140,7 @@ def _lead(subject: Subject, known: list[dict[str, Any]]) -> str:
 
 
 def _open(subject: Subject) -> str:
-    """What is not known of FLOPs, and by how much."""
+    """Share of the time with unknown FLOPs."""
     said = ""
     unsure = sum(r["at_most"] for r in subject.roofline.to_pylist())
     if unsure:

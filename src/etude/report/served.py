@@ -88,7 +88,7 @@ def _times(requests: pa.Table) -> dict[str, F64]:
 
 
 def spread_of(label: str, values: F64, of: str) -> str:
-    """A heading, and the part of the values that are no longer; nothing where all are 0."""
+    """A heading, and the cumulative distribution of the values; empty if all are 0."""
     values = values[values > 0]
     if not len(values):
         return ""
@@ -102,7 +102,7 @@ def spread_of(label: str, values: F64, of: str) -> str:
 
 
 def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
-    """Where a stream was served at several rates."""
+    """Curve of a stream served at several rates."""
     rates = record.get("rates")
     if not rates:
         return ()

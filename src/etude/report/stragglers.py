@@ -1,4 +1,4 @@
-"""Stragglers: who holds the others up."""
+"""Stragglers: the ranks that delay the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def told(subject: Subject) -> list[Told]:
 
 
 def _costs(subject: Subject, row: dict[str, Any]) -> float | None:
-    """Share of the rank's time by which a slow device is too long; None where that does not say what it costs."""
+    """Share of the rank's time lost to a slow device; None if that is not its cost."""
     if row["kind"] != "slow_rank" or row["slowdown_pct"] is None:
         return None
     mine = subject.breakdown.filter(pc.equal(subject.breakdown["rank"], row["rank"])).to_pylist()
@@ -47,7 +47,7 @@ def _costs(subject: Subject, row: dict[str, Any]) -> float | None:
 
 
 KINDS = {"slow_rank": "compute", "late_host": "host", "slow_link": "communication"}
-"""What is slow, as the critical path calls it."""
+"""What is slow, in the terms of the critical path."""
 
 
 def _gain(subject: Subject, row: dict[str, Any], costs: float | None) -> int | None:

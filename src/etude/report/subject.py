@@ -1,4 +1,4 @@
-"""The subject of a report: a run, and the tables about it that several sections look at, each made once."""
+"""The subject of a report: a run, and the tables about it that several sections use, each computed once."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ RUNTIME = re.compile(r"(cuda|hip)[A-Z]|cu[A-Z]")
 LOADER = "enumerate(DataLoader)"
 WAITS = re.compile(r"Synchronize|Memcpy")
 LONG_CALL_NS, LONG_CALL = 1_000_000, 0.005
-"""Calls of the runtime take microseconds; one of this length, in ns and of the run, does something once."""
+"""Calls of the runtime take microseconds; one of this length, in ns and relative to the run, is one-time work."""
 SUSPECTS = 4
 """Stragglers that the summary names and the timeline draws; the section has all."""
 RETIMED = 2_000_000
-"""Nodes of all ranks up to which a report says what being faster would gain."""
+"""Most nodes of all ranks for which a report computes what being faster would gain."""
 RANKS_DRAWN = 16
-"""Ranks of a timeline that are drawn at first; where there are more, those drawn are chosen."""
+"""Ranks of a timeline that are drawn at first; if there are more, a selection."""
 RANKS_KEPT, NODES_KEPT = 128, 8_000_000
 """Ranks among which the reader of a page can choose, and nodes of them up to which a page has more than are drawn."""
 
@@ -69,11 +69,11 @@ class Subject:
     run: Run
     name: str
     label: str = ""
-    """How the run is called where there are two: `measured`, `simulated`, or the names of their folders."""
+    """Name of the run if there are two: `measured`, `simulated`, or the names of their folders."""
     device: Device | None = None
-    """What the ranks run on, where that is known."""
+    """The device of the ranks, if known."""
     allocated: pa.Table | None = None
-    """What the allocator did, where that was recorded."""
+    """The allocator's activity, if recorded."""
 
     @property
     def origin(self) -> str:
@@ -130,7 +130,7 @@ class Subject:
         return steps(self.run)
 
     def device_time(self, share: float) -> int:
-        """A share of the devices' time as ns of the run: of a rank, on average."""
+        """A share of the devices' time as ns of the run: for an average rank."""
         spans = [v for v in self.breakdown["span_ns"].to_pylist() if v]
         return round(share * sum(spans) / len(spans)) if spans else 0
 
@@ -146,7 +146,7 @@ class Subject:
 
     @cached_property
     def waiting(self) -> tuple[int, int]:
-        """(in collectives, of it waiting for others) in ns, of a rank that is in any, on average."""
+        """(in collectives, waiting for others in them) in ns, for an average rank that has any."""
         found = waiting(self.run)
         total, wait = (found[name].to_numpy() for name in ("in_collectives_ns", "wait_ns"))
         ranks = max(int((total > 0).sum()), 1)
@@ -161,7 +161,7 @@ class Subject:
         found = with_own_time(roofline(self.run, self.device))
         if self.has_device:
             return found
-        # On a host an operator's work lies with the longest of its pieces: not with an `aten::empty` that it calls.
+        # On a host an operator's work is assigned to the longest of its pieces, not to an `aten::empty` that it calls.
         own = pc.or_(pc.not_equal(found["op_class"], "other"), pc.is_in(found["name"], pa.array(list(FAMILIES))))
         return found.filter(own)
 
@@ -186,7 +186,7 @@ class Subject:
 
     @cached_property
     def replayed_kernels(self) -> int:
-        """What CUDA graphs ran, on all ranks."""
+        """Kernels run by CUDA graphs, on all ranks."""
         return sum(graph_replays(self.run)["kernels"].to_pylist())
 
     @cached_property
@@ -224,13 +224,13 @@ class Subject:
 
     @cached_property
     def retimed(self) -> Retimed | None:
-        """The run as it can be re-timed; None where it has more nodes than a report takes the time for."""
+        """The run prepared for re-timing; None if it has too many nodes."""
         nodes = sum(len(self.run.job.traces[t]) for t in self.run.job.trace_of.tolist())
         return Retimed(self.run) if nodes <= RETIMED else None
 
     def gain(self, *kinds: str, name: str = "", part: float = 0.5, rank: int | None = None) -> int | None:
-        """How much shorter the run is, in ns, if what is of these kinds (of this name, of one rank) takes that part
-        less time; None where it cannot be re-timed."""
+        """How much shorter the run is, in ns, if nodes of these kinds (of this name, of one rank) take that fraction
+        less time; None if it cannot be re-timed."""
         if self.retimed is None:
             return None
         key = (kinds, name, part, rank)
@@ -256,7 +256,7 @@ class Subject:
     @cached_property
     def first_use(self) -> list[tuple[str, int, int]]:
         """(call, times, ns on the critical path) of calls of the device's runtime that take so long that they must be
-        loading it, or its kernels; the longest first. Waiting for the device is something else."""
+        loading it, or its kernels; the longest first. Waiting for the device is not included."""
         found: dict[str, list[int]] = {}
         whole = max(self.span_ns, 1)
         path = self.path.filter(pc.equal(self.path["kind"], "host"))
@@ -279,14 +279,14 @@ class Subject:
         return sorted({*self._chosen(RANKS_KEPT), *self.drawn()}) if few else self.drawn()
 
     def _chosen(self, most: int) -> list[int]:
-        """All ranks, or those that findings are about, one of each kind, and others between."""
+        """All ranks, or those in findings, one of each kind, and others in between."""
         ranks = self.run.job.ranks.tolist()
         if len(ranks) <= most:
             return ranks
         chosen = list(dict.fromkeys(r for r in self.suspects if r in ranks))[: RANKS_DRAWN // 2]
         classes = np.stack([self.run.job.trace_of, self.run.timing.block_of], 1)
         first = np.unique(classes, axis=0, return_index=True)[1].tolist()
-        if len(first) <= most - len(chosen):  # one of each kind, where there are few kinds
+        if len(first) <= most - len(chosen):  # one of each kind, if there are few kinds
             chosen = list(dict.fromkeys([*chosen, *(ranks[i] for i in first)]))
         rest = sorted(set(ranks) - set(chosen))
         between = np.linspace(0, len(rest) - 1, most - len(chosen)).round().astype(int).tolist()

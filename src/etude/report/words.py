@@ -25,7 +25,7 @@ def flops(per_s: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1; small ones keep a digit, and what is not all of it is never called 100%."""
+    """A share of 1; small ones keep a digit, and a share below 1 is never shown as 100%."""
     value = 100 * share
     if 0 < value < 0.1:
         return "<0.1%"
@@ -81,7 +81,7 @@ def kernel(name: str) -> str:
 
 
 def title(name: str | None) -> str:
-    """The name of what runs, for a table; its cell has all of it as a tip."""
+    """The name of a kernel or operator, for a table; its cell has all of it as a tooltip."""
     return kernel(name) if name else "(no name)"
 
 

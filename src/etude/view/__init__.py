@@ -1,2 +1,2 @@
-"""Views: what a run looks like. Tables and columns in, files for people's eyes out. A shelf: each file shows others
-what is in its `__all__`."""
+"""Views of a run. Input: tables and columns; output: files for people. A shelf: each file shows others what is in its
+`__all__`."""

@@ -20,26 +20,26 @@ I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
 MOST_CHARS = 1000
-"""Letters of shapes that are written: those of a list of thousand tensors go on."""
+"""Most letters of shapes that are written: a list of a thousand tensors would be longer."""
 WORLD = "world"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class About:
-    """Per slice. Numbers below 0 are unknown; texts are rows of `texts`, -1 where there is none."""
+    """Per slice. Numbers below 0 are unknown; texts are rows of `texts`, -1: none."""
 
     source_id: U64
     size_bytes: I64
     stream: I64
     shapes: I32
-    """Input shapes of the node or, where it has none, of the operator that launched it."""
+    """Input shapes of the node or, if it has none, of the operator that launched it."""
     group: I32
     """The group of a collective."""
     texts: tuple[str, ...]
 
 
 def about(job: Job, slices: Slices) -> About:
-    """What is known of each slice."""
+    """The known details of each slice."""
     texts: dict[str, int] = {}
     of_trace: dict[int, I32] = {}
     names = np.array([texts.setdefault(n, len(texts)) for n in (*job.groups.names, WORLD)], np.int32)

@@ -58,7 +58,7 @@ def _piece(piece: Piece, full: float, total: float, show: Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The heading of a column: which value it has, what it is called, how values are shown."""
+    """The heading of a column: its value, its name, its format."""
 
     key: str
     head: str
@@ -70,7 +70,7 @@ class Heading:
 
 
 def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Heading], *, first: int = 10) -> str:
-    """A table that a click on a head sorts; what is beyond the first rows is one click away."""
+    """A table that is sorted by a click on a heading; rows beyond the first are one click away."""
     heads = "".join(
         f'<th scope="col"{" class=num" if c.number else ""}><button type="button">{escape(c.head)}</button></th>'
         for c in columns

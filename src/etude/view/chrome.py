@@ -1,5 +1,5 @@
 """A timeline as Chrome trace JSON, which Perfetto, chrome://tracing and most viewers open. Lines are joined from
-columns by Arrow, so that no node becomes a Python object."""
+columns by Arrow, so no node becomes a Python object."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _thread_ids(slices: Slices) -> I64:
 
 
 def _path_pid(slices: Slices) -> int:
-    """The number of the process that the critical path is drawn as: no rank's."""
+    """The process number of the critical path, which no rank has."""
     return max(slices.ranks, default=-1) + 1
 
 

@@ -1,7 +1,7 @@
 """Slices packed for a page: a JSON head and streams of varints, deflated, in base64.
 
-A page must stay small whatever the run, so slices that are too short to see are merged where there are too many: at
-any zoom a merged one stands for `count` events that are `busy_ns` of its time.
+A page must stay small whatever the run, so slices that are too short to see are merged if there are too many: at any
+zoom a merged one represents `count` events that are busy for `busy_ns` of its time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 MOST_SLICES = 160_000
-"""Slices of a page; about 1 MB when packed."""
+"""Most slices of a page; about 1 MB when packed."""
 NODES_UPTO = 80_000
 """Slices up to which each also carries its node."""
 MOST_DEPTH = 8
-"""Rows of a lane: calls that lie deeper are not drawn."""
+"""Most rows of a lane: deeper calls are not drawn."""
 _NAME_CHARS = 180
 
 
@@ -41,7 +41,7 @@ class Shown:
 
     slices: Slices
     label: str = ""
-    """Before the rank, where a page shows two runs."""
+    """Prefix of the rank, if a page shows two runs."""
     critical: Bool | None = None
     """Per slice: whether it is on the critical path."""
     first: Sequence[int] | None = None
@@ -50,16 +50,16 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What goes into a page."""
+    """The packed data of a page."""
 
     text: str
     slices: int
     """Slices before merging."""
     kept: int
     merged_below_ns: int
-    """Slices shorter than this may be merged; 0 where all are there."""
+    """Slices shorter than this may be merged; 0: none are."""
     sorts: tuple[Sort, ...] = ()
-    """What there is, for a legend."""
+    """Sorts in use, for a legend."""
 
 
 def pack(runs: Sequence[Shown], most: int = MOST_SLICES) -> Packed:
@@ -100,7 +100,7 @@ def _first(runs: Sequence[Shown]) -> list[str]:
 
 
 def _rows(run: Shown, first: int) -> tuple[list[dict[str, Any]], I64]:
-    """The rows that a run's slices lie in, and the row of each slice; -1 where it lies too deep."""
+    """The rows of a run's slices, and the row of each slice; -1: too deep."""
     s = run.slices
     depth = np.minimum(s.depth, MOST_DEPTH)
     key = (s.lane.astype(np.int64) * 1024 + s.track) * (MOST_DEPTH + 1) + depth

@@ -1,4 +1,4 @@
-"""What led to what, across lanes and ranks, as flows between slices; and counters over time."""
+"""Causes across lanes and ranks, as flows between slices; and counters over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 MOST_PER_SLICE = 256
-"""Flows that one slice takes part in; what it has beyond these is left out."""
+"""Most flows of one slice; the rest is left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +95,7 @@ def _across_ranks(job: Job, place: list[I64]) -> Iterator[Pairs]:
 
 
 def _by_slice(who: I64, flow: I64, slices: int) -> Flows:
-    """As CSR, without flows that only one slice takes part in."""
+    """As CSR, without flows of a single slice."""
     members = np.bincount(flow) if len(flow) else np.zeros(0, np.int64)
     kept = members[flow] > 1
     who, flow = who[kept], flow[kept]

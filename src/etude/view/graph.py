@@ -45,9 +45,9 @@ class Subgraph:
     is_data: NDArray[np.bool_]
     why: NDArray[np.uint8]
     caller: pa.Array
-    """Name of the node that called it, null where none did."""
+    """Name of the caller, null: none."""
     centre: int = -1
-    """The node that the part is around, if it is around one."""
+    """The centre node of the part, if there is one."""
     cut: int = 0
     """Nodes next to the part that are not in it."""
 
@@ -148,7 +148,7 @@ def write_graphml(part: Subgraph, file: BinaryIO) -> None:
     name = _names(part)
     for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         name = pc.replace_substring(name, char, entity)
-    name = pc.replace_substring_regex(name, r"[\x00-\x08\x0b\x0c\x0e-\x1f]", " ")  # XML has no way to write these
+    name = pc.replace_substring_regex(name, r"[\x00-\x08\x0b\x0c\x0e-\x1f]", " ")  # XML cannot represent these
     ns = pa.array(part.duration_ns, mask=part.duration_ns == UNKNOWN)
     cost = pc.fill_null(pc.binary_join_element_wise('<data key="ns">', pc.cast(ns, pa.string()), "</data>", ""), "")
     _stream(file, len(part), lambda a, b: pc.binary_join_element_wise(

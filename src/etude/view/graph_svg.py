@@ -34,7 +34,7 @@ path.ctrl{stroke-dasharray:4 3}#tip path{stroke:none;fill:#8b96a5}
 
 
 def svg(part: Subgraph, title: str) -> str:
-    """The picture; a graph that is too large for one is refused."""
+    """The picture; refuses a graph that is too large."""
     if len(part) > MOST:
         raise UsageError(
             f"{len(part):,} nodes are too many for a picture; the limit is {MOST:,}",

@@ -30,7 +30,7 @@ class TrackSlices(NamedTuple):
     name: NDArray[np.int32]
     sort: NDArray[np.uint8]
     source_id: NDArray[np.uint64]
-    size_bytes: I64  # below 0 where it is not known, as all below
+    size_bytes: I64  # below 0 if unknown, like all below
     stream: I64
     rank: I64
     shapes: NDArray[np.int32]  # rows of the interned texts
@@ -44,8 +44,8 @@ _BEGIN, _END = 1, 2
 
 @kernel(allocates=False)
 def _put_event(out, p, time, uuid, slices, i):
-    """One TracePacket with a TrackEvent: the begin of slice i, or an end if i is -1. Lengths take two bytes where one
-    would do for most, so that they can be written once what they count has been: protobuf allows it."""
+    """One TracePacket with a TrackEvent: the begin of slice i, or an end if i is -1. Lengths always take two bytes, so
+    that they can be filled in afterwards: protobuf allows it."""
     out[p] = 0x0A  # Trace.packet
     packet = p + 1
     p += 3

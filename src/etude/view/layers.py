@@ -1,4 +1,4 @@
-"""A layered drawing of a directed graph: what waits lies below what it waits for, and few lines cross.
+"""A layered drawing of a directed graph: nodes are below their dependencies, and few lines cross.
 
 The steps are those of Sugiyama's method: layers by longest path; bends where an edge passes layers; an order within
 each layer by the mean place of the neighbours, swept down and up; then places that pull neighbours together.
@@ -42,7 +42,7 @@ def draw(nodes: int, before: I32, after: I32, gap: float = 1.0) -> Drawing:
 
 def _layers(nodes: int, before: I32, after: I32) -> I32:
     """Longest path from the roots; rounds stop at the number of nodes, so a cycle ends too."""
-    forward = before < after  # files list causes first; where they do not, the other direction closes cycles
+    forward = before < after  # files list causes first; otherwise the other direction closes cycles
     layer = np.zeros(nodes, np.int32)
     for _ in range(nodes):
         deeper = layer.copy()
@@ -98,7 +98,7 @@ def _places(levels: list[NDArray[np.int64]], tops: NDArray[np.int64], ends: NDAr
             np.add.at(count, one, 1)
         wish = np.where(count > 0, total / np.maximum(count, 1), x)
         for level, offset in zip(levels, offsets, strict=True):
-            # apart by their widths: the wishes less the least offsets must ascend; mean of both ways of forcing it
+            # apart by their widths: the targets minus the least offsets must ascend; mean of both ways of forcing it
             free = wish[level] - offset
             left, right = np.maximum.accumulate(free), np.minimum.accumulate(free[::-1])[::-1]
             x[level] = (left + right) / 2 + offset

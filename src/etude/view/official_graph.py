@@ -77,8 +77,8 @@ def _ids(trace: Trace, rows: NDArray[np.int32]) -> U64:
 
 
 def _edges(trace: Trace) -> tuple[U64, U64, NDArray[np.bool_], U64]:
-    """(Source and target ids, is it data) of each dependency, a node's data first; and all ids in the order in which a
-    reader of the file comes upon them: each node, then what it waits for."""
+    """(Source and target ids, whether it is data) of each dependency, a node's data first; and all ids in the order in
+    which they appear in the file: each node, then its dependencies."""
     n = len(trace)
     sources, nodes, data = [], [], []
     for start, rows, head in _kinds(trace):
@@ -100,7 +100,7 @@ def _distinct(values: U64) -> U64:
 
 
 def _joined(order: U64, source: U64, target: U64, is_data: NDArray[np.bool_]) -> Iterator[tuple[int, int, bool]]:
-    """Each pair once, by the place of its source, then of its first use; its last use says the kind."""
+    """Each pair once, by the position of its source, then of its first use; its last use determines the kind."""
     places = dict(zip(order.tolist(), range(len(order)), strict=True))
     kind: dict[tuple[int, int], bool] = {}
     for a, b, data in zip(source.tolist(), target.tolist(), is_data.tolist(), strict=True):

@@ -1,4 +1,5 @@
-"""What Chakra's official timeline visualizer makes of a simulator's log: Chrome's JSON, with times in milliseconds."""
+"""The output of Chakra's official timeline visualizer for a simulator's log: Chrome's JSON, with times in
+milliseconds."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def _parsed(line: str, path: str, number: int) -> tuple[str, int, int, int, str]
 
 
 def _row(name: str, path: str, number: int) -> int:
-    """The row of a node in its NPU's part of the picture, which its name says."""
+    """The row of a node in its NPU's part of the picture, from its name."""
     if "MEM_LOAD_NODE" in name or "MEM_STORE_NODE" in name:
         if "LOCAL_MEMORY" in name:
             return _LOCAL

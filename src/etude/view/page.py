@@ -25,7 +25,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One finding in plain words, what it rests on, and the section that shows why."""
+    """One finding in plain words, its evidence, and the section that shows why."""
 
     tone: str
     """`bad`, `warn`, `good` or `info`."""
@@ -33,14 +33,14 @@ class Told:
     why: str = ""
     section: str = ""
     cost_ns: int | None = None
-    """Time of the run that it accounts for; None where it is not about time."""
+    """Time of the run that it accounts for; None if it is not about time."""
     cost: str = ""
-    """The same, as it is shown."""
+    """The same as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page. `body` is HTML made by `charts`; where it is empty, `empty` says why."""
+    """A part of the page. `body` is HTML made by `charts`; if it is empty, `empty` says why."""
 
     id: str
     title: str
@@ -58,7 +58,7 @@ class Page:
     told: tuple[Told, ...] = ()
     sections: tuple[Section, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
-    """What is said about the input at the end."""
+    """Facts about the input, shown at the end."""
     notes: tuple[str, ...] = field(default=())
     made_by: str = "Etude"
 
@@ -185,7 +185,7 @@ def _about(page: Page) -> str:
 
 
 def timeline(packed: Packed, label: str) -> str:
-    """The zoomable timeline: what its script draws on, its buttons, its data."""
+    """The zoomable timeline: its canvas, its buttons, its data."""
     if not packed.kept:
         return ""
     keys = "<kbd>W</kbd> <kbd>S</kbd> zoom, <kbd>A</kbd> <kbd>D</kbd> move, arrows select, <kbd>?</kbd> all keys"

@@ -43,7 +43,7 @@ def path_of(job: Job, slices: Slices, table: pa.Table | None) -> Path:
         return Path(none, none, none.astype(np.uint8), none.astype(np.int32), (), none, none.astype(np.uint64))
     start, end, rank, node = (table[c].to_numpy() for c in ("start_ns", "end_ns", "rank", "node"))
     start, end = np.maximum(start - slices.origin_ns, 0), end - slices.origin_ns
-    kept = np.flatnonzero(end > start)  # what has no length, or was before all that is drawn, is left out
+    kept = np.flatnonzero(end > start)  # drops pieces without length, or before everything that is drawn
     kinds, words = table["kind"].to_pylist(), table["name"].to_pylist()
     called = [f"{words[i]} ({kinds[i]})" if kinds[i] in ("gap", "launch") else words[i] for i in kept.tolist()]
     names = {text: number for number, text in enumerate(dict.fromkeys(called))}

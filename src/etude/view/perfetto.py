@@ -1,6 +1,6 @@
 """A timeline as a Perfetto trace: protobuf, written column by column without a protobuf library.
 
-A rank is a process, a lane a track under it; what overlaps in a lane gets tracks of its own, as Perfetto draws
+A rank is a process, a lane a track under it; overlapping slices of a lane get tracks of their own, as Perfetto draws
 nested slices only. Names, shapes and groups are interned once at the head of the file.
 """
 
@@ -26,7 +26,7 @@ I64 = NDArray[np.int64]
 _EVENT_BYTES = 224
 """Room for one begin and one end event without flows."""
 ANNOTATIONS = ("id", "bytes", "stream", "shapes", "group", "rank")
-"""What slices carry, in the order in which the kernel numbers them."""
+"""Annotations of slices, in the order in which the kernel numbers them."""
 _SEQUENCE = b"\x50\x01"  # TracePacket.trusted_packet_sequence_id = 1
 
 
@@ -80,7 +80,7 @@ def _tracks(slices: Slices, known: About, flows: Flows) -> Iterator[bytes]:
 
 
 def _path(path: Path, names: int) -> bytes:
-    """The critical path, on a track that belongs to no process. Its names come behind the others."""
+    """The critical path, on a track that belongs to no process. Its names come after the others."""
     uuid = 1 << 41
     none, no_text = np.full(len(path), -1, np.int64), np.full(len(path), -1, np.int32)
     mine = TrackSlices(

@@ -13,7 +13,7 @@ __all__ = ["Axis", "Line", "Mark", "Stretch", "fitted", "heat", "plot", "strip"]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: what it measures, how its figures are written, whether it is logarithmic."""
+    """One axis: what it measures, its number format, whether it is logarithmic."""
 
     label: str
     show: Callable[[float], str]
@@ -22,7 +22,7 @@ class Axis:
     high: float = 1.0
 
     def at(self, value: float) -> float:
-        """Where a value lies, 0 to 1."""
+        """Position of a value, 0 to 1."""
         if not self.log:
             return (value - self.low) / ((self.high - self.low) or 1.0)
         return (math.log(value) - math.log(self.low)) / ((math.log(self.high) - math.log(self.low)) or 1.0)
@@ -46,7 +46,7 @@ def nice(step: float) -> float:
 
 
 def fitted(label: str, show: Callable[[float], str], values: Sequence[float], *, log: bool) -> Axis:
-    """An axis that holds these values with some room."""
+    """An axis that covers these values with some room."""
     known = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
     if log:
         low, high = (min(known), max(known)) if known else (1.0, 10.0)
@@ -134,7 +134,7 @@ def _frame(
 
 
 def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], show: Callable[[float], str]) -> str:
-    """A square of cells: row i, column j is what goes from i to j. The further from the page's ground, the more."""
+    """A square of cells: row i, column j is what goes from i to j. The more, the further from the background colour."""
     n = len(names)
     most = max((v for row in values for v in row), default=0.0) or 1.0
     cell = max(6.0, min(34.0, 460.0 / max(1, n)))
@@ -156,7 +156,7 @@ def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], sh
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of a strip."""
+    """An interval of a strip."""
 
     start: float
     end: float

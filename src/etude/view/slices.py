@@ -1,7 +1,7 @@
-"""What ran where and when, as columns: the ground that timelines and reports are drawn on.
+"""What ran where and when, as columns: the basis of timelines and reports.
 
-A slice is one node that has a time. Slices lie in lanes; a lane has tracks, so that within a track any two slices are
-apart or one holds the other. All ranks are on one clock that starts at the first start.
+A slice is one node that has a time. Slices are in lanes; a lane has tracks, so that within a track any two slices are
+disjoint or nested. All ranks are on one clock that starts at the first start.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["UNRECORDED", "Slices", "slices_of"]
 
 U8 = NDArray[np.uint8]
 MAX_TRACKS = 256
-"""Tracks of one lane. What overlaps more than this many slices lies in the last one, over others."""
+"""Most tracks of one lane. Slices that overlap more than this many are drawn over others in the last one."""
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 
 UNRECORDED = ("host", "dispatch")
-"""Names of nodes that stand for time in which no event was recorded: an operator's own, between what it calls, or a
-thread's between operators; the device's way from one activity to the next."""
+"""Names of nodes for time without recorded events: an operator's own time between callees, or a thread's between
+operators; the device's delay from one activity to the next."""
 
 
 class Sort(IntEnum):
-    """What a slice is, for colour and category."""
+    """Type of a slice, for colour and category."""
 
     NONE = 0
     COMPUTE = 1
@@ -58,7 +58,7 @@ _COPIES: Final = re.compile(
     r"(aten|fsdp|prims)::(_foreach_)?(_to_copy|to|copy|clone|contiguous|_?cat|_?chunk_cat|stack|fill|zero|zeros"
     r"|repeat|pin_memory|_pin_memory|convert_element_type|split_with_sizes_copy|all_gather_copy_in|\w+_copy)_?(\.\w+)?"
 )
-"""Operators that write what they read, or one value: no arithmetic but a change of type."""
+"""Operators that write what they read, or one value: no arithmetic except a change of type."""
 _COPY_KERNELS: Final = re.compile(
     r"_copy_kernel|CatArrayBatchedCopy|FillFunctor|split_with_sizes_copy|^triton_\w+?_fused_(_?(_to_copy|copy|clone|cat|fill|zeros))+_\d+$"
 )
@@ -97,7 +97,7 @@ class Slices:
     lane: I32
     track: I32
     depth: I32
-    """How many slices of its track hold it."""
+    """Number of slices of its track that contain it."""
     start_ns: I64
     end_ns: I64
     sort: U8
@@ -109,7 +109,7 @@ class Slices:
     origin_ns: int
     """The time on the first rank's clock that is 0 here."""
     untimed: int
-    """Nodes that have no start or no end, and are not here."""
+    """Nodes without a start or an end, which are left out."""
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -120,14 +120,14 @@ class Slices:
 
     @property
     def ranks(self) -> dict[int, str]:
-        """The ranks and what they are called: all equally long, as viewers sort processes by name."""
+        """The ranks and their names: all equally long, as viewers sort processes by name."""
         found = sorted({lane.rank for lane in self.lanes})
         width = len(str(max(found, default=0)))
         return {rank: f"rank {rank:0{width}}" for rank in found}
 
 
 def slices_of(run: Run, ranks: Sequence[int] | None = None) -> Slices:
-    """All that ran, on these ranks or on all that are present."""
+    """All slices, on these ranks or on all that are present."""
     job, timing = run.job, run.timing
     where = [job.index(r) for r in (job.ranks.tolist() if ranks is None else sorted(set(ranks)))]
     names: dict[str, int] = {}
@@ -151,7 +151,7 @@ def slices_of(run: Run, ranks: Sequence[int] | None = None) -> Slices:
 
 
 class _Program:
-    """What the ranks of one trace have in common."""
+    """What the ranks of one trace share."""
 
     def __init__(self, trace: Trace, names: dict[str, int]) -> None:
         codes, words = trace.coded("name")
@@ -171,7 +171,7 @@ class _Program:
         self._table = [(LaneKind(k), n) for k, n in zip(kinds, [*trace.lane_id.tolist(), 0], strict=True)]
 
     def inside_callers(self, start: I64, end: I64, origin: Origin) -> NDArray[np.bool_]:
-        """Time without events: where the operator itself is drawn around it, and between operators as measured."""
+        """Time without events: inside operators that are drawn around it, and between operators as measured."""
         hidden = np.zeros(len(start), bool)
         rows = self.segments
         callers = self.parent[rows]
@@ -180,7 +180,7 @@ class _Program:
         return hidden
 
     def lanes_of(self, rows: NDArray[np.intp]) -> tuple[I64, list[tuple[LaneKind, int]]]:
-        """For each row its place in a list of the lanes that are used, threads first, those without a lane last."""
+        """For each row its position in a list of the used lanes, threads first, no lane last."""
         lane = self.lane[rows].astype(np.int64) % len(self._table)
         used = np.unique(lane).tolist()
         used.sort(key=lambda k: (self._table[k][0] == LaneKind.NONE, *self._table[k]))
@@ -190,17 +190,17 @@ class _Program:
 
 
 def sorts(trace: Trace) -> U8:
-    """What each node is to its device, for its colour; what takes no device time on the host is the host's."""
+    """The use of its device by each node, for its colour; nodes on the host without device time belong to the host."""
     use = uses(trace)
     sort = np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT_OF_USE[use])
     codes, words = trace.coded("name")
     talks = np.array([word.startswith("gloo:") for word in words] + [False])[codes]
-    sort = np.where(talks, np.uint8(Sort.COMMUNICATION), sort)  # gloo's threads do nothing else
+    sort = np.where(talks, np.uint8(Sort.COMMUNICATION), sort)  # gloo's threads only communicate
     return np.where((sort == Sort.COMPUTE) & _moves(trace), np.uint8(Sort.COPY), sort)
 
 
 def _moves(trace: Trace) -> NDArray[np.bool_]:
-    """Nodes that only move data, by the operator that they are or were launched by, or by the name of the kernel."""
+    """Nodes that only move data, by their operator, by the one that launched them, or by the name of the kernel."""
     codes, words = trace.coded("name")
     operator = np.array([bool(_COPIES.fullmatch(word)) for word in words] + [False])[codes]
     named = operator | np.array([bool(_COPY_KERNELS.search(word)) for word in words] + [False])[codes]
@@ -208,8 +208,8 @@ def _moves(trace: Trace) -> NDArray[np.bool_]:
 
 
 def _tracks(lane: I32, start: I64, end: I64) -> tuple[I32, I32]:
-    """(track, depth): a slice goes to the first track of its lane where the slice that is open, if any, holds all of
-    it. Slices are ordered by (lane, start, longest first)."""
+    """(track, depth): a slice goes to the first track of its lane in which the open slice, if any, contains all of it.
+    Slices are ordered by (lane, start, longest first)."""
     track, depth = np.zeros(len(lane), np.int32), np.zeros(len(lane), np.int32)
     rows = np.arange(len(lane))
     for number in range(MAX_TRACKS):

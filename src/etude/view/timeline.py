@@ -22,8 +22,8 @@ def write_timeline(
     run: Run, path: Path, *, ranks: Sequence[int] | None = None, flows: bool = True,
     counters: bool = True, critical: pa.Table | None = None,
 ) -> Slices:  # fmt: skip
-    """Writes `.json`, `.json.gz` or, under any other name, a Perfetto trace; returns what was written. `critical` is
-    the critical path, which gets a track of its own."""
+    """Writes `.json`, `.json.gz` or, under any other name, a Perfetto trace; returns the slices. `critical` is the
+    critical path, which gets a track of its own."""
     job, slices = run.job, slices_of(run, ranks)
     none = Flows(np.zeros(len(slices) + 1, np.int64), np.zeros(0, np.int64))
     arrows = flows_of(job, slices) if flows else none

@@ -1,4 +1,4 @@
-"""Federated rounds: how long each took, who ended it, and who took part."""
+"""Federated rounds: their durations, their last client, and their participants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Post-training by reinforcement: what each tenant did when, and what was made at a time."""
+"""Post-training by reinforcement: what each tenant did when, and what was produced at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etude.view.plots import Axis, Stretch, fitted, plot, strip
 
 POINTS: Final = 400
 SHOWN: Final = 8
-"""Tenants."""
+"""Most tenants shown."""
 SORTS: Final = {
     "explore": ("memory", "explores"), "rollout": ("compute", "rollouts"), "train": ("communication", "update"),
     "sync": ("copy", "weights are sent"),

@@ -88,7 +88,7 @@ def _requests(tables: dict[str, pa.Table]) -> list[Section]:
 
 
 def _in_flight(requests: pa.Table) -> Section:
-    """How many had come and were not answered."""
+    """Number of requests that had arrived and were not answered."""
     lead = "Requests that had arrived and were not answered yet."
     if not len(requests):
         return Section("time", "Over time", lead, "", "No request arrived.")

@@ -18,7 +18,7 @@ from etude.view.plots import Axis, Stretch, fitted, plot, strip
 F64 = NDArray[np.float64]
 POINTS: Final = 240
 STRIPS: Final = 600
-"""Stretches of the band of states at most: shorter ones go into the state that is longest there."""
+"""Most intervals of the band of states: shorter ones are merged into the state that is longest there."""
 SORTS: Final = {
     "useful": ("compute", "useful steps"), "degraded": ("memory", "slower than planned"),
     "redo": ("communication", "lost work"), "checkpoint": ("copy", "saves"), "detect": ("host", "detection"),
@@ -57,7 +57,7 @@ def training_verdict(record: dict[str, Any]) -> str:
 
 
 def hours_section(records: Sequence[tuple[str, dict[str, Any]]], *, trained: bool = True) -> Section:
-    """Of a job, or of the devices of a cluster that jobs share."""
+    """Hours of a job, or of the devices of a cluster that jobs share."""
     sorts = SORTS if trained else SORTS | {"useful": ("compute", "in use"), "idle": ("idle", "not in use")}
     rows = []
     for name, record in records:
@@ -86,7 +86,7 @@ def _columns(states: pa.Table) -> tuple[F64, F64, NDArray[np.int64]]:
 
 
 def _by_bin(start: F64, end: F64, weight: F64, whole: float, bins: int) -> F64:
-    """Integral of a rate over equal bins; the rate is weight / (end - start) in each stretch."""
+    """Integral of a rate over equal bins; the rate is weight / (end - start) in each interval."""
     edges = np.linspace(0.0, whole, bins + 1)
     rate = np.divide(weight, end - start, out=np.zeros(len(start)), where=end > start)
     before = np.concatenate([[0.0], np.cumsum(weight)])
