@@ -61,7 +61,7 @@ class Capture:
         )
 
     def mark(self, step: int) -> None:
-        """From here on it is step `step`: the annotation that every reader of profiler traces looks for."""
+        """Begins step `step`: writes the annotation that every reader of profiler traces looks for."""
         self.unmark()
         self._marker = self._torch.profiler.record_function(f"ProfilerStep#{step}")
         self._marker.__enter__()
@@ -96,6 +96,6 @@ class Capture:
 
 
 def settle(torch: Any) -> None:
-    """Until the device has done what was launched."""
+    """Waits until the device has done what was launched."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()

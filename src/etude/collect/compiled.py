@@ -1,4 +1,4 @@
-"""The code that Inductor made of the program: profilers record when it ran, not what it did."""
+"""The code that Inductor generated: profilers record when it ran, not what it did."""
 
 import gc
 import re
@@ -12,7 +12,7 @@ _WHERE_FROM = re.compile(r"^\s*# (?:File:|Source|Topologically|Unsorted|Original
 
 
 def sources() -> dict[str, dict[str, str]]:
-    """Name of each graph that was compiled, as the profiler writes it; its code, sealed. Empty where nothing was."""
+    """Name of each compiled graph, as the profiler writes it -> its code, sealed. Empty if there are none."""
     module = sys.modules.get("torch._inductor.output_code")
     kind: Any = getattr(module, "CompiledFxGraph", None)
     if kind is None:

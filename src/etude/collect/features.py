@@ -1,4 +1,4 @@
-"""What the installed PyTorch can do, asked of PyTorch itself: no table of versions."""
+"""Features of the installed PyTorch, queried from PyTorch itself: no table of versions."""
 
 import inspect
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from etude.errors import UsageError
 
 
 def torch() -> Any:
-    """PyTorch, if it is here and can record."""
+    """PyTorch, if it is installed and can record."""
     try:
         module = import_module("torch")
         profiler = import_module("torch.profiler")
@@ -27,7 +27,7 @@ def torch() -> Any:
 
 
 def activities(torch: Any) -> list[Any]:
-    """What the profiler can watch here. A CUDA build on a machine without GPU would only warn about it."""
+    """What the profiler can record here. A CUDA build on a machine without GPU would only warn about it."""
     found = torch.profiler.supported_activities()
     kinds = torch.profiler.ProfilerActivity
     if not torch.cuda.is_available():
@@ -73,7 +73,7 @@ def accepts(function: Any, argument: str) -> bool:
 
 
 def compiling(torch: Any) -> Callable[[], bool]:
-    """Whether `torch.compile` is reading the code that asks, rather than running it."""
+    """Whether `torch.compile` is tracing the calling code rather than running it."""
     found: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
     return found
 

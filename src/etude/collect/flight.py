@@ -11,12 +11,12 @@ _DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")  # the newer name, which also kn
 
 
 def ask_for_room(environment: Any = os.environ) -> None:
-    """A buffer that holds many steps. Heard only if no process group has been used yet."""
+    """Requests a buffer for many steps. Has an effect only before the first use of a process group."""
     environment.setdefault(_BUFFER, str(_ENTRIES))
 
 
 def entries(rank: int, groups: list[dict[str, Any]], start_ns: int, end_ns: int) -> dict[str, Any] | None:
-    """What was issued from `start_ns` to `end_ns` (Unix time), or None if nothing is known."""
+    """Entries issued from `start_ns` to `end_ns` (Unix time), or None if there are none."""
     recorded = _dump()
     if not recorded:
         return None

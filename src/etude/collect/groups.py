@@ -1,4 +1,4 @@
-"""Process groups are gone once they are destroyed: whoever wants to know them looks before."""
+"""Records process groups before they are destroyed, since they are unknown afterwards."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 _PLACES = (
     ("torch.distributed", "destroy_process_group"),
     ("torch.distributed.distributed_c10d", "destroy_process_group"),
-    # Called inside of it, should the program have taken the function itself before we came.
+    # Called inside of it, in case the program imported the function before us.
     ("torch.distributed.distributed_c10d", "_update_default_pg"),
 )
 
@@ -41,7 +41,7 @@ class GroupWatch:
 def _looking_first(original: Callable[..., Any], look: Callable[[], None]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(*args: Any, **named: Any) -> Any:
-        with suppress(Exception):  # what is not known then is missing in the manifest; the program goes on
+        with suppress(Exception):  # unknown groups are then missing in the manifest; the program continues
             look()
         return original(*args, **named)
 

@@ -1,4 +1,4 @@
-"""Inside a process that the launcher started, once it has imported PyTorch: record it, and stay out of its way."""
+"""Inside a process that the launcher started, after it has imported PyTorch: records it without disturbing it."""
 
 import atexit
 import contextlib
@@ -24,7 +24,7 @@ _LATE = -100  # of the order in which `multiprocessing` ends things
 
 
 def activate(settings: str) -> None:
-    """Called right after `import torch`. `settings` is what the launcher put into the environment."""
+    """Called right after `import torch`. `settings` come from the environment that the launcher set."""
     asked = json.loads(settings)
     if started_as_rank():
         os.environ[FIRST] = f"{os.getpid()}:{os.environ.get('RANK', '')}"
@@ -122,7 +122,7 @@ class Worker:
                 layout.give_up(self._folder, rank)
 
     def _fail(self, problem: Exception) -> None:
-        """The program goes on. Its output is its own, so the reason goes into a file that the launcher reads."""
+        """The program continues. Its output is its own, so the reason goes into a file that the launcher reads."""
         self._failed = True
         with contextlib.suppress(OSError):
             layout.note_problem(self._folder, os.getpid(), problem)

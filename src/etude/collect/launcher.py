@@ -25,7 +25,7 @@ BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 _PATIENCE_S = 20.0
 _TO_WRITE_S = 60.0
-"""After a Ctrl-C, which has reached the child too: it writes what it has, which takes a while on a busy machine."""
+"""Time after a Ctrl-C, which has reached the child too: it writes its recording, which is slow on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class LaunchedProgram:
     """The command's own; 128 + n if signal n ended it."""
     manifests: tuple[dict[str, Any], ...]
     failures: tuple[str, ...] = ()
-    """What went wrong in recording, in the words of the workers."""
+    """Recording failures, as the workers report them."""
     beside: tuple[dict[str, Any], ...] = ()
-    """Manifests of processes that recorded too and are not ranks: not part of the job."""
+    """Manifests of other processes that recorded and are not ranks: not part of the job."""
 
     @property
     def problems(self) -> list[str]:
-        """What is not as asked, in words."""
+        """Messages about what differs from the request."""
         found = [*self.failures]
         found += [f"rank {m['rank']}: partial: {m['reason']}" for m in self.manifests if m["partial"]]
         world = max((m["world_size"] for m in self.manifests), default=0)
@@ -72,7 +72,7 @@ def launch(
         raise UsageError("no command to run", hint="etude collect -o run/ -- python train.py")
     if shutil.which(command[0]) is None:
         raise UsageError("command not found", where=command[0])
-    # No rank has been started yet, so whatever is there is of an earlier run: a world of 0.
+    # No rank has been started yet, so existing files are from an earlier run: a world of 0.
     layout.make_room(place, 0, 0, force=options.force)
     layout.clear_recordings(place)
     layout.take_problems(place)
@@ -112,7 +112,7 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _end(child: subprocess.Popen[bytes], *, told: bool) -> int | None:
-    """Asks a child to end, and then insists. None if it cannot be ended.
+    """Asks a child to end, and then kills it. None if it cannot be ended.
 
     `told`: Ctrl-C in a terminal has reached the child too, so it gets time to write before it is asked again.
     """

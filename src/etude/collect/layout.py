@@ -54,8 +54,8 @@ def files_of_runs(folder: Path) -> list[tuple[int | None, Path]]:
 def make_room(folder: Path, rank: int, world_size: int, *, force: bool) -> None:
     """Makes the folder and refuses an earlier run in it, or removes that with `force`.
 
-    Ranks come here at their own pace, so each looks only at what no other rank of this run can have written: files
-    of its own, and those of ranks beyond the world. Where there is no world yet, all is of an earlier run.
+    Ranks come here at their own pace, so each looks only at what no other rank of this run can have written: files of
+    its own, and those of ranks beyond the world. Where there is no world yet, all is of an earlier run.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError("is a file; a run is a folder", where=str(folder))
@@ -91,7 +91,7 @@ def claim(folder: Path, rank: int, pid: int, *, sure: bool) -> bool:
 
 
 def give_up(folder: Path, rank: int) -> None:
-    """Removes what a rank has written, and its claim: another process takes its place."""
+    """Removes the files of a rank, and its claim: another process takes its place."""
     make_room(folder, rank, sys.maxsize, force=True)
     (folder / f"{_CLAIM}rank{rank}").unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ def recording_folder(folder: Path, pid: int, window: int) -> Path:
 
 
 def clear_recordings(folder: Path) -> None:
-    """Removes what processes that were killed outright have left, and who claimed what."""
+    """Removes what killed processes have left, and all claims."""
     for path in folder.glob(f"{_RECORDING}*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(f"{_CLAIM}*"):
@@ -136,7 +136,7 @@ def compress(source: Path, target: Path, *, force: bool) -> None:
 
 
 def _copy_without_names(plain: Any, packed: Any, size: int, shown: str) -> None:
-    """Copies JSON, less the name of the machine, of the user and of the folder that Kineto puts around the events."""
+    """Copies JSON without the names of the machine, the user and the folder that Kineto puts around the events."""
     head = plain.read(min(size, _EDGE_BYTES))
     packed.write(_without_names(head, shown))
     middle = max(0, size - len(head) - _EDGE_BYTES)
@@ -175,7 +175,7 @@ def beside(folder: Path) -> list[dict[str, Any]]:
 
 
 def promote(folder: Path, about: dict[str, Any]) -> None:
-    """A process that is all there is makes the job: its files become those of rank 0."""
+    """Turns a single process into the job: its files become those of rank 0."""
     _rename(folder, about, f"process{about['process']['pid']}", "rank0", {"rank": 0, "process": None})
 
 

@@ -1,5 +1,5 @@
-"""Steps of the warm-up under the profiler alone, without observer and shapes: an event then costs 1 us or so, not 40.
-From these, not from the window, a replay learns how long Python is between two operators of a CPU."""
+"""Steps of the warm-up under the profiler alone, without observer and shapes: an event then costs about 1 us, not 40.
+From these, not from the window, a replay learns how much time Python takes between two operators of a CPU."""
 
 import contextlib
 import json
@@ -16,12 +16,12 @@ from etude.quiet import quiet
 from etude.rounds import LAYERS, NODES, Network
 
 PASSES = 8
-"""After each step, through the network of `etude.rounds`."""
+"""Passes after each step, through the network of `etude.rounds`."""
 
 
 def light_steps(torch: Any, warmup: int) -> int:
-    """How many of the last steps of a warm-up are recorded so: half of them. None where a device works behind the host:
-    then gaps of the host tell nothing."""
+    """How many of the last steps of a warm-up are recorded this way: half of them. None if a device works
+    asynchronously: then gaps of the host mean nothing."""
     on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
     return 0 if on_device or warmup < 3 else warmup // 2
 
@@ -39,7 +39,7 @@ class LightCapture:
         """What the profiler added to each pass, and what autograd added to its forward half."""
         self._pass_ns: list[float] = []
         self._cpu_ns: list[int] = []
-        """Of each step the time of a pass without the profiler, and what this thread worked."""
+        """For each step the time of a pass without the profiler, and the CPU time of this thread."""
         self._since_ns = 0
         self._marker: Any = None
         self._thread = threading.get_ident()
@@ -61,7 +61,7 @@ class LightCapture:
         self._since_ns = time.thread_time_ns()
 
     def unmark(self) -> None:
-        """The step is over: what follows is the recorder's own."""
+        """Ends the step: what follows belongs to the recorder."""
         marker, self._marker = self._marker, None
         if marker is not None:
             self._cpu_ns.append(time.thread_time_ns() - self._since_ns)

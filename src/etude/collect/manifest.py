@@ -1,4 +1,5 @@
-"""What a rank's files are: enough to read them without the machine that made them, and nothing that names it."""
+"""Description of a rank's files: enough to read them without the machine that made them, and nothing that identifies
+it."""
 
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ FIRST = "ETUDE_COLLECT_FIRST"
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """Where this process stands. Taken while recording: at exit the process groups may be gone."""
+    """The position of this process. Taken while recording: at exit the process groups may be gone."""
 
     rank: int = 0
     world_size: int = 1
@@ -27,7 +28,7 @@ class World:
     known: bool = False
     """From `torch.distributed`, not from the environment."""
     process: str = ""
-    """What the process is called, if it is not a rank of the job: a data loader's worker, say."""
+    """Name of the process, if it is not a rank of the job: a data loader's worker, for example."""
 
     @property
     def who(self) -> str:
@@ -88,7 +89,7 @@ def process_groups(dist: Any) -> list[dict[str, Any]]:
 
 
 def manifest(torch: Any, options: CollectOptions, world: World) -> dict[str, Any]:
-    """All but what the recorder adds: files, steps, whether it is partial."""
+    """Everything except what the recorder adds: files, steps, whether it is partial."""
     recorded = options.to_dict()
     plan = recorded.pop("plan")
     for key in ("force", "name", "steps", "warmup"):
@@ -133,7 +134,7 @@ def _nccl(torch: Any) -> str | None:
 
 
 def devices(torch: Any) -> list[dict[str, Any]]:
-    """The processor, and the GPU that this rank has made current, if it has touched one."""
+    """The processor, and this rank's current GPU, if it has used one."""
     found: list[dict[str, Any]] = [{"type": "cpu", "cores": os.cpu_count(), "threads": torch.get_num_threads()}]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         index = torch.cuda.current_device()

@@ -17,7 +17,7 @@ class CollectOptions:
     steps: int | None = None
     """Steps to record after the warm-up; None: until the end."""
     warmup: int = 0
-    """Steps to let pass before."""
+    """Steps to skip first."""
     detect_steps: bool = True
     """Count optimizer steps if `step()` is never called."""
     shapes: bool = True
@@ -31,13 +31,13 @@ class CollectOptions:
     memory: bool = False
     """Every allocation and release."""
     sync_events: bool = True
-    """CUDA synchronisation events, where there is a GPU and the installed PyTorch knows them."""
+    """CUDA synchronisation events, if there is a GPU and the installed PyTorch supports them."""
     flight_recorder: bool = True
     """Entries of the Flight Recorder: the process group of every gloo collective."""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """The parallel plan, for the manifest: `{"tp": 2, "dp": 4}`. Goes to JSON as it is."""
+    """The parallel plan, for the manifest: `{"tp": 2, "dp": 4}`. Written to JSON unchanged."""
     force: bool = False
-    """Replace what an earlier run left in the folder."""
+    """Replace the files of an earlier run in the folder."""
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 1:

@@ -34,7 +34,7 @@ from etude.pages import page_faults
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of time that was recorded."""
+    """An interval that was recorded."""
 
     capture: Capture
     first_step: int
@@ -42,7 +42,7 @@ class Window:
 
 
 class Recorder:
-    """Steps of other threads than the one that began are not counted. Any thread may interrupt or finish it."""
+    """Counts only steps of the thread that began. Any thread may interrupt or finish it."""
 
     def __init__(
         self, torch: Any, folder: Path, options: CollectOptions, turns: Turns, *, shared: bool = False
@@ -91,7 +91,7 @@ class Recorder:
 
     @property
     def here(self) -> bool:
-        """In the process and thread that began: a step of another thread is none of this one."""
+        """Whether this is the process and thread that began: steps of other threads do not count."""
         return not self.done and self._pid == os.getpid() and self._thread in (0, threading.get_ident())
 
     def begin(self) -> None:
@@ -108,7 +108,7 @@ class Recorder:
             self._open()
 
     def step_done(self, counted_by: str) -> None:
-        """A step is over. Once the caller counts, what is detected does not."""
+        """A step is over. Once the caller counts steps, detected ones are ignored."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -145,7 +145,7 @@ class Recorder:
                 capture.let_go()
                 return
             window = Window(capture, self._first_step, self.steps_recorded)
-            with contextlib.suppress(Exception):  # lost then; the program's own must begin all the same
+            with contextlib.suppress(Exception):  # it is lost then; the program's own must begin all the same
                 capture.stop()
                 self._put_aside(window)
 
@@ -178,7 +178,7 @@ class Recorder:
             self._open()
 
     def _time_step(self) -> None:
-        """The time since the step before, if no profiler was on. The last of them ends when its device has: the
+        """The time since the previous step, if no profiler was on. The last of them ends when its device has: the
         window would wait for that as well."""
         if not self._since_ns or self._turns.taken or self.steps_seen > self.options.warmup:
             return
@@ -216,8 +216,8 @@ class Recorder:
                 self._capture.mark(self.steps_seen)
 
     def finish(self, reason: str = "") -> None:
-        """Writes what there is; `reason` says why it is not all. Safe to call twice."""
-        if self._pid != os.getpid():  # forked: the lock may be held by a thread that is not here
+        """Writes what was recorded; `reason` says why it is incomplete. Safe to call twice."""
+        if self._pid != os.getpid():  # forked: the lock may be held by a thread of the parent
             return
         with self._lock:
             if self.done:
@@ -237,7 +237,7 @@ class Recorder:
                 self._write_manifest(reason or self._missing(), window)
 
     def _last_window(self) -> Window | None:
-        """What is to be written: the longest that was recorded. Warm-up is not, nor is what is left of a step."""
+        """The window to write: the longest recorded one. Without warm-up and incomplete steps."""
         capture, window = self._capture, self._aside
         if capture is not None:
             self._look_around()
@@ -288,7 +288,7 @@ class Recorder:
             aside.capture.discard()
 
     def _look_around(self) -> None:
-        """Process groups are made late and may be gone at the end."""
+        """Looks up process groups, which are made late and may be gone at the end."""
         now = world(self._torch)
         if now.known:
             now.groups = _with_earlier(self.world.groups, now.groups)
@@ -307,8 +307,8 @@ class Recorder:
         return f"it was recorded only in part{why}" if why and asked is None else ""
 
     def _settle_name(self) -> None:
-        """Of several processes that say they are one rank, the first is; one that torch.distributed says so of comes
-        before those that only their environment says so of. The others lie beside it."""
+        """Among several processes that claim one rank, the first is that rank; one known from torch.distributed takes
+        precedence over those known only from their environment. The others are stored as processes next to it."""
         here = self.world
         if self._shared and not here.process and not layout.claim(self._folder, here.rank, self._pid, sure=here.known):
             here.process = process_name()
@@ -361,7 +361,7 @@ class Recorder:
         layout.write_json(self._path(layout.MANIFEST), about, force=self.options.force)
 
     def _cut_off(self, signal_name: str) -> None:
-        with contextlib.suppress(Exception):  # the process is about to die of the signal, as it would have
+        with contextlib.suppress(Exception):  # the process is about to be ended by the signal, as without us
             self.finish(signal_name)
 
     def forked(self) -> None:
@@ -371,7 +371,7 @@ class Recorder:
 
 
 def _with_earlier(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Groups that are gone by now were there while it was recorded."""
+    """Includes groups that are gone by now but existed during the recording."""
     known = [(group["pg_name"], group["ranks"]) for group in now]
     return [*(group for group in earlier if (group["pg_name"], group["ranks"]) not in known), *now]
 

@@ -39,7 +39,7 @@ class Signals:
             self._watch_from_a_thread()
 
     def hold(self) -> None:
-        """Files are being written: signals, Ctrl-C too, wait until `leave()`."""
+        """Files are being written: signals, including Ctrl-C, wait until `leave()`."""
         self._handling.set()
         if threading.current_thread() is not threading.main_thread():
             return
@@ -71,7 +71,7 @@ class Signals:
         hear, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        if before != -1:  # someone else listens: theirs
+        if before != -1:  # another handler is installed: keep it
             signal.set_wakeup_fd(before)
             os.close(self._wake)
             os.close(hear)

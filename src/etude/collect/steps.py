@@ -60,7 +60,7 @@ class OptimizerClock:
     def _outside(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(step)
         def wrapper(optimizer: Any, *args: Any, **named: Any) -> Any:
-            # Inlined into something that is being compiled: not to be seen.
+            # Inlined into something that is being compiled: must not be visible.
             if self._compiling() or not self._running or id(optimizer) in self._inside:
                 return step(optimizer, *args, **named)
             self._inside.add(id(optimizer))
@@ -87,7 +87,7 @@ class OptimizerClock:
 
 
 def _hidden(base: Any) -> list[Any]:
-    """Optimizers whose own `step` hides that of their class: a learning-rate scheduler has put it there."""
+    """Optimizers with an own `step` attribute that hides that of their class: set by a learning-rate scheduler."""
     return [found for found in gc.get_objects() if issubclass(type(found), base) and "step" in vars(found)]
 
 

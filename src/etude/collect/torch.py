@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 class Recording:
-    """What `trace` gives: a context manager that records from entering to leaving, or for `steps` steps."""
+    """Result of `trace`: a context manager that records from entering to leaving, or for `steps` steps."""
 
     def __init__(self, folder: str | os.PathLike[str], options: CollectOptions) -> None:
         self.folder = Path(folder)
@@ -76,7 +76,7 @@ class Recording:
         self._finish(kind.__name__ if kind is not None else "")
 
     def step(self) -> None:
-        """A step of the program is over. Once this is called, optimizer steps are not counted."""
+        """Ends a step of the program. Once this is called, optimizer steps are not counted."""
         self._step("call")
 
     @property
@@ -86,7 +86,7 @@ class Recording:
 
     @property
     def files(self) -> dict[str, Path]:
-        """What this rank has written: `host`, `device` and perhaps `flight_recorder`. Empty until it has."""
+        """Files written by this rank: `host`, `device` and perhaps `flight_recorder`. Empty until then."""
         found = self._recorder.files if self._recorder is not None else {}
         return {what: self.folder / name for what, name in found.items()}
 
@@ -115,7 +115,7 @@ class Recording:
 
 
 class _only_warnings:  # noqa: N801 - reads as a function
-    """The program goes on as it would have, whatever happens to its recording."""
+    """The program continues as usual, whatever happens to its recording."""
 
     def __enter__(self) -> None:
         pass
@@ -137,7 +137,7 @@ def trace(folder: str | os.PathLike[str], **options: Any) -> Recording:
 
 
 def traced(folder: str | os.PathLike[str], **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Records the first call of a function; later calls run as ever."""
+    """Records the first call of a function; later calls run as usual."""
     chosen = CollectOptions.from_dict(options)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -29,7 +29,7 @@ _caller = threading.local()
 
 @contextmanager
 def ours() -> Iterator[None]:
-    """What this thread starts and stops meanwhile is ours, not the program's."""
+    """Marks what this thread starts and stops as ours, not the program's."""
     before = getattr(_caller, "ours", False)
     _caller.ours = True
     try:
@@ -58,7 +58,7 @@ class Turns:
 
     @property
     def taken(self) -> bool:
-        """Whether the program has a profiler or an observer of its own, on or about to be."""
+        """Whether the program has a profiler or an observer of its own, active or about to be."""
         return bool(self._held) or bool(self._torch.autograd._profiler_enabled())
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class Turns:
         try:
             module = import_module(module_name)
             original = getattr(module, name)
-        except (ImportError, AttributeError):  # another version of PyTorch, which has no such door
+        except (ImportError, AttributeError):  # another version of PyTorch, without this function
             return
         new = functools.wraps(original)(wrap(original))
         setattr(module, name, new)
@@ -114,7 +114,8 @@ class Turns:
             self._held.append((what, me))
 
     def _let_go(self, what: str) -> None:
-        """This thread's, or else one that another thread took: observers and some profilers are ended from anywhere."""
+        """Releases this thread's entry, or else one of another thread: observers and some profilers are ended from
+        anywhere."""
         with self._lock:
             same = [held for held in self._held if held[0] == what]
             mine = [held for held in same if held[1] == threading.get_ident()]

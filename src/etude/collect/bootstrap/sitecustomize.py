@@ -1,6 +1,6 @@
-"""Python runs this at start, because the launcher put its folder on PYTHONPATH. It must never be noticed.
+"""Python runs this at start, because the launcher put its folder on PYTHONPATH. It must not affect the program.
 
-First it steps aside for the `sitecustomize` that would have been found without it; then it waits for `import torch`.
+First it runs the `sitecustomize` that would have been found without it; then it waits for `import torch`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def _step_aside() -> None:
 
 
 class _AfterTorch:
-    """Finds `torch` as it would be found, and calls `_activate` when it has been imported."""
+    """Finds `torch` as usual, and calls `_activate` after it has been imported."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         if name != "torch":
@@ -47,7 +47,7 @@ class _AfterTorch:
 def _activate() -> None:
     parent = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
     borrowed = find_spec("etude") is None
-    if borrowed:  # another environment than the launcher's: ours serves for this one import
+    if borrowed:  # an environment other than the launcher's: ours is used for this one import
         sys.path.append(parent)
     try:
         from etude.collect.inject import activate
