@@ -218,7 +218,7 @@ def _program(offers: Sequence[Offer], hour: Hour, least: float | None = None) ->
 
 
 def chosen(offers: Sequence[Offer], hour: Hour, counts: Sequence[int]) -> Choice:
-    """What this many of each offer cost and serve."""
+    """Cost and goodput of this many of each offer."""
     rates = dict.fromkeys(hour.models, 0.0)
     cost = 0.0
     for one, count in zip(offers, counts, strict=True):
@@ -274,7 +274,7 @@ def _used(offers: Sequence[Offer], counts: Sequence[int]) -> int:
 
 
 def alone(offers: Sequence[Offer], hour: Hour) -> tuple[str, Choice] | None:
-    """The best that one kind can do by itself, and which."""
+    """The best that a single kind can do, and which."""
     found: dict[str, Choice] = {}
     for kind in hour.prices:
         mine = [one for one in offers if one.kind == kind]
@@ -300,5 +300,5 @@ def _row(number: int, hour: Hour, offers: Sequence[Offer], choice: Choice, singl
 
 
 def _sum(rows: Sequence[Row], name: str) -> float | None:
-    """Over the hours that all have it."""
+    """Sum over the hours, if all have it."""
     return sum(row[name] for row in rows) if all(row[name] is not None for row in rows) else None

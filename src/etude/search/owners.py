@@ -1,7 +1,7 @@
-"""Kernels of layers owned by devices: what each holds at most, what is sent, and how long a network takes.
+"""Kernels of layers owned by devices: the most that each holds, what is sent, and how long a network takes.
 
 A device gathers the inputs that its kernels read, and keeps its outputs until their last reader is done. Ranges of
-kernels lie in the order of devices. The first device has the picture and gets the result.
+kernels are in the order of devices. The first device has the picture and gets the result.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Split:
-    """A network on devices; (layer, device) in bytes unless said otherwise."""
+    """A network on devices; (layer, device) in bytes unless noted."""
 
     units: I64
-    """Kernels or neurons that each owns."""
+    """Kernels or neurons that each device owns."""
     inputs: I64
-    """What it holds of what the layer reads."""
+    """Its part of the layer's input."""
     outputs: I64
-    """Its own."""
+    """Its own part of the output."""
     weights: I64
-    """Its own."""
+    """Its own part of the weights."""
     kept: I64
-    """Its own outputs of earlier layers that are still to be read."""
+    """Its own outputs of earlier layers that are still needed."""
     compute_ns: I64
     message_ns: I64
     """(layer + 1): messages before each layer, and of the result."""
@@ -97,7 +97,7 @@ def _length(of: I64) -> I64:
 
 
 def _overlap(a: I64, b: I64) -> I64:
-    """(i, j): how much of a[i] lies in b[j]."""
+    """(i, j): size of the overlap of a[i] and b[j]."""
     low = np.maximum(a[:, None, 0], b[None, :, 0])
     return np.maximum(np.minimum(a[:, None, 1], b[None, :, 1]) - low, 0)
 
@@ -105,7 +105,7 @@ def _overlap(a: I64, b: I64) -> I64:
 def split(
     layers: Sequence[KernelLayer], units: I64, devices: Sequence[Device], dtype: str, link: tuple[int, int]
 ) -> Split:
-    """`link`: bytes a second of a device, each way, and ns of a message."""
+    """`link`: bytes per second of a device, in each direction, and ns of a message."""
     count = (len(layers), len(devices))
     inputs, outputs, weights, kept = (np.zeros(count, np.int64) for _ in range(4))
     own = {i: ranges(units[i]) for i in range(len(layers))}
@@ -133,7 +133,7 @@ def _weights(layer: KernelLayer, own: I64) -> I64:
 
 
 def _source(layers: Sequence[KernelLayer], own: dict[int, I64], layer: KernelLayer) -> I64:
-    """Who has which channels of what the layer reads, in its channels."""
+    """Owners of the channels that the layer reads, in its channels."""
     if layer.source == INPUT:
         return _at_first(len(own[0]), layer.in_channels)
     return own[layer.source] * layer.in_channels // layers[layer.source].units
@@ -179,7 +179,7 @@ def _sent(layers: Sequence[KernelLayer], own: dict[int, I64], i: int) -> I64:
 
 
 def _message_ns(sent: I64, link: tuple[int, int]) -> int:
-    """A device sends its messages one after another, and receives them so."""
+    """A device sends its messages one after another, and receives them likewise."""
     rate, latency = link
     most = np.maximum((sent > 0).sum(axis=0), (sent > 0).sum(axis=1))
     size = np.maximum(sent.sum(axis=0), sent.sum(axis=1))

@@ -1,4 +1,4 @@
-"""One page about a search: the answer, the frontier, the best side by side, what was left out and why."""
+"""One page about a search: the answer, the frontier, the best side by side, what was pruned and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAGE: Final = "index.html"
 RECORD: Final = "found.json"
 SEATS: Final = 16
-"""Entries of a list that a cell shows."""
+"""Most entries of a list in a cell."""
 SHORT: Final = ("tp", "pp", "cp", "dp", "ep", "etp", "sp", "mfu")
 """Names that are written in capitals."""
 PARTS: Final = (
@@ -32,7 +32,7 @@ PARTS: Final = (
 
 
 def write(found: Found, folder: Path, title: str) -> None:
-    """The page and the record of a search in its folder; those of the search before are replaced."""
+    """Writes the page and the record of a search to its folder, replacing earlier ones."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in ((PAGE, page(found, title)), (RECORD, json.dumps(found.record(), indent=1) + "\n")):
         with writing(folder / name, force=True) as path:
@@ -72,7 +72,7 @@ def _scores(found: Found) -> list[str]:
 
 
 def _constant(found: Found) -> list[str]:
-    """Columns of plans that are the same in all rows, scores apart: said once below instead."""
+    """Columns of plans that are the same in all rows, except scores: shown once below instead."""
     rows = found.rows or found.frontier
     if "axes" not in found.more or len(rows) < 2:
         return []
@@ -112,7 +112,7 @@ def shown_value(name: str, value: Any) -> str:
 
 
 def best_name(found: Found, row: Row) -> str:
-    """A candidate by what distinguishes it: axes that vary among those tried."""
+    """A candidate by its distinguishing axes: those that vary among the tried ones."""
     axes = found.more.get("axes") or dict.fromkeys(row)
     rows = found.rows or found.frontier
     varied = [k for k in axes if k in row and (len({str(r.get(k)) for r in rows}) > 1 or k in ("tp", "pp"))]

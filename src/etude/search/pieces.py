@@ -1,4 +1,4 @@
-"""Tensors of a model's layers, and what each takes in the device, copied to it, or computed by the host."""
+"""Tensors of a model's layers, and the cost of each in the device, copied to it, or computed by the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etude.machine.system import Device, OpCost
 from etude.predict.placing import parts_of
 
 UP: Final = 2 / 3
-"""Part of a gated feed-forward layer that goes up; the rest comes down."""
+"""Fraction of a gated feed-forward layer in the up projections; the rest is the down projection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class Work:
     read_bytes: float
     flops: float
     ahead: bool = True
-    """Whether it is known which bytes are needed before the piece's turn comes, so that a copy can be on its way."""
+    """Whether the needed bytes are known before the piece's turn, so that a copy can start early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Tensors that are alike, one for each of `count` layers."""
+    """Similar tensors, one for each of `count` layers."""
 
     name: str
     count: int
@@ -50,7 +50,7 @@ class Client:
     device_flop_per_ms: float
     host_flop_per_ms: float
     hop_ms: float
-    """There and back, for what the host computes in the middle of a pass."""
+    """Round trip for what the host computes in the middle of a pass."""
 
     def device_ms(self, work: Work) -> float:
         return max(work.read_bytes / self.near_bytes_per_ms, work.flops / self.device_flop_per_ms)
@@ -86,7 +86,7 @@ def pieces_of(model: Model, prompt: int, bits: float, *, whole: bool = False) ->
     product = _products(prompt, bits)
     found = [replace(product("attention", attention), count=layers), _kv(model, total["kv"].size_bytes, layers, prompt)]
     if model.experts:
-        # What is left of a layer (router, norms, shared experts, dense layers) lies with its attention.
+        # The rest of a layer (router, norms, shared experts, dense layers) goes with its attention.
         found[0] = replace(product("attention", attention + dense), count=layers)
         found += _experts(total["experts"].size_bytes / layers, total["experts"].use, prompt, bits, layers)
     else:
@@ -118,7 +118,7 @@ def _products(prompt: int, bits: float) -> Callable[[str, float], Piece]:
 
 
 def _experts(size_bytes: float, use: float, prompt: int, bits: float, layers: int) -> list[Piece]:
-    """A token reads the experts of a layer it is sent to, known only then; a prompt reads nearly all."""
+    """A token reads the experts of a layer that it is routed to, known only then; a prompt reads nearly all."""
     found = []
     for name, part in (("experts up", UP), ("experts down", 1 - UP)):
         size, active = size_bytes * part, 2.0 * size_bytes * part * use * 8 / bits

@@ -24,7 +24,7 @@ from etude.simulate import simulate
 METHODS: Final = ("greedy", "all", "anneal")
 NETWORKS: Final = ("flow", "links")
 SMALL: Final = 6
-"""Ranks up to which all placements are tried unless a method is asked for."""
+"""Ranks up to which all placements are tried unless a method is requested."""
 TRIES: Final = 300
 SAME: Final = "the same by symmetry"
 BOUND: Final = "its transfers alone take longer"
@@ -33,14 +33,14 @@ LEFT: Final = "not examined"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
-    """How placements are gone through and scored."""
+    """How placements are enumerated and scored."""
 
     method: str = ""
     network: str = "flow"
     tries: int = TRIES
     seed: int = 0
     bound: bool = True
-    """Leave out what the bytes over a cut rule out."""
+    """Prune placements by the bytes over a cut."""
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
@@ -52,7 +52,7 @@ class How:
 
 
 def seated(system: System, placement: tuple[int, ...]) -> System:
-    """The system with rank r on the place of what was rank placement[r]."""
+    """The system with rank r on the device of the original rank placement[r]."""
     base = system.placement or tuple(range(len(system)))
     topology = system.topology
     if topology is not None:
@@ -96,7 +96,7 @@ def best_placement(
 def _simulating(
     job: Job, system: System, network: str, asked: Asked, time_of: Callable[[System], int] | None
 ) -> Iterator[Callable[[Sequence[tuple[int, ...]]], list[int]]]:
-    """What simulates placements: here, or by workers whose answers a folder keeps."""
+    """A function that simulates placements: here, or by workers whose answers are kept in a folder."""
     if time_of is not None or (asked.alone and asked.out is None):
         own = time_of or (lambda placed: simulate(job, placed, network=network).makespan_ns)
         yield lambda some: [own(seated(system, placement)) for placement in some]

@@ -33,7 +33,7 @@ class Needs(NamedTuple):
     sent: F64
     """From rank (row) to rank (column), in messages."""
     member: F64
-    """1 where a group (row) has a rank (column)."""
+    """1 if a group (row) contains a rank (column)."""
     size: F64
     """For each group (row) and collective of COUNTED (column): input bytes of a member."""
 
@@ -48,7 +48,7 @@ def needs_of(job: Job) -> Needs:
     for group in np.unique(found.uses.group).tolist():
         ranks = np.arange(world, dtype=np.int32) if group == WORLD else job.groups.ranks(group)
         uses = np.flatnonzero(found.uses.group == group)
-        if ranks is None or len(uses) < len(ranks):  # members that are not there make it last a fixed time
+        if ranks is None or len(uses) < len(ranks):  # with absent members it lasts a fixed time
             continue
         row = np.zeros(world)
         row[ranks] = 1
@@ -69,7 +69,7 @@ def _by_kind(found: Matching, side: int) -> F64:
 
 
 class Bound:
-    """`least_ns(placement)`: what the job takes at least on these devices."""
+    """`least_ns(placement)`: a lower bound of the job's time on these devices."""
 
     def __init__(self, job: Job, system: System) -> None:
         self.needs = needs_of(job)
@@ -87,7 +87,7 @@ class Bound:
 
 
 def _crossing(needs: Needs, inside: F64) -> F64:
-    """Bytes that come in to each set (row) of ranks (columns)."""
+    """Bytes that must enter each set (row) of ranks (columns)."""
     messages = np.einsum("ca,ab,cb->c", 1 - inside, needs.sent, inside)
     if not len(needs.member):
         return messages
@@ -100,7 +100,7 @@ def _crossing(needs: Needs, inside: F64) -> F64:
 
 
 def _boost(system: System) -> float:
-    """Collectives may reach more of the bandwidth than single messages, which the links' rates are of."""
+    """Collectives may reach more of the bandwidth than single messages, to which the links' rates refer."""
     found = [1.0]
     for level in system.levels:
         most = max([level.in_switch_efficiency, *level.efficiency_by_units.values()])
@@ -124,7 +124,7 @@ def _sets(system: System) -> list[Bool]:
 
 
 def _capacity(topology: Topology, inside: Bool) -> float:
-    """Bytes a second into the set; switches are put on the side where the cut is narrower, one after another."""
+    """Bytes per second into the set; switches are assigned one by one to the side with the narrower cut."""
     within = np.zeros(len(topology.kind), np.bool_)
     within[topology.device[inside]] = True
 

@@ -14,7 +14,7 @@ from etude.errors import UsageError
 from etude.search.placement_symmetry import Placement, Symmetry
 
 MOST: Final = math.factorial(8)
-"""Placements that `all` goes through, symmetries taken out, at most."""
+"""Most placements that `all` enumerates, without symmetric ones."""
 ROUND: Final = 16
 """Placements that `all` simulates at once, whatever the number of workers: what is tried does not depend on it."""
 WARM: Final = 0.02
@@ -25,19 +25,19 @@ many tries are allowed: more of them go on where fewer end."""
 
 @dataclass(slots=True)
 class Tried:
-    """What was simulated, and what was left out."""
+    """What was simulated, and what was pruned."""
 
     times_of: Callable[[Sequence[Placement]], Sequence[int]]
     """Simulated, in ns."""
     least_of: Callable[[Placement], int]
     symmetry: Symmetry
     tries: int
-    """Simulations at most."""
+    """Most simulations."""
     advance: Callable[[int], None]
     times: dict[Placement, int] = field(default_factory=dict)
     names: dict[Placement, str] = field(default_factory=dict)
     cut: set[Placement] = field(default_factory=set)
-    """Left out since the bytes alone take longer."""
+    """Pruned since the bytes alone take longer."""
 
     @property
     def best(self) -> tuple[int, Placement]:
@@ -48,7 +48,7 @@ class Tried:
         return len(self.times) >= self.tries
 
     def score(self, placement: Sequence[int], name: str, limit_ns: float = math.inf) -> int | None:
-        """ns, of one that is the same; nothing where it cannot be below the limit, or where tries are used up."""
+        """ns, of an equivalent placement; None if it cannot be below the limit, or if tries are used up."""
         same = self.symmetry.same(placement)
         if same in self.times:
             return self.times[same]
@@ -82,7 +82,7 @@ def classes_of(symmetry: Symmetry, ranks: int, devices: int) -> Iterator[Placeme
 
 
 def every(tried: Tried, ranks: int, devices: int) -> None:
-    """All of them; what is tried already sets the first limit."""
+    """All placements; earlier tries set the first limit."""
     classes = []
     for placement in classes_of(tried.symmetry, ranks, devices):
         classes.append(placement)
@@ -111,7 +111,7 @@ def _round(tried: Tried, left: Iterator[Placement]) -> list[Placement]:
 
 
 def _changed(placement: Placement, rank: int, other: int, free: Sequence[int]) -> Placement:
-    """Two ranks change places, or one goes to a free device: `other` counts the ranks, then those."""
+    """Swaps two ranks, or moves one to a free device: `other` counts the ranks, then those."""
     found = list(placement)
     if other < len(found):
         found[rank], found[other] = found[other], found[rank]
@@ -140,7 +140,7 @@ def greedy(tried: Tried, ranks: int, devices: int) -> None:
 
 
 def anneal(tried: Tried, ranks: int, devices: int, seed: int) -> None:
-    """Random swaps; a worse one is taken with a probability that falls."""
+    """Random swaps; a worse one is accepted with a probability that falls."""
     rng = np.random.default_rng(seed)
     now_ns, now = tried.best
     warm = WARM * now_ns

@@ -15,8 +15,8 @@ I64 = NDArray[np.int64]
 
 
 def device_orders(system: System) -> dict[str, I64]:
-    """Name -> the devices one after another. A snake goes on where a row ends, a loop comes back to its start, tiles
-    are squares of squares."""
+    """Name -> the devices one after another. A snake continues where a row ends, a loop returns to its start, tiles are
+    squares of squares."""
     count = len(system)
     found = {"rows": np.arange(count)}
     sizes = [level.size for level in system.levels]

@@ -1,5 +1,5 @@
-"""Plans of one model that are tried for their placements: those whose ranks send least come first, and what does not
-fit the memory is left out."""
+"""Plans of one model that are tried for their placements: those whose ranks send least come first, and those that do
+not fit the memory are left out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def best_of_shardings(given: Given, asked: Asked, system: System, how: Mapping[s
 
 
 def _each(made: list[Generated], system: System, asked: Asked, how: Mapping[str, Any]) -> list[Found]:
-    """The best placement of each plan: side by side where there are several and workers are asked for."""
+    """The best placement of each plan: in parallel if there are several and workers are requested."""
     if len(made) == 1 or asked.alone:
         return [best_placement(one, system.for_ranks(one.plan.gpus), asked=asked, **how) for one in made]
     shared = {"made": made, "system": system, "how": {**how, "method": asked.method, "seed": asked.seed}}
@@ -85,7 +85,7 @@ def _joined(found: list[Found], pruned: dict[str, int]) -> Found:
 def _generated(
     model: Model, plan: Mapping[str, Any], axes: Mapping[str, Any], system: System, given: Given
 ) -> tuple[list[Generated], dict[str, int]]:
-    """The plans that there are and that fit; memory is of the whole model, the job of as many layers as asked for."""
+    """The possible plans that fit; memory is for the whole model, the job has as many layers as requested."""
     where, short = given.where, shortened(model, count(given, "layers"))
     made: list[Generated] = []
     pruned: dict[str, int] = {}

@@ -25,27 +25,27 @@ I64 = NDArray[np.int64]
 Placement = tuple[int, ...]
 
 MOST_DEVICES: Final = 128
-"""Above which no symmetry is looked for: every pair of devices is compared."""
+"""Most devices for which symmetries are searched: every pair of devices is compared."""
 FLOWS: Final = 2
-"""Flows between a pair whose ways are compared: ties of a ring are split by flow too."""
+"""Flows between a pair whose routes are compared: ties of a ring are split by flow too."""
 
 
 class Symmetry:
-    """`same(placement)` is one placement for all that are the same by symmetry: the first in the order of tuples."""
+    """`same(placement)` is the representative of all symmetric placements: the first in the order of tuples."""
 
     def __init__(self, system: System) -> None:
         self.sizes = [level.size for level in system.levels]
         self.devices = len(system)
         self.maps: list[I64] = [np.arange(self.devices)]
         self.free: list[int] = []
-        """Levels whose units may change places."""
+        """Levels whose units may be exchanged."""
         if system.topology is None and 1 < self.devices <= MOST_DEVICES:
             self._find(system)
         self._tables = [found.tolist() for found in self.maps]
 
     @property
     def everything(self) -> bool:
-        """All placements are the same: one switch."""
+        """Whether all placements are equivalent: one switch."""
         return any(self.sizes[level] == self.devices for level in self.free)
 
     def same(self, placement: Sequence[int]) -> Placement:
@@ -66,7 +66,7 @@ class Symmetry:
         self.maps = kept
 
     def _relabelled(self, placement: list[int]) -> Placement:
-        """Units of free levels numbered in the order in which ranks meet them, the outermost level first."""
+        """Units of free levels numbered in the order in which ranks use them, the outermost level first."""
         if not self.free:
             return tuple(placement)
         seen: dict[tuple[int, ...], dict[int, int]] = {}
@@ -89,7 +89,7 @@ class Symmetry:
 
 
 class _Ways:
-    """The ways between all pairs of devices, and whether a renumbering keeps them."""
+    """The routes between all pairs of devices, and whether a renumbering preserves them."""
 
     def __init__(self, system: System) -> None:
         bare = system.replace(placement=())
@@ -123,7 +123,7 @@ class _Ways:
 
 
 def _turns(kind: LevelKind, size: int) -> list[I64]:
-    """Ways in which the units of a level are put elsewhere; the identity first."""
+    """Possible permutations of the units of a level; the identity first."""
     unit = np.arange(size)
     if kind == LevelKind.RING and size > 2:
         return [(sign * unit + by) % size for sign in (1, -1) for by in range(size)]
@@ -131,7 +131,7 @@ def _turns(kind: LevelKind, size: int) -> list[I64]:
 
 
 def _applied(sizes: Sequence[int], turns: Sequence[I64]) -> I64:
-    """The device in the place of each, where each level has its units put elsewhere."""
+    """The device that replaces each, if each level has its units permuted."""
     device = np.arange(prod(sizes))
     found, below = np.zeros(len(device), np.int64), 1
     for size, turn in zip(sizes, turns, strict=True):
@@ -141,7 +141,7 @@ def _applied(sizes: Sequence[int], turns: Sequence[I64]) -> I64:
 
 
 def _exchanges(sizes: Sequence[int], level: int) -> list[I64]:
-    """Neighbouring units of a level that change places, under each parent by itself: they make all permutations."""
+    """Exchanges of neighbouring units of a level, under each parent separately: they generate all permutations."""
     below, size = prod(sizes[:level]), sizes[level]
     found = []
     for first in range(0, prod(sizes), below * size):

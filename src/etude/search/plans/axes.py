@@ -1,4 +1,4 @@
-"""Axes of a space of plans: any field of a plan, and `system`. Each has values that are usual, or needs them given."""
+"""Axes of a space of plans: any field of a plan, and `system`. Each has usual values, or needs them given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAGES: Final = "stages"
 PLACEMENT: Final = "placement"
 FIELDS: Final = {key_of(f): f for f in fields(Plan)}
 LONG: Final = 16_384
-"""Tokens of a sequence from which on context parallelism is tried."""
+"""Sequence length from which context parallelism is tried."""
 EVEN: Final = "even"
 _LAST: Final = re.compile(r"last-([1-9])")
 
@@ -58,7 +58,7 @@ USUAL: Final[dict[str, Callable[[Setting], list[Any]]]] = {
     "reshard": lambda s: [True, False],
     "cp_kind": lambda s: ["ring", "all_gather", "ulysses"],
 }
-"""Axis -> its values where none are given."""
+"""Axis -> its values if none are given."""
 
 NARROW: Final[dict[str, list[Any] | None]] = {
     "tp": None, "pp": None, "ep": None, "zero": [1, 3], "micro_batch": [1, 2, 4],
@@ -68,7 +68,7 @@ NARROW: Final[dict[str, list[Any] | None]] = {
 
 
 def default_axes(s: Setting) -> list[str]:
-    """What is searched by default: all that changes speed or memory much."""
+    """Axes searched by default: all that change speed or memory much."""
     names = ["tp", "pp"]
     names += ["cp"] if s.seq >= LONG and s.splits else []
     names += ["ep"] if s.model.experts else []
@@ -79,8 +79,8 @@ def default_axes(s: Setting) -> list[str]:
 
 
 def read_axes(over: Mapping[str, Sequence[Any] | None], s: Setting, fixed: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Axis -> values, in the order given. `over`: those asked for, None where the usual values are meant; empty: what
-    is searched by default, without what `fixed` has."""
+    """Axis -> values, in the given order. `over`: the requested ones, None for the usual values; empty: the default
+    axes, without those in `fixed`."""
     wanted = {name: values for name, values in over.items() if name != PLACEMENT} or {
         name: None for name in default_axes(s) if name not in fixed
     }
@@ -102,7 +102,7 @@ def read_axes(over: Mapping[str, Sequence[Any] | None], s: Setting, fixed: Mappi
 
 
 def parse_over(text: str) -> dict[str, list[Any] | None]:
-    """`tp=1|2|4,zero` -> {"tp": [1, 2, 4], "zero": None}. What follows a comma and is no axis belongs to the last
+    """`tp=1|2|4,zero` -> {"tp": [1, 2, 4], "zero": None}. Text after a comma that is not an axis belongs to the last
     value: `recompute=none|selective:norm,activation`."""
     import yaml
 

@@ -27,23 +27,23 @@ BOUND: Final = "bound is no better"
 UNPROMISING: Final = "not promising"
 OVER: Final = "over the limit of"
 SIMULATED: Final = 8
-"""Candidates of a round that are simulated at most."""
+"""Most candidates of a round that are simulated."""
 LOOKED: Final = 64
-"""Candidates of a round that are looked at more closely at most."""
+"""Most candidates of a round that are examined more closely."""
 ALWAYS: Final = ("tp", "pp", "cp", "ep", "zero", "schedule", "micro_batch", "recompute")
 """Fields of a plan that a row has, whether they are searched or not."""
 ONCE: Final = {"recompute": "none"}
-"""What plans are made that differ in recomputation alone."""
+"""Normal form of plans that differ only in recomputation."""
 ANY_SHARDING: Final = {"recompute": "none", "zero": 2, "dp_shard": 0}
-"""And those that differ in sharding too: with ZeRO 2 gradients move the fewest bytes."""
+"""And of those that differ in sharding too: with ZeRO 2 gradients move the fewest bytes."""
 
 
 Answer = dict[str, Any]
-"""What a worker says of a plan."""
+"""A worker's answer for a plan."""
 
 
 class Wanted(NamedTuple):
-    """What is asked of candidates."""
+    """What is requested of candidates."""
 
     what: str
     some: Sequence[Candidate]
@@ -52,14 +52,14 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Tree:
-    """The candidates that are left, and what is known of them."""
+    """The remaining candidates, and what is known about them."""
 
     space: PlanSpace
     crew: Crew
     pruned: Counter[str]
     advance: Callable[[int], None] = lambda n: None
     rows: list[Row] = field(default_factory=list)
-    """Those simulated that keep all limits."""
+    """Simulated candidates within all limits."""
     row_of: dict[int, Row] = field(default_factory=dict)
     """The same by the number of the candidate."""
     refusal: str = ""
@@ -69,7 +69,7 @@ class Tree:
     # -- what is known -----------------------------------------------------------------------------------------------
 
     def ask(self, *wanted: Wanted) -> list[list[Answer]]:
-        """Answers for candidates with some fields changed, all of them at once; those that are alike then share one."""
+        """Answers for candidates with some fields changed, all at once; those that are then equal share one."""
         points = [[self._point(w, c) for c in w.some] for w in wanted]
         alike = {_key(p): p for some in points for p in some}
         answers = dict(zip(alike, self.crew.ask(list(alike.values())), strict=True))
@@ -88,7 +88,7 @@ class Tree:
         self.advance(count)
 
     def best_of(self, c: Candidate, step_ns: float, memory: int | None) -> Row:
-        """What a candidate can be at best."""
+        """The best possible scores of a candidate."""
         plan = c.plan
         key = c.system, plan.gpus, plan.batch, plan.micro_batch if "mfu" in self.space.scores else 0
         if key not in self.at_best:
@@ -102,7 +102,7 @@ class Tree:
         return self.at_best[key].row(step_ns, memory)
 
     def hopeless(self, best: Row) -> str:
-        """Why nothing better can come of what is at best this; nothing if it can."""
+        """Why a candidate with these best possible scores cannot win; empty if it can."""
         if name := breaks(best, {k: v for k, v in self.space.limits.items() if k != "memory"}):
             return f"{OVER} {name}"
         return BOUND if dominated(best, self.rows, self.space.scores) else ""
@@ -110,8 +110,8 @@ class Tree:
     # -- stages ------------------------------------------------------------------------------------------------------
 
     def looked(self, some: Sequence[Candidate], answers: Sequence[Answer]) -> list[tuple[float, Candidate]]:
-        """(Least ns of a step without recomputation, candidate) of those whose weights and optimizer fit. Of a changed
-        plan that is none nothing is known."""
+        """(Least ns of a step without recomputation, candidate) of those whose weights and optimizer fit. Nothing is
+        known about a changed plan that is invalid."""
         found = []
         for c, answer in zip(some, answers, strict=True):
             if self._large(c, answer):
@@ -121,7 +121,7 @@ class Tree:
         return found
 
     def fitting(self, some: Sequence[Candidate], answers: Sequence[Answer]) -> list[tuple[Candidate, Answer]]:
-        """Those that are plans and fit."""
+        """Those that are valid plans and fit."""
         found = []
         for c, answer in zip(some, answers, strict=True):
             if REFUSED in answer:
@@ -186,10 +186,10 @@ def flags_of(c: Candidate) -> str:
 
 
 class Open(NamedTuple):
-    """A candidate that is left, in the order in which they are looked at."""
+    """A remaining candidate, in the order of examination."""
 
     key: float
-    """What its first score can be at best, less is better."""
+    """Its best possible first score, less is better."""
     step_ns: float
     number: int
     level: int
@@ -232,7 +232,7 @@ def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
 
 
 def first_few(tree: Tree, some: Sequence[Candidate], count: int) -> None:
-    """Simulates the `count` candidates that fit and have the lowest bounds; of a family the one that recomputes
+    """Simulates the `count` candidates that fit and have the lowest bounds; of a family only the one that recomputes
     least."""
     looks = tree.ask(Wanted(LOOK, some, ONCE))[0]
     order = sorted((ns, c.number, c) for ns, c in tree.looked(some, looks))

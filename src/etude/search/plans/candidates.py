@@ -1,4 +1,4 @@
-"""Every combination of the axes as a plan, or why it is none."""
+"""Every combination of the axes as a plan, or why it is invalid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USUAL: Final = {key_of(f): f.default for f in fields(Plan)}
 
 
 class Candidate(NamedTuple):
-    """One combination that is a plan of its own."""
+    """One combination that is a distinct plan."""
 
     number: int
     """In the order of the space."""
@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
     plan: Plan
 
     def text(self, changed: Mapping[str, Any] | None = None) -> str:
-        """Its fields as JSON, some of those that it says changed: what a worker is sent, and what candidates share."""
+        """Its fields as JSON, with some changed: the input of a worker, shared by equal candidates."""
         found = {k: (changed or {}).get(k, v) for k, v in self.given.items()}
         return json.dumps({k: v for k, v in found.items() if (k, v) != ("dp_shard", 0)}, sort_keys=True)
 
@@ -47,7 +47,7 @@ class Candidates:
     same: dict[int, int]
     """Number of a combination that is the same as another -> that one's."""
     first_refusal: str = ""
-    """Why the first combination that is no plan is none."""
+    """Why the first invalid combination is refused."""
 
 
 def candidates(model: Model, axes: Mapping[str, list[Any]], fixed: Mapping[str, Any], system: str) -> Candidates:
@@ -117,8 +117,8 @@ def _points(axes: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _fills(given: Mapping[str, Any]) -> bool:
-    """A quick look at what most combinations fail: do the axes divide the GPUs, and the batch? A plan says so too, but
-    to make one takes much longer."""
+    """A quick check that most combinations fail: do the axes divide the GPUs, and the batch? A plan checks it too, but
+    takes much longer to make."""
     tp, cp, pp, ep, etp, micro = (given.get(name, 1) for name in ("tp", "cp", "pp", "ep", "etp", "micro_batch"))
     gpus, batch, shard = given.get("gpus", 0), given.get("global_batch", 0), given.get("dp_shard", 0)
     if not all(type(n) is int and n > 0 for n in (tp, cp, pp, ep, etp, micro, gpus)):

@@ -1,4 +1,4 @@
-"""Greedy and anneal over the axes of plans: what is not asked for is not tried."""
+"""Greedy and anneal over the axes of plans: only requested plans are simulated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_TRIED: Final = "not tried"
 
 
 def local(tree: Tree, every: Candidates, method: str, seed: int) -> None:
-    """Simulates what the method asks for; `tree` has the rows."""
+    """Simulates what the method requests; `tree` has the rows."""
     axes = list(tree.space.axes.values())
     sizes = [len(values) for values in axes]
     by_number = {c.number: c for c in every.found}

@@ -1,5 +1,4 @@
-"""The ranks of the best plans on the best places that are found: what is searched last, since every placement is
-simulated."""
+"""Placement of the ranks of the best plans: searched last, since every placement is simulated."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def with_places(tree: Tree, found: Found, some: Sequence[Candidate]) -> tuple[li
 
 
 def noted(found: Found, told: Sequence[dict[str, Any]]) -> Found:
-    """The same, with what is said about placements; `gain`: of the best plan against its ranks by number."""
+    """The result with notes on placements; `gain`: of the best plan relative to ranks in order."""
     best = next(one for one in told if one["flags"] == found.best["flags"])
     count = sum(one["simulated"] for one in told)
     note = (

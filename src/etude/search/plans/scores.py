@@ -1,4 +1,4 @@
-"""What a plan is judged by: columns of its row, which way is better, what it can be at best, and limits."""
+"""Scores of a plan: columns of its row, which direction is better, its best possible value, and limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from etude.units import parse_bytes, parse_time
 class Score:
     column: str
     sign: int
-    """1 where less is better, -1 where more is."""
+    """1 if less is better, -1 if more is."""
     doc: str
 
 
@@ -38,7 +38,7 @@ def read_scores(names: Sequence[str]) -> list[str]:
 
 
 def read_limits(given: Mapping[str, Any]) -> dict[str, float]:
-    """Score -> the most of it, or the least where more is better. Bytes and times may have units."""
+    """Score -> its maximum, or its minimum if more is better. Bytes and times may have units."""
     found: dict[str, float] = {}
     for name, value in given.items():
         if name not in SCORES:
@@ -62,7 +62,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def breaks(row: Mapping[str, Any], limits: Mapping[str, float]) -> str:
-    """The first limit that a row, or what a plan can be at best, does not keep; nothing if it keeps all."""
+    """The first limit that a row, or a plan's best possible scores, violate; empty if none."""
     for name, limit in limits.items():
         score = SCORES[name]
         value = row.get(score.column)
@@ -73,7 +73,7 @@ def breaks(row: Mapping[str, Any], limits: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AtBest:
-    """What a plan can be: from its shortest step, and from its memory where that is known."""
+    """Best possible scores of a plan: from its shortest step, and from its memory if known."""
 
     gpus: int
     tokens: int
@@ -96,7 +96,7 @@ class AtBest:
 
 
 def dominated(best: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> bool:
-    """Is some row at least as good in every score?"""
+    """Whether some row is at least as good in every score."""
     scores = [SCORES[name] for name in names]
     mine = [s.sign * best[s.column] for s in scores]
     return any(all(s.sign * row[s.column] <= m for s, m in zip(scores, mine, strict=True)) for row in rows)

@@ -92,5 +92,5 @@ def _signs(space: PlanSpace) -> dict[str, int]:
 
 
 def _best_first(rows: Sequence[Row], signs: dict[str, int]) -> list[Row]:
-    """By the first score, then by the others; equal ones by what they are."""
+    """By the first score, then by the others; ties by their fields."""
     return sorted(rows, key=lambda row: (*(sign * row[name] for name, sign in signs.items()), row["flags"]))

@@ -43,7 +43,7 @@ def usual_batch(gpus: int, seq: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSpace:
-    """What is searched. `axes` may have `system` among them."""
+    """The search space. `axes` may include `system`."""
 
     model: str
     """Name, or file."""
@@ -56,18 +56,18 @@ class PlanSpace:
     limits: Mapping[str, float] = field(default_factory=dict)
     stack: str = ""
     recipe: bool = True
-    """What a stack's recipe says completes a plan, as in `etude predict`."""
+    """The stack's recipe completes a plan, as in `etude predict`."""
     network: str = "analytic"
     prices: Mapping[str, float] = field(default_factory=dict)
-    """Dollars of a device and hour, by system."""
+    """Dollars per device and hour, by system."""
     tries: int = 0
-    """This many plans with the least bounds are simulated, whatever comes of them; 0: as many as bounds leave."""
+    """Simulate this many plans with the lowest bounds, whatever the results; 0: as many as bounds leave."""
     placed: bool = False
     """Ranks of the best plans are placed, too."""
 
     @property
     def seal(self) -> str:
-        """What workers open by name, as it is now: an answer holds as long as this stays the same."""
+        """Hash of what workers open by name: an answer is valid as long as this stays the same."""
         return repr((self.opened, sorted(self.systems.items(), key=lambda item: item[0])))
 
     def memory_limit(self, system: str) -> float:

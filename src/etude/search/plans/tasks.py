@@ -1,4 +1,4 @@
-"""One plan in a worker: what it takes at least, what memory it needs, what it takes when simulated."""
+"""One plan in a worker: its lower bound, its memory, its simulated time."""
 
 from __future__ import annotations
 
