@@ -32,7 +32,7 @@ class Leg:
     in_switch: bool = False
     outward: float = 1.0
     inward: float = 1.0
-    """Fraction of `volume` that enters the port: what two phases share if they overlap."""
+    """Fractions of `volume` that leave and enter the port (`outward`, `inward`): shared by phases that overlap."""
     fixed_bytes: float = 0.0
     """Bytes through the port independent of the payload: control messages."""
     way_ns_per_byte: float = 0.0

@@ -67,7 +67,7 @@ class PlanSpace:
 
     @property
     def seal(self) -> str:
-        """Hash of what workers open by name: an answer is valid as long as this stays the same."""
+        """Text of what workers open by name: an answer is valid as long as this stays the same."""
         return repr((self.opened, sorted(self.systems.items(), key=lambda item: item[0])))
 
     def memory_limit(self, system: str) -> float:
