@@ -89,7 +89,7 @@ class Root(TyperGroup):
 
 
 def _listed(name: str) -> TyperCommand:
-    """A command as help and completion list it, without its file."""
+    """A command with only its help line, for help and completion: its module is not imported."""
     panel, line = COMMANDS[name]
     return TyperCommand(name, help=line, rich_help_panel=panel, rich_markup_mode="rich")
 
@@ -104,7 +104,8 @@ def _loaded(name: str) -> Any:
 
 
 def _registered_in(module: ModuleType) -> typer.Typer:
-    """The app with what this file registered alone: a command does not pay for those that were loaded before it."""
+    """A copy of the app with only the commands that this module registered, so that a command does not pay for modules
+    that were loaded before it."""
     part = copy(app)
     own = {id(value) for value in vars(module).values()}
     part.registered_commands = [c for c in app.registered_commands if id(c.callback) in own]

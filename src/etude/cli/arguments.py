@@ -81,7 +81,8 @@ def _here(value: str, written: bool) -> str:
 
 
 def _has_unknown_option(params: Sequence[Any], args: Sequence[str]) -> bool:
-    """Is one misspelt? What stands behind it then is no path, and the command's own message names the option."""
+    """Whether an option is misspelt. Then the argument after it may not be a path, and the command's own message
+    reports it."""
     known = {name for p in params if p.param_type_name == "option" for name in (*p.opts, *p.secondary_opts)}
     said = [arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]]
     return any(
@@ -90,7 +91,8 @@ def _has_unknown_option(params: Sequence[Any], args: Sequence[str]) -> bool:
 
 
 def _one_job(command: str, params: Sequence[Any], args: list[str], places: list[int]) -> list[str]:
-    """Several files where the command takes one job: its files."""
+    """Joins several files into one argument, as the files of one job, if the command takes one job. Raises UsageError
+    if only some of them exist."""
     wanted = [p for p in params if p.param_type_name == "argument"]
     if len(places) < 2 or len(wanted) != 1 or wanted[0].nargs != 1 or wanted[0].name != "path":
         return args

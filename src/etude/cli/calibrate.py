@@ -69,7 +69,7 @@ def _calibrated(path: Path, base: str, ran_on: str, name: str) -> "Calibrated":
 
 
 def _tell(found: "Calibrated", *, json: bool) -> None:
-    """Rows, errors before and after, factors."""
+    """Prints the number of rows, the errors before and after, and the rejected rows."""
     import numpy as np
 
     def middle(errors: tuple[float, ...]) -> dict[str, float]:

@@ -241,7 +241,7 @@ def timeline_visualizer(
 
 
 def _decoded(path: Path) -> "Decoded":
-    """One `.et` file, packed or not."""
+    """Reads one `.et` file, compressed or not. Raises FormatError for JSON."""
     from etude.errors import FormatError
     from etude.store import chakra as et
     from etude.store import compressed

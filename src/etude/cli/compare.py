@@ -94,7 +94,7 @@ def compare(
 
 
 def _records(a: Path, b: Path, fail_if: list[str], *, json: bool, csv: bool, md: bool) -> int:
-    """The summaries of two served streams, or of two fleets."""
+    """Prints the comparison of two served streams, or of two fleets. Returns the exit code."""
     from etude.errors import UsageError
     from etude.fleet import is_fleet, read_fleet
     from etude.serve.stored import compared, read_served
@@ -126,7 +126,7 @@ def _checked(first: Runs, second: Runs, limits: "list[Limit]", ran_on: str) -> l
 
 
 def _verdict(checks: list[dict[str, Any]], failed: bool) -> dict[str, Any]:
-    """Of several checks the first that failed, or the first, stands at the top."""
+    """The result of several checks, with the figures of the first that failed, or of the first if none did."""
     if not checks:
         return {}
     named = next((check for check in checks if check["failed"]), checks[0])
@@ -151,7 +151,7 @@ def _rows(checks: list[dict[str, Any]]) -> Any:
 
 
 def _typical(runs: Runs) -> "Run":
-    """Of several runs the one with the median time."""
+    """The run with the median step time; of an even number, the lower one of the two."""
     if len(runs) == 1:
         return runs[0][1]
     from etude.analyse.gate_samples import Sampled, samples
@@ -163,7 +163,7 @@ def _typical(runs: Runs) -> "Run":
 
 
 def _record(first: "Run", second: "Run", operators: bool, top: int) -> dict[str, Any]:
-    """All that is said of two runs, as tables."""
+    """All results of the comparison of two runs, as tables."""
     from etude.analyse import compare as analyse
     from etude.analyse.reasons import host_side, reasons
 

@@ -72,7 +72,8 @@ def critical_path(
 
 
 def _with_buys(run: "Run", names: "pa.Table", count: int) -> "pa.Table":
-    """The table with what the first rows would buy; the others are left open."""
+    """Adds columns with the gain from making an operation faster to the table, for the first `count` rows; None in the
+    others."""
     import pyarrow as pa
 
     from etude.analyse.what_if import FASTER, MOST_NODES, what_if

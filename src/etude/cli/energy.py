@@ -120,7 +120,7 @@ def energy(
 
 
 def _is_run(path: Path) -> bool:
-    """Not the file of a model, as `etude predict` takes it."""
+    """Whether the path is a run rather than the file of a model, which `etude predict` takes."""
     return path.exists() and path.suffix not in (".yaml", ".yml") and path.name != "config.json"
 
 
@@ -149,7 +149,8 @@ def _system(name: str) -> "System":
 
 
 def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again: bool) -> Made:
-    """A run as it was; at another clock as it would be on the system, with its recorded compute slowed."""
+    """A run as recorded. Without times, or with `again`, as simulated on the system; at another clock, with
+    its recorded compute slowed."""
     from etude.analyse.energy import energy as analyse
     from etude.analyse.steps import step_times
     from etude.machine import device_names, open_device
@@ -229,7 +230,7 @@ def _of_step(
 
 
 def _long(repeat: int, gaps: str, seed: int) -> "Callable[[Energy], LongRun] | None":
-    """None where a run is taken once, as it is."""
+    """A function that repeats a run, with gaps; None if it is taken once, as it is."""
     from etude.analyse.gaps import Gaps, long_run
 
     if repeat == 1 and not gaps:
@@ -330,7 +331,7 @@ def _write(curve: "PowerCurve", path: Path, every: str, *, force: bool) -> None:
 
 
 def _shown(figures: dict[str, Any], json: bool) -> dict[str, Any]:
-    """Everything, or what a reader wants to see first."""
+    """All figures for JSON; otherwise the most important ones, formatted."""
     if json:
         return figures
     from etude.units import format_time
@@ -365,7 +366,7 @@ def _available(figures: dict[str, Any]) -> str:
 
 
 def _rows(path: Path, system: str, *, json: bool) -> int:
-    """Every row of a file, measured and predicted."""
+    """Prints each row of a file, measured and predicted. Returns the exit code."""
     if _of_engines(path):
         from etude.serve.measured import power_rows
 
@@ -389,7 +390,8 @@ def _rows(path: Path, system: str, *, json: bool) -> int:
 
 
 def _of_engines(path: Path) -> bool:
-    """Whether its rows are of engines that serve models; a file that cannot be read is said to be so by its reader."""
+    """Whether the rows are from engines that serve models. False if the file cannot be read: its reader reports
+    that."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             return "avg_batch_size" in file.readline()

@@ -109,7 +109,7 @@ def generate(
 
 
 def _limit(system: str, memory: str) -> int:
-    """The memory of a rank, where a flag says it; 0: any."""
+    """The memory limit of a rank in bytes, from the flags; 0 if none is given."""
     from etude.machine import open_system
 
     limits = [open_system(system).device.memory_bytes] if system else []

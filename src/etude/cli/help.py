@@ -81,7 +81,8 @@ def _argument(parameter: Any) -> str:
 
 
 def _paragraphs(text: str) -> Iterator[list[str]]:
-    """Paragraphs as lines: prose is one line, which the console wraps; commands and what is indented keep theirs."""
+    """Paragraphs as lists of lines: prose becomes one line, which the console wraps; commands and indented text keep
+    theirs."""
     for part in text.replace("\b\n", "").split("\n\n"):
         lines = [line.rstrip() for line in part.strip("\n").splitlines()]
         if not any(lines):
@@ -91,7 +92,7 @@ def _paragraphs(text: str) -> Iterator[list[str]]:
 
 
 def _rank(title: str) -> int:
-    """Arguments first, then what only this command has, then what many have, in one order."""
+    """Sort key of a panel: arguments first, then panels of this command only, then those that many commands have."""
     order = ("Arguments", "Commands", "Options", "Analysis")
     last = ("Input", "Machine", "Simulation", "Output")
     return order.index(title) if title in order else 100 + last.index(title) if title in last else 50
@@ -109,7 +110,7 @@ def _panels(command: Any, context: Any) -> Iterator[tuple[str, list[tuple[str, s
 
 
 def _below(command: Any) -> dict[str, str]:
-    """Command below this one -> its line."""
+    """Subcommand -> the first line of its help."""
     inner = [c for c in getattr(command, "commands", {}).values() if not c.hidden]
     return below(command.name or "") or {c.name: (c.help or "").partition("\n")[0] for c in inner}
 
@@ -123,7 +124,7 @@ def named(option: Any) -> str:
 
 
 def _kind(option: Any) -> str:
-    """What follows the name of an option: N, NUMBER, PATH, NAME, TEXT."""
+    """The placeholder after the name of an option: N, NUMBER, PATH, NAME, TEXT."""
     if option.metavar:
         return str(option.metavar)
     kind = _type(option)
@@ -133,7 +134,7 @@ def _kind(option: Any) -> str:
 
 
 def _type(parameter: Any) -> type:
-    """The Python type of a value: Typer says it in one way since 0.29, and in another before."""
+    """The Python type of a value. Typer exposes it differently since 0.29."""
     if hasattr(parameter, "type_descriptor"):
         kind: Any = parameter.type_descriptor.annotation
         return next(iter(get_args(kind)), kind) if get_origin(kind) is list else kind
@@ -148,7 +149,7 @@ def _type(parameter: Any) -> type:
 
 
 def _about(parameter: Any, context: Any) -> str:
-    """What it does; its choices, range and default behind that."""
+    """The help text of a parameter, followed by its choices, range and default."""
     from rich.markup import escape
 
     text, kind = str(getattr(parameter, "help", None) or ""), _type(parameter)

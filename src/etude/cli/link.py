@@ -69,7 +69,7 @@ def link(
 
 
 def _causal(first: Path, second: Path | None, out: Path, options: dict[str, Any], force: bool, json: bool) -> None:
-    """Links and writes a rank, or the folder of a run."""
+    """Links one rank, or the folder of a run, and writes the result."""
     from etude.api.linking import is_run, linked
     from etude.files import writing
     from etude.ingest import reading, runs

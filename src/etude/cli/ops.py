@@ -276,7 +276,7 @@ def kernels(
 
 
 def _kernel_row(row: dict[str, Any]) -> dict[str, Any]:
-    """What a reader wants to see first."""
+    """The most important figures of a row, formatted."""
     energy = {} if row["energy_j"] is None else {"W": round(row["mean_w"], 3), "mJ": round(row["energy_j"] * 1e3, 4)}
     shown = row["kernel"] if row["kernel"] == row["taken"] else f"{row['kernel']}: {row['taken']}"
     return {
@@ -333,7 +333,7 @@ def _counts(name: str, text: str) -> tuple[int, ...]:
 
 
 def _system(device: str) -> "System":
-    """A system with this device; of one that the catalogue does not have, nothing is known."""
+    """A system with this device. A device that is not in the catalogue has only its name."""
     from etude.machine import Device, device_names, open_device, open_system
 
     found = open_device(device) if device in device_names() else Device(name=device)
@@ -366,7 +366,8 @@ def _write_plan(plan: dict[str, Any], path: Path, force: bool) -> None:
 
 
 def _measured(plan: dict[str, Any], db: Path, budget_s: float) -> dict[str, Any]:
-    """Measures and writes; an interruption ends the measuring, not the writing."""
+    """Measures the points of a plan and writes them to the database. After an interruption, the points measured so far
+    are still written."""
     from etude.cost.opdb import add_rows, worker
     from etude.cost.opdb.profiles import numbers_of
 
@@ -392,7 +393,7 @@ def _measured(plan: dict[str, Any], db: Path, budget_s: float) -> dict[str, Any]
 
 
 def _check_machine(device: str) -> None:
-    """A device of the catalogue is measured on that device alone."""
+    """Raises UsageError without PyTorch, or if a device of the catalogue is to be measured on another one."""
     from etude.machine import device_names
 
     try:

@@ -82,7 +82,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None
 
 
 def _columns(value: Emitted) -> tuple[list[str], Iterator[Sequence[Any]], list[bool]]:
-    """Names, rows of values in that order, and which columns are numbers (and so stand on the right)."""
+    """Column names, rows of values in this order, and which columns are right-aligned because they hold numbers."""
     if isinstance(value, Mapping):
         return ["name", "value"], iter(list(value.items())), [False, False]
     if isinstance(value, Sequence):
@@ -100,7 +100,7 @@ def _columns(value: Emitted) -> tuple[list[str], Iterator[Sequence[Any]], list[b
 def _with_units(
     names: list[str], rows: Iterable[Sequence[Any]], *, record: bool
 ) -> tuple[list[str], Iterator[Sequence[Any]]]:
-    """Times as people read them: `span_ns` 812400000 is `span` 812.4 ms. A row may name its measure itself."""
+    """Formats times: `span_ns` 812400000 becomes `span` 812.4 ms. A row may contain the name of its measure."""
     if record:
         return names, ([_bare(name, value), _timed(name, value)] for name, value in rows)
     at = next((i for i, name in enumerate(names) if name in _MEASURES), None)
@@ -126,7 +126,7 @@ def _timed(name: Any, value: Any) -> Any:
 
 
 def _is_time(name: Any, value: Any) -> bool:
-    """`rank_ns`, but not `_ns` alone, nor a rate `bytes_per_ns`."""
+    """Whether a column is a time: `rank_ns` is, `_ns` alone and the rate `bytes_per_ns` are not."""
     number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     return number and isinstance(name, str) and name.endswith("_ns") and len(name) > 3 and not name.endswith("_per_ns")
 
@@ -168,7 +168,7 @@ def _emit_json(value: Emitted) -> None:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Names with a number behind those that came before: rank, rank_2."""
+    """Makes names unique by appending a number to repeated ones: rank, rank_2."""
     found: list[str] = []
     for name in names:
         number, fresh = 1, name
@@ -180,7 +180,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say of a NumPy scalar or array, or of a path."""
+    """A JSON value for a NumPy scalar or array, or for a path."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -193,8 +193,8 @@ def _emit_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Numbers stay numbers. Text comes from files: no control characters, and nothing that a spreadsheet would take
-    for a formula; the quote before it makes it text there."""
+    """A CSV cell. Numbers stay numbers. Text may come from files: control characters are escaped, and text that a
+    spreadsheet would take for a formula gets a quote in front."""
     if isinstance(value, float) and math.isfinite(value):
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     if isinstance(value, int | float):
@@ -222,7 +222,7 @@ def _emit_markdown(names: Sequence[str], rows: Iterable[Sequence[Any]], right: S
 
 
 def _markdown(text: str) -> str:
-    """Text that is shown as it is: names come from files, and Markdown passes HTML and links on."""
+    """Escapes text for Markdown: names come from files, and Markdown would pass on HTML and links."""
     return html.escape(_printable(text), quote=False).replace("|", "\\|").replace("](", "]\\(")
 
 
@@ -269,7 +269,7 @@ def _emit_rich(
 def _widths(
     heads: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], text: int | None = None
 ) -> list[int]:
-    """Widths of columns; those of text, whose lines may be broken, no more than `text`."""
+    """Widths of the columns; columns of text, which can be wrapped, are at most `text` wide."""
     from rich.cells import cell_len
 
     found = []
@@ -281,7 +281,7 @@ def _widths(
 
 
 def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Columns in tables below one another, each no wider than the terminal, with the first column in all of them."""
+    """Splits columns into several tables, each no wider than the terminal if possible; all have the first column."""
     blocks, used = [[0]], widths[0] + 4
     for i in range(1, len(widths)):
         if used + widths[i] + 3 > room and len(blocks[-1]) > 1:
@@ -307,7 +307,7 @@ def _text(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Names come from files: what could move the cursor or break a row is shown by its code."""
+    """Escapes what could move the cursor or break a row: names come from files."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

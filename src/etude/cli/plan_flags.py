@@ -63,7 +63,7 @@ def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
 
 
 def _usual(value: Any, kind: str) -> str:
-    """A default as one would write it."""
+    """A default as a user would write it."""
     from etude.units import format_bandwidth, format_bytes, format_time
 
     if isinstance(value, bool):

@@ -118,7 +118,7 @@ def predict(
 def _pairs(
     found: "Prediction", edits: "list[Edit]", options: dict[str, Any], seeds: int, *, check: bool
 ) -> "list[WhatIf]":
-    """The baseline and the edited job under each seed: both with the same draws."""
+    """The baseline and the edited job for each seed, both with the same random draws."""
     from etude.predict.what_if import simulated_again, what_if
 
     first = options.get("seed", 0)
@@ -170,7 +170,7 @@ def _step(
 
 
 def _shown(found: "Prediction") -> dict[str, Any]:
-    """What a reader wants to see first."""
+    """The most important figures, formatted."""
     from etude.units import format_bytes, format_time
 
     band = found.summary().get("error_band")
@@ -195,7 +195,7 @@ def _error(band: dict[str, Any]) -> str:
 
 
 def _energy(found: "Prediction", options: dict[str, Any]) -> dict[str, Any]:
-    """Power and energy of the steps."""
+    """Power in W, and energy in J for each step and token."""
     from etude.analyse.energy import energy
     from etude.cost.choice import Menu
 
@@ -241,7 +241,7 @@ def _of_lengths(found: "Prediction") -> dict[str, Any]:
 
 
 def _rows(path: Path, stack: str, *, json: bool) -> int:
-    """Every training row of a file, measured and predicted."""
+    """Prints each training row of a file, measured and predicted. Returns the exit code."""
     from etude.cost.stacks import open_stack
     from etude.predict.measured import predict_rows, read_rows
 

@@ -48,7 +48,7 @@ def _is_run(place: Path) -> bool:
 
 
 def _number(name: str) -> list[tuple[int, str]]:
-    """For sorting: `run10` behind `run9`."""
+    """Sort key by number: `run10` comes after `run9`."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d{1,18})", name)]
 
 
@@ -69,7 +69,7 @@ def opened_runs(path: Path, workers: int, system: str = "", times: Path | None =
 
 
 def _refuse_ranks(path: Path, runs: "list[Run]") -> None:
-    """Files whose names do not say so may be the ranks of one run, and are no repetitions of it."""
+    """Raises UsageError if the files seem to be the ranks of one run rather than several runs."""
     ranks = {int(rank) for run in runs for rank in run.job.ranks}
     alone = all(len(run.job.ranks) == 1 and run.job.world_size > 1 for run in runs)
     if len(runs) > 1 and alone and len(ranks) == len(runs):
@@ -85,7 +85,7 @@ def sampled(place: Path, run: "Run", device: "Device | None", *, memory: bool) -
 
 
 def _allocated(place: Path) -> float | None:
-    """The most that a profiler saw allocated on a device, over the ranks of a run."""
+    """The most memory in bytes that a profiler saw allocated on a device, over the ranks of a run; None if unknown."""
     from etude.analyse.memory import peaks
     from etude.api.reporting import allocated
     from etude.ingest import runs

@@ -72,7 +72,7 @@ def report(
 
 
 def _tell(page: Any, out: Path) -> None:
-    """The verdict, the findings, and where the page is."""
+    """Prints the verdict, the findings, and where the page was written."""
     from etude.view.page import MARKS
 
     say(page.verdict)

@@ -56,7 +56,7 @@ class FirstUse:
 
 @cache
 def _command_of(app: typer.Typer) -> Any:
-    """Made once: studies and tests run many commands in one process."""
+    """The command of an app. It is cached, since studies and tests run many commands in one process."""
     return typer.main.get_command(app)
 
 
@@ -111,7 +111,8 @@ def _say(problem: Exception) -> tuple[str, int]:
 
 
 def _hang_up() -> int:
-    """The reader has gone: say nothing, and keep the interpreter from flushing into the closed pipe at its end."""
+    """Handles a closed pipe: prints nothing, and keeps the interpreter from flushing into it at exit. Returns the exit
+    code."""
     if sys.stdout is sys.__stdout__ and sys.stdout is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -121,7 +122,7 @@ def _hang_up() -> int:
 
 @contextmanager
 def _termination_unwinds() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the command as Ctrl-C does, so that half-written files are removed."""
+    """Makes SIGTERM and a closed terminal end the command like Ctrl-C, so that half-written files are removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -118,7 +118,7 @@ def tell_absent(job: "Job") -> None:
 
 
 def _recorded_beside(path: Path, workers: int) -> "Job | None":
-    """What the profiler recorded, where it lies in one folder with a job that has lost the times."""
+    """The profiler's recording in the same folder, for a job without times; None if there is none, or several."""
     from etude.opening import is_run, recorded
 
     try:

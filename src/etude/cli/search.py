@@ -140,7 +140,7 @@ def _plans(
     model: str, hf: Path | None, fixed: dict[str, Any], asked: "Asked", *, over: str, score: str, limit: list[str],
     price: list[str], **more: Any,
 ) -> "Found":  # fmt: skip
-    """Plans of a model."""
+    """Searches the plans of a model. Raises UsageError if no model is given."""
     from etude.search import kept
     from etude.search.plans import parse_over, solved, space_of
 
@@ -165,7 +165,7 @@ def _pair(text: str, where: str, hint: str) -> tuple[str, str]:
 
 
 def _prices(texts: list[str]) -> Any:
-    """A price for all, or one for each system."""
+    """One price for all systems, or a price for each system. Raises UsageError if one is not a number."""
 
     def number(text: str) -> float:
         try:
@@ -214,7 +214,7 @@ def _tell(found: "Found", top: int, as_json: bool, out: Path | None) -> None:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Times and bytes with their units; scores first."""
+    """A row with times and bytes formatted in their units, without `flags`."""
     from etude.units import format_bytes, format_time
 
     found: dict[str, Any] = {}

@@ -343,7 +343,7 @@ def _run(folder: Path, ops: Path | None, config: str, steps: str, *, json: bool)
 
 
 def _beside(found: dict[str, Any], *, json: bool) -> int:
-    """What was measured, and what is predicted."""
+    """Prints measured and predicted figures side by side. Returns the exit code."""
     if json:
         emit(found, json=True)
         return 0
@@ -370,7 +370,7 @@ def _rows(path: Path, *, json: bool) -> int:
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
-    """The first figure of a row, and its error."""
+    """A row with its first predicted figure and the error."""
     if "refused" in record:
         return {"row": record["row"], "figure": None, "measured": None, "predicted": None, "error": record["refused"]}
     name = next(iter(record["predicted"]))
@@ -385,7 +385,7 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rates(text: str) -> list[float]:
-    """`4`, or `1..20`: eight rates between the two, evenly by their ratio."""
+    """`4` is one rate; `1..20` is eight rates from 1 to 20 with equal ratios. Raises UsageError for other text."""
     low, dots, high = text.partition("..")
     try:
         values = [float(low), float(high)] if dots else [float(low)] if low else []
@@ -417,7 +417,8 @@ def _write(served: "Served", path: Path, *, force: bool) -> None:
 
 
 def _interpolation(groups: list[Any]) -> dict[str, float] | None:
-    """Of the step costs, at shapes between their points: that of the worst of the groups, where all are known."""
+    """Interpolation error of the step costs at shapes between their points: the largest over all groups; None if one is
+    unknown."""
     known = [group.error for group in groups if group.error is not None]
     if len(known) < len(groups):
         return None

@@ -73,7 +73,8 @@ def served(asked: Asked, *, check: bool = True, weights: "Quantised | None" = No
 
 
 def _requests(path: Path) -> "tuple[Request, ...]":
-    """Those of a file that `etude serve` reads, by their tokens and times alone."""
+    """Requests from a file that `etude serve` reads; only tokens and times are used. Raises UsageError if requests wait
+    for others."""
     from etude.generate.serving import Request
     from etude.serve import request_stream
 

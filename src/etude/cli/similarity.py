@@ -75,7 +75,7 @@ def _kernels(a: "Path", b: "Path", system: str, ran_on: str, *, json: bool, csv:
 
 
 def _runs(a: "Path", b: "Path", system: str) -> "list[Run]":
-    """Both as recorded, or, where one has no times, both as simulated."""
+    """Both runs as recorded; if one has no times, both simulated on the default system."""
     found = [find_run(path, None, 0, system) for path in (a, b)]
     if any(run is None for _, run in found):
         say(f"note: no times were recorded; both are simulated on {DEFAULT}")
@@ -84,7 +84,7 @@ def _runs(a: "Path", b: "Path", system: str) -> "list[Run]":
 
 
 def _read(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as people read it."""
+    """A row with formatted values."""
     if row["measure"] == "error":
         return row | {"a": f"{row['a']:,}", "b": f"{row['b']:,}", "difference": f"{row['difference']:+.2%}"}
     if row["measure"] == "points":

@@ -115,7 +115,7 @@ def _run(path: Path, files: AstraFiles) -> "AstraResult":
 
 
 def _since(advance: Callable[[int], None]) -> Callable[[int], None]:
-    """Reports events since the last time, given all so far."""
+    """A function that takes the number of events so far and reports those since the last call to `advance`."""
     done = 0
 
     def tell(events: int) -> None:
@@ -146,7 +146,7 @@ def _options(path: Path, files: AstraFiles, custom: dict[str, "Job"]) -> "AstraO
 
 
 def _ranks_of(path: Path) -> tuple[str, dict[int, Path]] | None:
-    """Name and files of a job in `.et` files, which ASTRA-sim reads as they are; None of any other."""
+    """Name and files of a job of `.et` files, which ASTRA-sim reads directly; None for any other job."""
     from etude.store import chakra
 
     try:
@@ -178,7 +178,7 @@ def _job(path: Path, npus: int) -> "Job":
 
 
 def _show(found: "AstraResult", json: bool) -> None:
-    """What ASTRA-sim says of each rank, and how the rank spent its time by our own definitions."""
+    """Prints ASTRA-sim's results for each rank, and how the rank spent its time by Etude's definitions."""
     import pyarrow as pa
 
     from etude.units import format_time

@@ -389,7 +389,7 @@ def changes_option(given: Pairs | None) -> tuple[tuple[int, tuple[int | str, int
 
 
 def _ends(option: str, text: str) -> tuple[int | str, int | str]:
-    """`0-1` are two ranks, `nic.0/leaf.0` two vertices; a number there is a rank."""
+    """Two ends of a link: `0-1` are two ranks, `nic.0/leaf.0` two vertices; a number instead of a vertex is a rank."""
     a, slash, b = text.partition("/")
     if slash and a and b:
         return int(a) if a.isdecimal() else a, int(b) if b.isdecimal() else b

@@ -152,12 +152,12 @@ def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _cpu_s() -> float:
-    """CPU time so far of this process and of the ones it started that have ended, without those of Ray."""
+    """CPU time in seconds of this process and of its child processes that have ended, without those of Ray."""
     return sum(os.times()[:4])
 
 
 def _summary(found: "list[Outcome]", cpu_s: float) -> str:
-    """One line: entries, how many are whole, checks, how many fail and of which entries."""
+    """One line with the number of entries, how many are whole, the number of checks, and which entries failed."""
     checks = [(outcome.spec.name, check) for outcome in found for check in outcome.checks]
     whole = sum(outcome.spec.facts.get("status") == "whole" for outcome in found)
     failed = sum(not check["ok"] for _, check in checks)

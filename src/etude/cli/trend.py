@@ -103,7 +103,7 @@ def _write(shown: dict[str, Any], path: Path, force: bool) -> None:
 
 
 class _Source(NamedTuple):
-    """Where times come from, if not from the recording."""
+    """The source of times, if they do not come from the recording."""
 
     system: str
     timing: Path | None
@@ -179,7 +179,7 @@ def _period(text: str) -> int | None:
 
 
 def _forecast(found: "Trend", text: str) -> list[dict[str, Any]]:
-    """The next steps: their numbers and values, and where times are known, when they begin."""
+    """The next steps: their numbers and values, and their start times if times are known."""
     import numpy as np
 
     from etude.analyse.series import forecast

@@ -1,6 +1,6 @@
-"""Runs a job again on real devices: plan a program of it, play the program.
+"""Runs a job again on real devices: first plans a program from it, then plays the program.
 
-The program and its player need the standard library, NumPy and PyTorch alone.
+The program and its player need only the standard library, NumPy and PyTorch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,10 @@
-"""`python -m etude.replay PROGRAMS|JOB -o OUT`: plays the program of this rank; ranks are those of `torchrun`.
+"""`python -m etude.replay PROGRAMS|JOB -o OUT`: plays the program of this rank. Under `torchrun` the ranks are its
+ranks.
 
     torchrun --nproc-per-node 4 -m etude.replay job/ -o replayed/ --iterations 10
     python -m etude.replay plans/ -o replayed/          # program files: needs PyTorch and NumPy, nothing else
 
-A folder of `rank0.program` files plays where nothing else that Etude needs is installed; a job is planned first.
+A folder of `rank0.program` files can be played without Etude's other dependencies; a job is planned first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from etude.errors import EtudeError
 
 def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
-    if "communication" in words:  # `--only communication` is the command itself, in each process
+    if "communication" in words:  # each process runs `etude replay` itself
         return int(import_module("etude.cli").main(["replay", *words]))
     options = _parser().parse_args(words)
     try:
@@ -36,7 +37,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any] | None:
-    """What this rank gave; of several ranks the first says it of all."""
+    """Plays what the options select. Returns a summary on rank 0, None on other ranks; with `--only` the summary covers
+    only the programs that rank 0 played."""
     from etude.replay.covering import of_ranks
     from etude.replay.playing import PlayerOptions, environment_rank, play, summary
     from etude.replay.program import ENDING, load

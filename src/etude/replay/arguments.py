@@ -1,4 +1,4 @@
-"""What an operator was given and what it gave back, from the texts that a trace recorded."""
+"""The arguments and results of an operator, parsed from the strings that a trace recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES: Final = {
     "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
     "unsigned short": "uint16", "unsigned int": "uint32", "unsigned long": "uint64",
 }  # fmt: skip
-"""Types of tensors as the observer writes them, and as PyTorch names them."""
+"""Tensor data types: the observer's name -> PyTorch's name."""
 _TRUTH: Final = re.compile(r"(?<=[\[ ])(?:True|False)(?=[,\]])")
 _ODD_FLOATS: Final = {"inf": "inf", "-inf": "-inf", "nan": "nan", "Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}
 
@@ -42,7 +42,7 @@ class Tensor(NamedTuple):
 
     @property
     def extent_bytes(self) -> int:
-        """From the begin of the storage to the end of what the tensor reaches."""
+        """Bytes from the start of the storage to the end of the last element of the tensor."""
         if not self.numel:
             return 0
         stride = self.stride or contiguous(self.shape)
@@ -55,7 +55,7 @@ class Tensor(NamedTuple):
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a tensor whose elements lie one after the other."""
+    """Strides of a contiguous tensor, in elements."""
     stride, step = [], 1
     for size in reversed(shape):
         stride.append(step)
@@ -64,25 +64,25 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class NotRecordedError(Exception):
-    """An argument of which the recording does not say what it was."""
+    """The recording does not contain the value of an argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The values of one side of a call, in order."""
+    """The arguments or the results of one call, in order."""
 
     form: list[Any]
-    """As `Calls.form` has it: `{"t": k}` is the k-th tensor."""
+    """In the format of `Calls.form`: `{"t": k}` is the k-th tensor."""
     tensors: list[Tensor]
     whole: bool
-    """False where a value was not recorded: an object, a tensor without a shape."""
+    """False if a value was not recorded: an object, or a tensor without a shape."""
 
 
 NOTHING_GIVEN: Final = Arguments([], [], True)
 
 
 def arguments(values: str, types: str, shapes: str, strides: str) -> Arguments:
-    """Arguments or results of a node, from its four texts."""
+    """Parses the arguments or the results of a node from its four recorded strings."""
     given, kinds = _listed(values), _listed(types)
     if not given and not kinds:
         return NOTHING_GIVEN
@@ -101,7 +101,8 @@ def arguments(values: str, types: str, shapes: str, strides: str) -> Arguments:
 
 
 def _listed(text: str) -> list[Any]:
-    """A list as Python shows it. Most have no text with quotes in it, and are JSON but for their quotes."""
+    """Parses a list in Python's notation. Most lists have no quotes inside their strings and are decoded as JSON, after
+    replacing the quotes."""
     if not text:
         return []
     try:
@@ -113,7 +114,7 @@ def _listed(text: str) -> list[Any]:
 
 
 def _types(text: str) -> list[str]:
-    """Types between commas; those of lists inside the list stay whole."""
+    """Splits types at commas, but not at commas inside the brackets of a nested list."""
     if "[" not in text:
         return text.split(",") if text else []
     found, depth, begin = [], 0, 0
@@ -138,7 +139,7 @@ class _Reader:
                 self.whole = False
                 return None
             inner = _types(kind[kind.index("[") + 1 : -1])
-            if len(inner) != len(value):  # long lists are cut by the observer
+            if len(inner) != len(value):  # the observer truncates long lists
                 self.whole = False
                 return None
             shapes = shape if isinstance(shape, list) and len(shape) == len(value) else [None] * len(value)
@@ -179,14 +180,14 @@ class _Reader:
 
 
 def without_stream(given: Arguments) -> Arguments:
-    """Arguments of a Triton kernel: the last one is the stream that it was launched in. Recordings of old releases have
-    the text of a grid before it, which cannot be called."""
+    """Arguments of a Triton kernel without the last one, which is the stream of its launch. Old releases also recorded
+    the grid as a string before it; such a kernel cannot be called, so `whole` is False."""
     plain = bool(given.form) and isinstance(given.form[-1], int) and not any(isinstance(v, str) for v in given.form)
     return Arguments(given.form[:-1], given.tensors, given.whole and plain)
 
 
 def results(form: list[Any]) -> Iterator[Any]:
-    """Results one after the other, lists opened, as a player sees them."""
+    """Yields the results one after the other, with lists flattened, as a player sees them."""
     for value in form:
         if isinstance(value, list):
             yield from results(value)

@@ -1,8 +1,8 @@
-"""Time of a CPU between the operators of a program: Python, modules, autograd, wrappers of tensors.
+"""CPU time between the operators of a program: Python, modules, autograd, tensor wrappers.
 
-On a CPU operators take their own time when they are played. What the host did between them is in a recording as gaps,
-which the profiler made longer. How much differs with the machine and what else it does, so it is counted in a unit that
-the recording itself has: the time from the begin of an event to that of the first event inside it.
+On a CPU, operators take their own time when they are played. What the host did between them appears in a recording as
+gaps, which the profiler made longer. By how much depends on the machine and its load, so it is measured in a unit taken
+from the recording itself: the time from the start of an event to the start of the first event inside it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ Bool = NDArray[np.bool_]
 
 GAP_UNITS: Final = 10.0
 EVENT_UNITS: Final = 1.0
-"""What the profiler adds to a gap, and for each event in it (`benchmarks/fit_host_cpu.py`)."""
+"""What the profiler adds to a gap, and what it adds for each event in the gap, in units of `unit_ns`
+(`benchmarks/fit_host_cpu.py`)."""
 LEAST_PART: Final = 0.3
-"""Where less of the gaps is left they are the profiler's: the rest would be a small difference of large numbers."""
+"""If less than this part of the gaps remains, the gaps are taken to be the profiler's own time: the remainder would be
+a small difference of large numbers."""
 SHORTEST_NS: Final = 5_000
-"""A pause takes some time by itself."""
+"""Shorter pauses are postponed, since a pause itself takes some time."""
 LONGEST_NS: Final = 1_500_000
-"""In a longer gap another process had the core, or something was read or written: it is not played."""
+"""Longer gaps are not played: another process had the core, or data was read or written."""
 
 
 class Busy:
-    """Time in which the host was in an operator, or waited: intervals, which may overlap."""
+    """Time in which the host was in an operator or waited, as intervals. The given intervals may overlap."""
 
     def __init__(self, begins_ns: I64, ends_ns: I64) -> None:
         order = np.argsort(begins_ns, kind="stable")
@@ -42,29 +44,30 @@ class Busy:
         self._before = np.concatenate(([0], np.cumsum(self.ends - self.begins)))
 
     def free_ns(self, moments_ns: I64) -> I64:
-        """Time up to each moment that is in none of the intervals, from an origin of its own."""
+        """Time outside all intervals up to each moment, in ns from an arbitrary origin."""
         at = np.searchsorted(self.begins, moments_ns, "right")
         over = np.maximum(np.append(self.ends, 0)[at - 1] - moments_ns, 0) * (at > 0)
         found: I64 = moments_ns - (self._before[at] - over)
         return found
 
     def has(self, moments_ns: I64) -> Bool:
-        """Whether each moment is in one of the intervals, begins included."""
+        """Whether each moment is inside an interval. The start of an interval is inside, its end is not."""
         at = np.searchsorted(self.begins, moments_ns, "right")
         found: Bool = (at > 0) & (np.append(self.ends, 0)[at - 1] > moments_ns)
         return found
 
     def since(self, moments_ns: I64) -> I64:
-        """Where the free time begins that a moment is in; the moment itself where it is in none."""
+        """The end of the last interval before each moment; the moment itself if it is inside an interval or has none
+        before it."""
         at = np.searchsorted(self.ends, moments_ns, "right")
         found: I64 = np.where(self.has(moments_ns) | (at == 0), moments_ns, np.append(self.ends, 0)[at - 1])
         return found
 
 
 def waited(busy: Busy, ends_ns: I64, needed_ns: I64) -> tuple[Busy, I64]:
-    """With the waits for communication that ended at `ends_ns` and was first needed at `needed_ns`: where no operator
-    is between the two, the host waited from the operator before until the communication had ended. Second: when each
-    wait was over."""
+    """Adds waits for communication that ended at `ends_ns` and was first needed at `needed_ns`: if no operator ran
+    between the two, the host waited from the end of the previous operator until the communication ended. Returns the
+    extended intervals, and the moment at which each wait was over."""
     idle = (needed_ns >= ends_ns) & ~busy.has(ends_ns)
     idle &= busy.free_ns(needed_ns) - busy.free_ns(ends_ns) == needed_ns - ends_ns
     begins, ends = busy.since(ends_ns[idle]), ends_ns[idle]
@@ -73,8 +76,8 @@ def waited(busy: Busy, ends_ns: I64, needed_ns: I64) -> tuple[Busy, I64]:
 
 
 def unit_ns(parent: NDArray[np.int32] | I64, start_ns: I64, events: Bool) -> float:
-    """From the begin of an event to that of the first event inside it: the lower quartile, since it is the profiler's
-    time that is wanted. 0 where no event is inside another."""
+    """Time from the start of an event to the start of the first event inside it. The lower quartile is used, because
+    the profiler's share of that time is wanted. 0 if no event is inside another."""
     rows = np.flatnonzero(events)
     rows = rows[(parent[rows] >= 0) & events[np.maximum(parent[rows], 0)]]
     rows = rows[np.argsort(start_ns[rows], kind="stable")]
@@ -83,8 +86,8 @@ def unit_ns(parent: NDArray[np.int32] | I64, start_ns: I64, events: Bool) -> flo
 
 
 def pauses_ns(free_ns: I64, events: I64, unit: float) -> I64:
-    """Of each step the time of the program before it, from the gap there and the events of the profiler in it; all 0
-    where Python is no large part of the gaps."""
+    """The program's own time before each step, from the gap before it and the number of profiler events in the gap. All
+    zero if Python is only a small part of the gaps."""
     gaps = np.where(free_ns > LONGEST_NS, 0, free_ns)
     rest = np.maximum(gaps - unit * (GAP_UNITS + EVENT_UNITS * events), 0)
     found: I64 = np.rint(rest).astype(np.int64)
@@ -92,10 +95,10 @@ def pauses_ns(free_ns: I64, events: I64, unit: float) -> I64:
 
 
 def python_ns(recorded_ns: I64, light: Sequence[tuple[I64, I64]], calls: Bool, event_ns: F64, pass_ns: F64) -> I64:
-    """Of each step the time of the program before it, from the gaps in light steps and the events in them, to which the
-    end of one call and the begin of the next add one: the median, the lower one of two, of gaps as they would be with
-    the median of `pass_ns`. What is longer than the same gap in the window, where the profiler added more, was
-    something else that had the core."""
+    """The program's own time before each step, from the gaps of light steps and the events in them; a call counts as
+    one more event (the end of one call and the start of the next). Gaps are scaled to the median of `pass_ns`; of the
+    light steps the median is taken, the lower one of two. A gap is at most as long as the same gap in the window, where
+    the profiler added more: anything longer means that another process had the core."""
     as_usual = np.median(pass_ns) / pass_ns
     gaps = np.stack([
         (np.minimum(free, recorded_ns) - each_ns * (events + calls)) * by
@@ -106,8 +109,8 @@ def python_ns(recorded_ns: I64, light: Sequence[tuple[I64, I64]], calls: Bool, e
 
 
 def without_waits(gaps_ns: I64, after_waits: Bool, worked_ns: float) -> I64:
-    """Gaps that are together no longer than the thread worked in them: the longest of those in which it waited for a
-    communication are cut first, then the longest of all."""
+    """Shortens gaps so that their sum is no more than the time the thread worked in them. The longest gaps in which it
+    waited for communication are cut first, then the longest of all."""
     found = gaps_ns.copy()
     for where in (after_waits, np.ones_like(after_waits)):
         over = float(found.sum()) - max(worked_ns, 0.0)
@@ -117,10 +120,10 @@ def without_waits(gaps_ns: I64, after_waits: Bool, worked_ns: float) -> I64:
 
 
 def _level(lengths: I64, total: float) -> int:
-    """What all are cut to if they are to be so long together."""
+    """The length to which all longer entries must be cut for the sum to be `total`."""
     left, several = max(total, 0.0), np.sort(lengths)
     below = np.concatenate(([0], np.cumsum(several)))[:-1]
-    reached = below + several * np.arange(len(several), 0, -1)  # all cut to this one
+    reached = below + several * np.arange(len(several), 0, -1)  # the sum if all were cut to this length
     at = int(np.searchsorted(reached, left, "right"))
     return (
         int((left - below[at]) / (len(several) - at)) if at < len(several) else int(several[-1]) if len(several) else 0
@@ -128,9 +131,10 @@ def _level(lengths: I64, total: float) -> int:
 
 
 def pauses_before(python: F64, own: F64, shortest: float, pause: float) -> I64:
-    """How long a player works before each step to take as long as the program, where a step takes the program `python`
-    and the player `own`, and a pause of no length `pause`: all in one unit, which a pause is a whole number of. What
-    the player is late at one step it makes up for at the next ones; a pause shorter than `shortest` is made later."""
+    """Length of the player's pause before each step so that it takes as long as the program. The program takes `python`
+    before a step, the player takes `own`, and an empty pause takes `pause`; all in the unit of the result, which is a
+    whole number. If the player is late at one step, it catches up at the next ones; a pause shorter than `shortest` is
+    postponed."""
     ahead = np.cumsum(python - own).tolist()
     found = np.zeros(len(ahead), np.int64)
     paused = 0.0

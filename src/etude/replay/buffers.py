@@ -1,5 +1,5 @@
-"""Memory of calls that go on buffers of their own. Two calls share it where the first is waited for before the second
-is issued."""
+"""Memory of calls that use their own buffers. Two calls share a buffer if the first is waited for before the second is
+issued."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ IN_PLACE: Final = (CommKind.ALL_REDUCE, CommKind.REDUCE, CommKind.BROADCAST)
 
 
 class Buffers:
-    """Which buffer each call gives and takes, and how large each is."""
+    """The input and output buffer of each call, and the size of each buffer."""
 
     def __init__(self, program: Program, dtype_of: Callable[[int], str], rows: Container[int] | None = None) -> None:
-        """`dtype_of`: the data type in which a call goes; `rows`: of these calls alone."""
+        """`dtype_of` returns the data type in which a call is sent. With `rows`, only these calls get buffers."""
         self.used: dict[int, tuple[int, int]] = {}
-        """Call -> its buffers: what it gives and what it takes."""
+        """Call -> its input buffer and its output buffer."""
         self.sizes: dict[int, tuple[int, int]] = {}
-        """Call -> elements of the two."""
+        """Call -> number of elements of the two."""
         self.kind: list[str] = []
         self.elements: list[int] = []
         free: list[int] = []
@@ -60,7 +60,7 @@ class Buffers:
 
 
 def own_rows(program: Program) -> set[int]:
-    """Calls without tensors to go on: only their sizes are known, or their group has lost members."""
+    """Calls without usable tensors: only their sizes are known, or their group has lost members."""
     comms = program.comms
     names = {entry["name"] for entry in program.about.get("shrunk", {}).get("groups", [])}
     shrunk = {number for number, name in enumerate(program.group_names) if name in names}

@@ -1,4 +1,4 @@
-"""Builds a Program step by step: what the plan uses, and tests."""
+"""Builds a Program step by step, for the planners and for tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from etude.replay.program import (
 
 
 class Words:
-    """Distinct values with a row each, in order of their first use."""
+    """Distinct values, each with a row number, in order of first use."""
 
     def __init__(self) -> None:
         self.rows: dict[Any, int] = {}
@@ -44,7 +44,7 @@ class Words:
 
 
 class ProgramBuilder:
-    """Rows are appended; `build` gives the program."""
+    """Rows are appended; `build` returns the program."""
 
     def __init__(self, **about: Any) -> None:
         self.about = {"rank": 0, "world_size": 1, "steps": 1} | about
@@ -53,7 +53,7 @@ class ProgramBuilder:
         self.layouts = Words()
         self.steps: list[tuple[int, int, int, int, int, int]] = []
         self.host_ns: Sequence[int] = ()
-        """For each step, if known."""
+        """Host time of each step, if known."""
         self.slots: list[tuple[int, int]] = []
         self.storages: list[list[int]] = []
         self.calls: list[tuple[int, int, list[int], list[int]]] = []
@@ -89,7 +89,7 @@ class ProgramBuilder:
     def call(
         self, op: str, form: Any, inputs: Sequence[int], outputs: Sequence[int], *, schema: str = "", **when: int
     ) -> int:
-        """`form` is what `Calls.form` says: the arguments, `{"t": k}` where the k-th input goes."""
+        """`form` is as in `Calls.form`: the arguments, with `{"t": k}` in place of the k-th input."""
         row = (self.ops.put((op, schema)), self.forms.put(json.dumps(form)), list(inputs), list(outputs))
         self.calls.append(row)
         return self.step(StepKind.CALL, len(self.calls) - 1, **when)
@@ -118,7 +118,7 @@ class ProgramBuilder:
         label: str = "",
         **when: int,
     ) -> int:
-        """Returns the row of `comms`, which `wait` takes."""
+        """Returns the row of `comms`, to be passed to `wait`."""
         self.comms.append({
             "kind": int(kind), "group": group, "peer": peer, "tag": tag, "is_async": int(is_async),
             "dtype": self.dtypes.put(dtype), "in_bytes": in_bytes, "out_bytes": out_bytes,
@@ -194,7 +194,7 @@ _COMM_TYPES = {
 
 
 def _columns(rows: Sequence[Sequence[Any]], types: Sequence[str], lists: int = 0) -> list[Any]:
-    """Columns of numbers, then this many of lists."""
+    """Converts rows to columns: columns of numbers first, then `lists` columns of lists."""
     width = len(types)
     table = np.array([row[:width] for row in rows], np.int64).reshape(len(rows), width)
     numbers = [table[:, at].astype(kind) for at, kind in enumerate(types)]

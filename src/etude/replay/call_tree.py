@@ -1,4 +1,4 @@
-"""Nodes and what is around them in the call tree."""
+"""Lookup in the call tree of a trace."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ I64 = NDArray[np.int64]
 
 
 def owners(parent: NDArray[Any], position: I64) -> I64:
-    """For each node its own position, or that of the nearest node above it that has one."""
+    """For each node its own position, or that of its nearest ancestor that has one; -1 if there is none."""
     owner = position.copy()
     up = np.where(parent >= 0, parent, -1).astype(np.int64)
     while True:

@@ -1,4 +1,4 @@
-"""The calls of a program: their operators and arguments, and a first playing, step by step, to see what works here."""
+"""The calls of a program: their operators and arguments, and a rehearsal, step by step, to see what works here."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from etude.replay.wording import Slot, filled_in, opened
 
 @dataclass(slots=True)
 class Failure:
-    """A call that cannot be made here, and what was done instead."""
+    """A call that cannot be made here, and why."""
 
     op: str
     why: str
 
 
 class Calls:
-    """The calls of one rank. Without `compute` none is made."""
+    """The calls of one rank. Without `compute` no operator is called."""
 
     def __init__(self, stage: Stage, compute: bool) -> None:
         self.stage, self.program, self.compute = stage, stage.program, compute
         self.failures: dict[int, Failure] = {}
-        """Rows of `calls` that are played as stand-ins."""
+        """Rows of `calls` that failed and are played as stand-ins."""
         self.not_quick: set[tuple[int, int]] = set()
-        """Operators with arguments that PyTorch's functions of Python do not take."""
+        """(operator, form) pairs that PyTorch's Python functions do not accept."""
         self._code: dict[str, Callable[..., Any]] = {}
 
     def rehearse(self) -> None:
-        """Plays every step once; what fails becomes a stand-in, what gives other shapes than recorded is pinned."""
+        """Plays every step once. A call that fails becomes a stand-in; a result with another shape than recorded is
+        pinned."""
         p = self.program
         values = list(self.stage.values)
         last = self.last_uses()
@@ -78,21 +79,21 @@ class Calls:
             values[slot] = made
 
     def _called(self, row: int, name: str, args: list[Any]) -> Any:
-        """What a call gives; finds out whether PyTorch's function of Python takes these arguments."""
+        """Makes a call and returns its result; finds out whether PyTorch's Python function accepts these arguments."""
         call = self.operator(name)
         key = int(self.program.calls.op[row]), int(self.program.calls.form[row])
         if not self.is_code(key[0]) and key not in self.not_quick:
             bound = remapped(name, self.stage.device.type)
             if bound.quick is not None:
                 named = dict(zip(bound.named, args[bound.positional :], strict=False))
-                with suppress(TypeError, ValueError, Warning), catch_warnings():  # before anything is done
-                    simplefilter("error")  # an old order of arguments
+                with suppress(TypeError, ValueError, Warning), catch_warnings():  # raised before any work
+                    simplefilter("error")  # a deprecated order of arguments
                     return bound.quick(*args[: bound.positional], **named)
             self.not_quick.add(key)
         return call(*args)
 
     def arguments(self, form: Any, inputs: list[int]) -> Any:
-        """Arguments with names of slots still in them: `Slot(k)`."""
+        """The arguments of a form, with `Slot(k)` in place of tensors."""
         if isinstance(form, list):
             return [self.arguments(each, inputs) for each in form]
         if isinstance(form, dict):
@@ -104,7 +105,7 @@ class Calls:
         return form
 
     def operator(self, name: str) -> Callable[..., Any]:
-        """What to call: an operator of PyTorch, or code that was compiled from some."""
+        """The function to call: an operator of PyTorch, or compiled code."""
         if not name.startswith((COMPILED_SPACE, TRITON_SPACE)):
             return operator(name, self.stage.device.type)
         if name not in self._code:
@@ -119,17 +120,18 @@ class Calls:
         return self._code[name]
 
     def is_code(self, op: int) -> bool:
-        """It is no operator, but code that was compiled."""
+        """Whether an entry of `ops` is compiled code rather than an operator."""
         return self.program.ops[op].startswith((COMPILED_SPACE, TRITON_SPACE))
 
     def whole_numbers(self, row: int) -> list[int]:
-        """Whole numbers that a communication would bring: indices and counts must not be what lies in new memory."""
+        """Output slots of integer type of a communication. They hold indices or counts, which must not be arbitrary
+        data of new memory."""
         p = self.program
         outputs = [slot for slot in p.comms.outputs[row] if slot != NOTHING]
         return [slot for slot in outputs if "int" in p.dtypes[int(p.layouts.dtype[p.slots.layout[slot]])]]
 
     def last_uses(self) -> dict[int, list[int]]:
-        """Step -> slots that no later step names."""
+        """Step -> slots that no later step uses. Storages from outside are not included."""
         p, last = self.program, {}
         for at, (kind, row) in enumerate(zip(p.steps.kind.tolist(), p.steps.row.tolist(), strict=True)):
             for slot in self._named(kind, row):
@@ -151,7 +153,7 @@ class Calls:
         return []
 
     def expected(self, upto: int, with_comms: bool) -> Iterator[Expected]:
-        """Steps by which a profiler's events can be distinguished."""
+        """Steps before `upto`, to be matched with a profiler's events."""
         p = self.program
         for at, (kind, row) in enumerate(zip(p.steps.kind[:upto].tolist(), p.steps.row[:upto].tolist(), strict=True)):
             if kind == StepKind.CALL and self.compute:

@@ -1,4 +1,4 @@
-"""Communication operators of PyTorch: what each does, and which of its arguments says what."""
+"""Communication operators of PyTorch: what each does, and the meaning of its arguments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from etude.replay.program import CommKind
 
 @dataclass(frozen=True, slots=True)
 class CommOp:
-    """Positions of arguments; -1 where there is none."""
+    """Positions of the arguments; -1 if the operator has no such argument."""
 
     kind: CommKind
     output: int = -1
     input: int = -1
     peer: int = -1
-    """Root, sender or receiver, as a rank of the group."""
+    """Root, sender or receiver, as a rank within the group."""
     tag: int = -1
     in_splits: int = -1
     out_splits: int = -1
@@ -46,11 +46,11 @@ COMM_OPS: Final = {
     "c10d::recv_any_source_": CommOp(C.RECV, output=0, tag=2),
 }
 WAITS: Final = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
-"""What is no work of its own: waits are where the graph has them."""
+"""Operators without work of their own: waits are taken from the graph."""
 
 
 def tensors_at(given: Arguments, at: int) -> list[Tensor]:
-    """The tensors of one argument, lists opened."""
+    """The tensors of one argument, with lists flattened."""
     found: list[Tensor] = []
 
     def open_up(value: Any) -> None:
@@ -65,7 +65,7 @@ def tensors_at(given: Arguments, at: int) -> list[Tensor]:
 
 
 def numbers_at(given: Arguments, at: int) -> list[int]:
-    """A list of numbers that is an argument."""
+    """An argument that is a list of numbers."""
     value = given.form[at] if 0 <= at < len(given.form) else None
     return [v for v in value if isinstance(v, int)] if isinstance(value, list) else []
 

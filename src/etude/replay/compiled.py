@@ -1,7 +1,7 @@
-"""Code that Inductor made of a program: where a recording has it, whether it may run, and how it is run again.
+"""Code that Inductor generated for a program: where a recording stores it, whether it may run, and how it is run again.
 
-Whole graphs are kept by `etude collect`, each with a seal. Kernels of Triton, a file each, are kept by PyTorch's own
-observer in a folder beside its file (`set_extra_resource_collection(True)`); they are not sealed.
+`etude collect` stores whole graphs, each with a seal. PyTorch's own observer stores Triton kernels, one file each, in a
+folder next to its own file (`set_extra_resource_collection(True)`); these have no seal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from etude.seals import made_here
 ENDING: Final = ".compiled.json.gz"
 RESOURCES: Final = "_resources"
 Graphs = dict[str, dict[str, str]]
-"""For each compiled graph, or kernel file, its `code`, and the `seal` of the user who recorded it."""
+"""For each compiled graph or kernel file, its `code` and the `seal` of the user who recorded it."""
 
 
 def compiled_sources(path: Path) -> Graphs:
@@ -40,12 +40,14 @@ def compiled_sources(path: Path) -> Graphs:
 
 
 def may_run(graphs: Mapping[str, Mapping[str, str]], *, trusted: bool) -> bool:
-    """Code that comes with a recording runs where this user recorded it, on this machine, or is said to be trusted."""
+    """Whether code that comes with a recording may run: only if this user recorded it on this machine, or if it is
+    trusted."""
     return trusted or all(made_here(one["code"], one["seal"]) for one in graphs.values())
 
 
 def check_code(about: Mapping[str, Any], *, trusted: bool) -> None:
-    """Refuses a program with code of somebody else's, before any of it runs."""
+    """Raises UsageError if a program has code that this user did not record here. Must be called before any of it
+    runs."""
     if not may_run(about.get("compiled", {}), trusted=trusted):
         raise UsageError(
             "the program has compiled code that was not recorded on this machine by this user",
@@ -54,7 +56,8 @@ def check_code(about: Mapping[str, Any], *, trusted: bool) -> None:
 
 
 def compiled_call(source: str) -> Callable[[], Any]:
-    """What runs the code on arguments of the shapes that it was made for, which it makes itself."""
+    """A function that runs a compiled graph. It makes its own arguments, of the shapes that the code was compiled
+    for."""
     module: dict[str, Any] = {"__name__": "etude_compiled"}
     exec(compile(source, "<compiled graph>", "exec"), module)
     given, call = module["get_args"](), module["call"]
@@ -62,8 +65,8 @@ def compiled_call(source: str) -> Callable[[], Any]:
 
 
 def triton_call(source: str, kernel: str) -> Callable[..., None]:
-    """What launches a kernel of a file that Inductor wrote, in the current stream. It is compiled, and its block sizes
-    are chosen, when it is first called."""
+    """A function that launches a kernel of a file that Inductor wrote, in the current stream. The kernel is compiled,
+    and its block sizes are chosen, at the first call."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""How much of a recording a program plays with the operators that were recorded."""
+"""How much of a recording a program plays with the recorded operators."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from etude.replay.program import Program, StepKind
 
 
 def coverage(program: Program, failed: Collection[int] = ()) -> dict[str, Any]:
-    """`time`: part of the recorded time of operators (of kernels, where a device was recorded) that is played by the
-    operators themselves; None where no times were recorded. `count`: part of the operators. `failed`: rows of `calls`
+    """`time`: the part of the recorded operator time (kernel time if a device was recorded) that is played by the
+    operators themselves; None if no times were recorded. `count`: the part of the operators. `failed`: rows of `calls`
     that could not be called. Waiting and stand-ins never count as covered."""
     steps = program.steps
     lost = np.isin(steps.row, list(failed)) & (steps.kind == StepKind.CALL)
@@ -29,7 +29,7 @@ def coverage(program: Program, failed: Collection[int] = ()) -> dict[str, Any]:
 
 
 def stand_ins(program: Program, failed: Collection[int] = ()) -> list[dict[str, Any]]:
-    """What is not played by itself: name and count, the most frequent first."""
+    """What is replaced by stand-ins: name and count, the most frequent first."""
     steps = program.steps
     rows = steps.row[steps.kind == StepKind.STAND_IN].tolist()
     found = Counter(program.labels[int(program.stand_ins.label[row])] for row in rows)
@@ -38,7 +38,7 @@ def stand_ins(program: Program, failed: Collection[int] = ()) -> list[dict[str, 
 
 
 def of_ranks(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Coverage of several ranks: the least of each, and all that stands in."""
+    """Coverage of several ranks: the minimum of each figure, and the stand-ins of all ranks."""
     names: Counter[str] = Counter()
     for one in found:
         for entry in one["stand_ins"]:

@@ -1,6 +1,6 @@
-"""An iteration as a CUDA graph: the work of a device, and nothing of the host that launched it.
+"""An iteration as a CUDA graph: the work of a device without the host that launched it.
 
-Needs the standard library, NumPy and PyTorch alone.
+Needs only the standard library, NumPy and PyTorch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ READS: Final = frozenset(
         "unique_consecutive",
     )
 )  # fmt: skip
-"""Operators after which the host waits for a number of the device."""
+"""Operators after which the host waits for a value from the device."""
 COPIES: Final = frozenset(("aten::copy_", "aten::_to_copy", "aten::to", "aten::cpu", "aten::cuda"))
 
 
 def refusals(program: Program, communicates: bool) -> Iterator[str]:
-    """Why an iteration cannot be one graph: what the host reads, waits for or sends."""
+    """The reasons why an iteration cannot be one graph: what the host reads, waits for or sends."""
     steps, names = program.steps, [name.partition(".")[0] for name in program.ops]
     if communicates and (steps.kind == StepKind.COMM).any():
         yield "it communicates"
@@ -49,7 +49,8 @@ def refusals(program: Program, communicates: bool) -> Iterator[str]:
 
 
 def captured(program: Program, device: torch.device, iteration: Callable[[], None], communicates: bool) -> Any:
-    """The graph of an iteration that has been played before."""
+    """Captures an iteration, which must have been played before, as a graph. Raises UsageError if that is
+    impossible."""
     if device.type != "cuda":
         raise UsageError("a CUDA graph needs a CUDA device", where="--cuda-graph", hint="--device cuda")
     why = next(refusals(program, communicates), "")
@@ -64,7 +65,7 @@ def captured(program: Program, device: torch.device, iteration: Callable[[], Non
 def captured_parts(
     program: Program, device: torch.device, parts: Sequence[Callable[[], None]], communicates: bool
 ) -> list[Any]:
-    """A graph of each part of an iteration, to be launched in their order; none where they cannot be graphs."""
+    """A graph of each part of an iteration, to be launched in this order; empty if they cannot be graphs."""
     if device.type != "cuda" or next(refusals(program, communicates), ""):
         return []
     torch.cuda.synchronize(device)
@@ -79,7 +80,7 @@ def captured_parts(
             with torch.cuda.graph(graph, pool=pool, stream=aside):
                 part()
             graphs.append(graph)
-    except RuntimeError:  # of memory, too: calls are made one by one then
+    except RuntimeError:  # including too little memory: calls are then made one by one
         torch.cuda.synchronize(device)
         return []
     return graphs
@@ -88,7 +89,7 @@ def captured_parts(
 def _capture(device: torch.device, iteration: Callable[[], None]) -> Any:
     torch.cuda.synchronize(device)
     aside = torch.cuda.Stream(device)
-    with torch.cuda.stream(aside):  # libraries get ready on a stream that is not the default one
+    with torch.cuda.stream(aside):  # libraries must be initialised on a stream other than the default one
         iteration()
     torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()

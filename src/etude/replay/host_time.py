@@ -1,9 +1,9 @@
-"""Time of the host from step to step of a program, without the profiler that recorded it.
+"""Host time from step to step of a program, without the profiler that recorded it.
 
-A profiler makes a host that gives work to a GPU five times slower, and how much slower differs from machine to machine
-more than the time without it does. So what a host takes is counted: so much for each event of the profiler (an
-operator, a node of autograd: Python, dispatch and memory included) and so much for each call of the driver. What the
-clock said of the host as a whole counts for little, and waits for the device are left out.
+A profiler makes a host that launches work on a GPU five times slower. This factor varies more from machine to machine
+than the time without the profiler does. So the host time is computed from counts: a fixed time for each profiler event
+(an operator, an autograd node: Python, dispatch and memory included) and for each driver call. The recorded host time
+as a whole has little weight, and waits for the device are left out.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ EVENT_NS: Final = 3160.0
 CALL_NS: Final = 4640.0
 USUAL_NS: Final = 25_000.0
 BELIEVED: Final = 0.3
-"""An event and a call of the driver where an event takes 25 us under the profiler; a host on which it takes another
-time is faster or slower by this power of the ratio. Least squares over nine programs on two hosts of an H200
-(`benchmarks/fit_host.py`). Beyond a factor of two it is another kind of host, and the rest of the ratio counts."""
+"""`EVENT_NS` and `CALL_NS`: time of an event and of a driver call on a host where an event takes `USUAL_NS` under the
+profiler. Another host is faster or slower by the ratio of its event time to this one, to the power `BELIEVED`. Least
+squares over nine programs on two hosts of an H200 (`benchmarks/fit_host.py`). Beyond a factor of two it is another kind
+of host, and the rest of the ratio counts in full."""
 LONGEST_NS: Final = 1_000_000
 LONGEST_TENSOR_NS: Final = 20_000
-"""A profiler holds up a host by less, for a call and for each tensor that it is given: what is above is time of the
-program itself (reading data)."""
+"""The most by which a profiler delays a host for a call (`LONGEST_NS`) and for each tensor argument: anything longer is
+the program's own time, for example to read data."""
 TIMED: Final = (StepKind.CALL, StepKind.COMM, StepKind.MARK, StepKind.END)
-"""Steps that the host took at a recorded moment."""
+"""Kinds of steps that have a recorded host time."""
 
 
 class HostClock:
-    """Moments of the host without the time in which it waited for the device: calls of the host that took longer than
-    their own cost."""
+    """Converts moments of the host to a clock that does not run while the host waited for the device, that is in calls
+    that took longer than their own cost."""
 
     def __init__(self, trace: Trace, inside: Bool, start_ns: I64, end_ns: I64) -> None:
         is_leaf = np.ones(len(trace) + 1, np.bool_)
@@ -54,9 +55,9 @@ class HostClock:
 
 
 def host_intervals(kind: I64, what: I64, moment_ns: I64, timed: tuple[StepKind, ...] = TIMED) -> I64:
-    """Of each step the time since the one before it. `what`: the operator of a call; `moment_ns` by the clock of the
-    host, NOTHING where there is none. Training steps that make the same calls have one time for each: the median, the
-    lower one of two, so that what held up the recording once is not played."""
+    """Time since the previous step, for each step. `what`: the operator of a call; `moment_ns`: by the host's clock,
+    NOTHING if unknown. If all training steps make the same calls, each call gets the median over the steps (the lower
+    one of two), so that a single delay of the recording is not played."""
     found = np.zeros(len(kind), np.int64)
     rows = np.flatnonzero(np.isin(kind, timed) & (moment_ns != NOTHING))
     found[rows[1:]] = np.maximum(np.diff(moment_ns[rows]), 0)
@@ -71,16 +72,16 @@ def host_intervals(kind: I64, what: I64, moment_ns: I64, timed: tuple[StepKind, 
 
 
 def counted(moments_ns: I64, starts_ns: I64) -> I64:
-    """How many of these events began since the moment before; of a moment that is not later than the one before, none.
-    The first moment has those before it."""
+    """How many of these events began between the previous moment and each moment; 0 for a moment that is not later than
+    the previous ones. The first moment counts all events before it."""
     before = np.searchsorted(np.sort(starts_ns), np.maximum.accumulate(moments_ns), "left")
     found: I64 = np.diff(before, prepend=0)
     return found
 
 
 def plain_ns(recorded_ns: I64, events: I64, calls: I64, tensors: I64) -> I64:
-    """Of each step the time of the host without the profiler, from what it was with it, the events of the profiler and
-    calls of the driver in it, and the tensors that it was given."""
+    """Host time of each step without the profiler, from its recorded time, its numbers of profiler events and driver
+    calls, and the number of its tensor arguments."""
     own = np.maximum(recorded_ns - LONGEST_NS - LONGEST_TENSOR_NS * tensors, 0)
     each_ns = float((recorded_ns - own)[own == 0].sum()) / max(int(events[own == 0].sum()), 1)
     ratio = each_ns / USUAL_NS if each_ns else 1.0

@@ -1,6 +1,6 @@
-"""What the numbers in tensors may be, as the operators that read them tell: indices in range, variances above 0.
+"""Which values tensors may hold, derived from the operators that read them: indices in range, variances above 0.
 
-A table: operator -> function of its arguments that describes a Memory. Arguments are in the order of the schema.
+A table: operator -> function that reports to a Memory what its arguments must be. Arguments are in schema order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _number(given: Arguments, at: int) -> int:
 
 
 def _rows_of(table: int, index: int) -> Told:
-    """Argument `index` picks rows of argument `table`."""
+    """Argument `index` selects rows of argument `table`."""
 
     def tell(memory: Memory, given: Arguments) -> None:
         rows, picked = _tensor(given, table), _tensor(given, index)
@@ -43,7 +43,7 @@ def _rows_of(table: int, index: int) -> Told:
 
 
 def _counted(index: int, number: int) -> Told:
-    """Argument `number` says how many rows argument `index` picks from."""
+    """Argument `number` is the number of rows from which argument `index` selects."""
 
     def tell(memory: Memory, given: Arguments) -> None:
         if (picked := _tensor(given, index)) is not None:
@@ -53,7 +53,7 @@ def _counted(index: int, number: int) -> Told:
 
 
 def _along(dim: int, index: int) -> Told:
-    """Argument `index` picks along the dimension that argument `dim` names, of argument 0."""
+    """Argument `index` selects from argument 0, along the dimension given by argument `dim`."""
 
     def tell(memory: Memory, given: Arguments) -> None:
         table, picked = _tensor(given, 0), _tensor(given, index)
@@ -64,7 +64,7 @@ def _along(dim: int, index: int) -> Told:
 
 
 def _classes(scores: int, target: int) -> Told:
-    """Argument `target` holds classes of which argument `scores` has a score each."""
+    """Argument `target` holds classes; argument `scores` has a score for each class."""
 
     def tell(memory: Memory, given: Arguments) -> None:
         table, picked = _tensor(given, scores), _tensor(given, target)
@@ -75,7 +75,7 @@ def _classes(scores: int, target: int) -> Told:
 
 
 def _each(memory: Memory, given: Arguments) -> None:
-    """`index` and `index_put_`: a list of indices, one a dimension."""
+    """`index` and `index_put_`: a list of index tensors, one for each dimension."""
     table = _tensor(given, 0)
     value = given.form[1] if len(given.form) > 1 else None
     for at, one in enumerate(value if isinstance(value, list) else []):
@@ -93,7 +93,7 @@ def _above_zero(*at: int) -> Told:
 
 
 def _averaged(at: int) -> Told:
-    """First moments of an optimizer."""
+    """Argument `at` holds first moments of an optimizer."""
 
     def tell(memory: Memory, given: Arguments) -> None:
         for tensor in _tensors(given, at):
@@ -103,7 +103,7 @@ def _averaged(at: int) -> Told:
 
 
 def _squared(at: int) -> Told:
-    """Second moments: squares are added."""
+    """Argument `at` holds second moments of an optimizer, which are averages of squares."""
 
     def tell(memory: Memory, given: Arguments) -> None:
         for tensor in _tensors(given, at):
@@ -181,17 +181,18 @@ COPIES: Final = frozenset({
     "aten::masked_fill", "aten::where", "aten::clamp", "aten::view_copy", "aten::roll", "aten::flip", "aten::gather",
     "aten::slice", "aten::pad", "aten::constant_pad_nd",
 })  # fmt: skip
-"""Results hold numbers of the arguments, and no others but 0."""
+"""Operators whose results contain only numbers from their arguments, and 0."""
 
 
 def tell(memory: Memory, name: str, given: Arguments) -> None:
-    """What this call says of its arguments."""
+    """Reports to `memory` what this call implies about its arguments."""
     if (told := RANGES.get(name)) is not None:
         told(memory, given)
 
 
 def made_of(memory: Memory, name: str, given: Arguments, gave: Any) -> None:
-    """Where whole numbers of its results come from; after the results are known to `memory`."""
+    """Reports to `memory` which arguments the integers in the results come from. `memory` must know the results
+    already."""
     if name in COPIES:
         for result in gave.tensors:
             for source in given.tensors:

@@ -1,6 +1,6 @@
-"""The streams that a player uses: as many as were recorded, with their events.
+"""The streams that a player uses: as many as were recorded, and their events.
 
-Needs the standard library, NumPy and PyTorch alone.
+Needs only the standard library, NumPy and PyTorch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from etude.replay.program import NOTHING, Origin, Program, StepKind
 
 
 class Lanes:
-    """False where a program has one stream, or is played on a CPU, which has none."""
+    """The streams of a player. False if the program has one stream, or is played on a CPU, which has none."""
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program, self._device = program, device
@@ -24,22 +24,23 @@ class Lanes:
         self._number = {name: k + 1 for k, name in enumerate(names)} if device.type == "cuda" else {}
         self._number[NOTHING] = 0
         self._streams: list[Any] = [None, *(torch.cuda.Stream(device) for _ in range(len(self._number) - 1))]
-        """The main one first: whichever is current when an iteration begins."""
+        """The main stream first: the one that is current when an iteration begins."""
         self._events: dict[int, Any] = {}
         self._current = 0
         self._home: dict[int, int] = {}
-        """Storage -> stream on which it was made."""
+        """Storage -> stream on which it was allocated."""
 
     def __bool__(self) -> bool:
         return len(self._streams) > 1
 
     def begin(self) -> None:
-        """The steps are about to be put into lines from the first one on."""
+        """Resets the state; called before the first step is written."""
         self._current, self._home = 0, {}
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """An iteration: all streams begin after what the main one was given before, and it ends after them."""
+        """Context of an iteration: all streams start after earlier work of the main stream, which waits for them at the
+        end."""
         if not self:
             yield
             return
@@ -54,7 +55,7 @@ class Lanes:
                 main.wait_stream(other)
 
     def around(self, at: int, lines: list[str], names: dict[str, Any]) -> list[str]:
-        """The lines of a step on its stream. Memory that another stream made is kept until this one has used it."""
+        """The lines of a step, on its stream. Memory from another stream is kept until this stream has used it."""
         if not lines:
             return lines
         steps = self._program.steps
@@ -79,7 +80,7 @@ class Lanes:
                 self._home.setdefault(int(p.slots.storage[slot]), stream)
 
     def event(self, kind: int, row: int, at: int, names: dict[str, Any]) -> list[str]:
-        """An event is recorded, or waited for by a stream."""
+        """The lines that record an event, or make a stream wait for one."""
         if not self:
             return []
         stream = self._number[int(self._program.steps.stream[at])]

@@ -1,8 +1,8 @@
-"""Which operators of a recording are called again: the outermost ones, unless what is made inside is used outside.
+"""Which operators of a recording are called again: the outermost ones, unless something made inside is used outside.
 
-`aten::layer_norm` calls `aten::native_layer_norm`, whose mean is used by the backward pass but is no result of
-`aten::layer_norm`: so the inner one is called. `aten::linear` calls views and a product, and all that is used later is
-its result or a view of what was there before: so it is called itself, as the program did.
+`aten::layer_norm` calls `aten::native_layer_norm`, whose mean is used by the backward pass but is not a result of
+`aten::layer_norm`: so the inner one is called. `aten::linear` calls views and a product, and everything used later is
+its result or a view of an earlier tensor: so `aten::linear` itself is called, as in the program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALLOCATIONS: Final = (
     "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty",
     "aten::new_empty_strided",
 )  # fmt: skip
-"""What makes memory and puts nothing into it."""
+"""Operators that allocate memory without writing to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +37,9 @@ class Op:
     start_ns: int
     end_ns: int
     calls: list[int]
-    """Operators that it called: positions in the list of operators, in order of time."""
+    """Operators that it called: positions in the list of operators, ordered by time."""
     outer: int
-    """The operator that called it; -1: none did."""
+    """Position of the operator that called it; -1 if none did."""
 
     @property
     def tensors(self) -> Iterator[Tensor]:
@@ -52,7 +52,7 @@ class Op:
 
 
 class Uses:
-    """How each storage is next used after a moment: what is read there, or that something else is made there."""
+    """The uses of each storage over time: a tensor is read there, or another one is made there."""
 
     def __init__(self, ops: list[Op]) -> None:
         rows: dict[int, list[tuple[int, tuple[Any, ...] | None]]] = {}
@@ -68,15 +68,15 @@ class Uses:
             self._when[storage] = np.array([at for at, _ in found], np.int64), [look for _, look in found]
 
     def read_after(self, tensor: Tensor, moment_ns: int) -> bool:
-        """Is this tensor, as it is at this moment, read later?"""
+        """Whether the next use of the storage after this moment reads this same tensor."""
         when, looks = self._when[tensor.storage]
         at = int(np.searchsorted(when, moment_ns, "right"))
         return at < len(when) and looks[at] == tensor.look
 
 
 def wrapped_storages(ops: list[Op]) -> set[int]:
-    """Storages that are none: those of wrappers around other tensors (DTensor). An operator on wrappers calls itself
-    on what is in them."""
+    """Storages without memory: those of wrappers around other tensors (DTensor). An operator on wrappers calls itself
+    on the wrapped tensors."""
     found: set[int] = set()
     for op in ops:
         own = {t.storage for t in op.tensors if t.numel}
@@ -100,8 +100,8 @@ def _below(op: Op, ops: list[Op]) -> Iterator[Op]:
 def chosen(
     ops: list[Op], skipped: Callable[[Op], bool], is_comm: Callable[[Op], bool], launches: Container[int] = ()
 ) -> list[Op]:
-    """The operators to call, in order of time. What cannot be called and calls nothing is among them. `launches`: nodes
-    that launch kernels themselves, which the operators inside cannot stand for."""
+    """The operators to call, ordered by time. Operators that cannot be called and call no others are included.
+    `launches`: nodes that launch kernels themselves, so that the operators inside cannot replace them."""
     uses, wrapped = Uses(ops), wrapped_storages(ops)
     found: list[Op] = []
 
@@ -128,7 +128,7 @@ def chosen(
 
 
 def _opens(op: Op, ops: list[Op], uses: Uses) -> bool:
-    """Must the operators inside be called, rather than this one? And can they stand for it?"""
+    """Whether the operators inside must be called instead of this one, and can replace it."""
     inside = list(_below(op, ops))
     worked = {t.storage for inner in inside if inner.name not in ALLOCATIONS for t in inner.tensors}
     given = {t.storage for t in op.given.tensors}

@@ -1,7 +1,8 @@
-"""Steps that `etude collect` recorded lightly: when operators ran, with the least of a profiler.
+"""Light steps, which `etude collect` recorded with as little profiling as possible: when each operator ran.
 
-The file lies beside the recording. Its events are those of the recorded window, one for one, so that every moment of
-the window has one in a light step: at begins and ends of events the same event's, between them in proportion.
+The file is stored with the recording. Its events correspond one to one to those of the recorded window, so each moment
+of the window can be converted to a moment of a light step: the start or end of an event to that of the same event,
+moments in between by linear interpolation.
 """
 
 from __future__ import annotations
@@ -33,22 +34,23 @@ _COMMS: Final = (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LightEvents:
-    """Events of one rank, in order of time."""
+    """Events of one rank, ordered by time."""
 
     names: list[str]
     name: I64
-    """Numbers in `names`."""
+    """Indices into `names`."""
     thread: I64
     start_ns: I64
     end_ns: I64
     event_ns: F64
     pass_ns: F64
     cpu_ns: I64
-    """Of each light step: what the profiler added to an event, a pass of `etude.rounds`, what the thread worked."""
+    """For each light step: `event_ns`, what the profiler added for each event; `pass_ns`, the time of a pass of
+    `etude.rounds`; `cpu_ns`, the CPU time of the thread."""
     node_ns: float = 0.0
-    """What a node of autograd takes to be made."""
+    """Time to create one autograd node."""
     page_faults: int = 0
-    """New pages of memory that a step without a profiler touched."""
+    """New memory pages that a step without a profiler touched."""
 
 
 def light_events(path: Path) -> dict[int, LightEvents]:
@@ -84,16 +86,17 @@ def _read(told: dict[str, Any]) -> LightEvents:
 
 
 class LightClock:
-    """Moments of the window as moments of a light step; each recorded step has that step anew, one behind the other."""
+    """Converts moments of the window to moments of one light step. That step is repeated for each recorded step, one
+    after the other."""
 
     def __init__(self, window_ns: I64, light_ns: I64, comm_end_ns: dict[int, int], step: int, worked_ns: int) -> None:
         order = np.lexsort((light_ns, window_ns))
         self._window = window_ns[order].astype(np.float64)
         self._light = np.maximum.accumulate(light_ns[order]).astype(np.float64)
         self.comm_end_ns = comm_end_ns
-        """Nodes of communication that ran beside the host -> when they ended."""
+        """Node of a communication on a backend thread -> when it ended."""
         self.step, self.worked_ns = step, worked_ns
-        """The number of the light step, and what the thread worked in it, once for each recorded step."""
+        """Index of the light step, and the CPU time of the thread in it, multiplied by the number of recorded steps."""
 
     def __call__(self, moments_ns: I64) -> I64:
         found: I64 = np.rint(np.interp(moments_ns, self._window, self._light)).astype(np.int64)
@@ -101,8 +104,8 @@ class LightClock:
 
 
 def light_clocks(trace: Trace, events: Bool, start_ns: I64, end_ns: I64, light: LightEvents | None) -> list[LightClock]:
-    """A clock for each light step; none where the program did something else in it than in the window. `events`: nodes
-    that the profiler saw."""
+    """A clock for each light step, except those in which the program did something else than in the window. `events`:
+    nodes that the profiler saw."""
     rows = np.flatnonzero(events & (trace.step != UNKNOWN))
     if light is None or not len(rows) or not len(light.name):
         return []
@@ -145,5 +148,5 @@ def _busiest(threads: I64) -> int:
 
 
 def _plain(name: str) -> str:
-    """Steps have numbers, which differ."""
+    """The name without the step number, which differs from step to step."""
     return _STEP if name.startswith(_STEP) else name

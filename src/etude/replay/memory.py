@@ -1,7 +1,7 @@
-"""Storages and slots of a program, as its steps are planned: which tensor is meant, and since when it is there.
+"""Storages and slots of a program while its steps are planned: which tensor an address means at a given step.
 
-The recording names memory by its address. What an operator gives back at an address that it was not given is new
-memory, even if something else lay there before; what is read at an address where nothing was made is from outside.
+The recording identifies memory by its address. A result at an address that was not among the arguments is new memory,
+even if the address was used before; a tensor read at an address where nothing was made comes from outside.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from etude.replay.program import NOTHING, Fill, Origin
 
 _WHOLE: Final = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 SCALES: Final = 65536
-"""Vectors up to this length are taken for scales and steps of a count."""
+"""Vectors up to this length are taken to be scales or step counts."""
 
 
 @dataclass(slots=True)
 class Held:
-    """What lies at an address for a while."""
+    """The storage at an address, until another one replaces it."""
 
     storage: int
     outside: bool
     extent_bytes: int
     slots: dict[tuple[Any, ...], int] = field(default_factory=dict)
     latest: int = NOTHING
-    """The slot that was used last."""
+    """The slot that was used most recently."""
     copied: list[Held] = field(default_factory=list)
-    """Whole numbers in here come from these."""
+    """Storages from which the integers in this one were copied."""
     bound: int = 0
-    """Whole numbers in here are below this; 0: nothing is known."""
+    """Integers in this storage are below this; 0 if unknown."""
     positive: bool = False
     average: bool = False
     square: bool = False
     told: Fill | None = None
-    """What a call said of it."""
+    """The contents that a call requires, if any."""
 
 
 class Memory:
-    """Addresses of a recording and what lies there now."""
+    """Maps the addresses of a recording to the storages that are there now."""
 
     def __init__(self, builder: ProgramBuilder) -> None:
         self._b = builder
         self._now: dict[int, Held] = {}
         self._outside: dict[int, Held] = {}
         self._first: dict[int, Tensor] = {}
-        """The tensor that each storage from outside was first used as."""
+        """The tensor as which each storage from outside was first used."""
 
     def read(self, tensor: Tensor) -> int:
         """The slot of a tensor that is about to be read or written."""
@@ -71,8 +71,8 @@ class Memory:
         return self._from_outside(tensor)
 
     def made(self, tensor: Tensor, given: set[int]) -> int:
-        """The slot that a result becomes; NOTHING where the tensor is there already. `given` are the storages that the
-        call was given."""
+        """The slot that a result becomes; NOTHING if the tensor already exists. `given`: the storages of the
+        arguments."""
         if tensor.storage in given and tensor.storage in self._now:
             held = self._now[tensor.storage]
             if tensor.look in held.slots:
@@ -81,7 +81,7 @@ class Memory:
                 held.extent_bytes = max(held.extent_bytes, tensor.extent_bytes)
                 if held.outside:
                     self._b.storages[held.storage][0] = held.extent_bytes
-                    self._slot(held, tensor)  # prepared once: a view of what is always there costs nothing
+                    self._slot(held, tensor)  # prepared once, since a view of permanent memory costs nothing
                     return NOTHING
                 held.latest = self._slot(held, tensor)
                 return held.latest
@@ -91,13 +91,13 @@ class Memory:
         return held.latest
 
     def outside(self, tensor: Tensor) -> int:
-        """The slot of a tensor that something made which is not played: it is there from outside."""
+        """The slot of a tensor made by something that is not played: it is treated as coming from outside."""
         held = self._from_outside(tensor)
         return held.slots.get(tensor.look, NOTHING) if tensor.look in held.slots else self._slot(held, tensor)
 
     def _from_outside(self, tensor: Tensor) -> Held:
-        """One piece of memory for all that comes from outside at one address, so that there is no more of it than was
-        recorded."""
+        """The storage from outside at this address. There is one for each address, so that no more memory is used than
+        was recorded."""
         held = self._outside.get(tensor.storage)
         if held is None:
             storage = self._b.storage(tensor.extent_bytes, tensor.device, Origin.OUTSIDE)
@@ -117,7 +117,7 @@ class Memory:
     # -- what numbers may be -------------------------------------------------------------------------------------------
 
     def below(self, tensor: Tensor, bound: int) -> None:
-        """Whole numbers in this tensor are below `bound`: they are indices."""
+        """Declares that the integers in this tensor are below `bound`, since they are indices."""
         if bound > 0 and tensor.dtype in _WHOLE:
             self._bound(self.held(tensor), bound, 0)
 
@@ -129,7 +129,7 @@ class Memory:
                     self._bound(source, bound, depth + 1)
 
     def copies(self, source: Tensor, result: Tensor) -> None:
-        """Whole numbers of a result are among those of `source`."""
+        """Declares that the integers of a result come from `source`."""
         if source.dtype in _WHOLE and result.dtype in _WHOLE and source.storage != result.storage:
             self._now[result.storage].copied.append(self.held(source))
 
@@ -143,13 +143,13 @@ class Memory:
         self.held(tensor).positive = True
 
     def told(self, tensor: Tensor, fill: Fill) -> None:
-        """What this memory holds if it comes from outside, according to the first call that states it."""
+        """Declares the contents of this memory, if it comes from outside. The first declaration counts."""
         held = self.held(tensor)
         if held.told is None:
             held.told = fill
 
     def fill(self) -> None:
-        """Says what each storage from outside holds; at the end, when all uses were seen."""
+        """Sets the contents of each storage from outside. Called at the end, when all uses are known."""
         moments = any(held.average for held in self._outside.values())
         for held in self._outside.values():
             first = self._first[held.storage]
@@ -162,7 +162,7 @@ class Memory:
                 self._b.fill(held.storage, Fill.NONE)
             elif held.told is not None:
                 self._b.fill(held.storage, held.told)
-            elif len(first.shape) < 2 and first.numel <= SCALES:  # scales of norms: gradients would vanish otherwise
+            elif len(first.shape) < 2 and first.numel <= SCALES:  # scales of norms: small ones make gradients vanish
                 self._b.fill(held.storage, Fill.ONES)
             else:
                 self._b.fill(held.storage, Fill.POSITIVE if held.positive else Fill.NORMAL)

@@ -1,4 +1,4 @@
-"""How much memory a program needs, and whether it is there: said before any work. Without PyTorch."""
+"""Checks how much memory a program needs, and whether it is available, before any work. Does not need PyTorch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 class OutOfMemoryError(EtudeError):
-    """There is less memory than a program needs."""
+    """Less memory is available than a program needs."""
 
 
 def needed_bytes(program: Program, *, compute: bool = True, communication: bool = True) -> int:
-    """The least that a program needs at one time: inputs and states, buffers of calls, what stand-ins work on. Results
-    of operators come on top."""
+    """A lower bound of the memory that a program needs: inputs and states, buffers of calls, memory of stand-ins.
+    Results of operators are not included."""
     found = 0
     if compute:
         outside = program.storages.origin == Origin.OUTSIDE
@@ -37,7 +37,7 @@ def needed_bytes(program: Program, *, compute: bool = True, communication: bool 
 
 
 def free_bytes() -> int | None:
-    """Memory of this machine, or of the container, that is free; None if unknown."""
+    """Free memory of this machine, or of the container if that is less; None if unknown."""
     found: list[int] = []
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -51,7 +51,8 @@ def free_bytes() -> int | None:
 def check_memory(
     programs: Sequence[Program], *, compute: bool = True, communication: bool = True, free: int | None = None
 ) -> None:
-    """An error where the processes of these programs, together on this machine, need more than is free."""
+    """Raises OutOfMemoryError if the processes of these programs, all on this machine, need more memory than is
+    free."""
     here = free_bytes() if free is None else free
     needs = [needed_bytes(program, compute=compute, communication=communication) for program in programs]
     if here is None or sum(needs) <= here:

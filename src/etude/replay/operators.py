@@ -1,4 +1,4 @@
-"""Operators of PyTorch by the names that recordings have, and what takes their place on another kind of device."""
+"""PyTorch operators by their recorded names, and their replacements on another kind of device."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ MODULES: Final = {
     "_c10d_functional": "torch.distributed._functional_collectives",
     "torchvision": "torchvision",
 }
-"""What to import before operators of a namespace are there."""
+"""Namespace -> module to import before its operators exist."""
 _NOT_QUICK: Final = ("to", "set_", "resize_", "data", "requires_grad_", "new_empty", "lift_fresh")
-"""Operators whose method of Python is not the operator alone."""
+"""Operators whose Python method does something else than the operator."""
 
 
 class UnknownOperatorError(EtudeError):
-    """PyTorch here does not know an operator."""
+    """The installed PyTorch does not know an operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An operator, ready to be called with the arguments of the recording in order."""
+    """An operator that can be called with the recorded arguments, in order."""
 
     call: Callable[..., Any]
     single: bool
-    """It gives one tensor."""
+    """Whether it returns one tensor."""
     flat: bool
-    """It gives a tuple, or a list of tensors: no list inside a list."""
+    """Whether it returns a tuple, or a list of tensors, without nested lists."""
     quick: Callable[..., Any] | None = None
-    """PyTorch's own function or method of Python for it, where there is one: 1 us or so faster. It takes not all
-    arguments that a recording has, and says so with a TypeError."""
+    """PyTorch's own Python function or method for it, if there is one: about 1 us faster. It does not accept all
+    arguments that a recording may have; then it raises TypeError."""
     positional: int = 0
     named: tuple[str, ...] = ()
-    """How many arguments come without a name, for `quick`, and the names of those that must have one."""
+    """For `quick`: `positional`, the number of arguments passed by position, and the names of the others."""
 
 
 def operator(name: str, device: str) -> Callable[..., Any]:
-    """What to call for `aten::mm` or `aten::add.Tensor` on a kind of device."""
+    """The function to call for `aten::mm` or `aten::add.Tensor` on this kind of device."""
     return remapped(name, device).call
 
 
@@ -90,7 +90,7 @@ def _quick(base: str, overload: str, named: tuple[str, ...]) -> Callable[..., An
 
 
 def _with_names(call: Callable[..., Any], schema: Any, positional: int) -> Callable[..., Any]:
-    """Arguments that must be named are: PyTorch takes them only so."""
+    """Wraps an operator so that keyword-only arguments are passed by name."""
     named = [a.name for a in schema.arguments[positional:]]
 
     def with_names(*args: Any) -> Any:
@@ -103,7 +103,7 @@ def _with_names(call: Callable[..., Any], schema: Any, positional: int) -> Calla
 
 
 def _forward(q: Any, k: Any, v: Any, dropout: float, causal: bool, scale: Any) -> tuple[Any, Any]:
-    """Attention on a CPU: what it gives, and the log of the sums of exponentials."""
+    """Attention on a CPU: the result, and the log-sum-exp."""
     found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, dropout, causal, attn_mask=None, scale=scale
     )
@@ -178,7 +178,7 @@ _ON_CPU: Final[dict[str, Callable[..., Any]]] = {
     "aten::cudnn_batch_norm_backward": _batch_norm_backward,
     "aten::cudnn_convolution": _convolution,
 }
-"""Operators of CUDA libraries, as those that a CPU has."""
+"""Operators of CUDA libraries -> equivalents on a CPU."""
 
 
 def _of_cpu(q: Any, k: Any, v: Any, p: float = 0.0, causal: bool = False, mask: Any = None, scale: Any = None) -> Any:
@@ -196,7 +196,7 @@ def _of_cpu_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, p: f
 
 
 _SUMS_IN_A_PIECE: Final = 32
-"""The CUDA kernel wants rows of sums padded to a multiple of this."""
+"""The CUDA kernel requires rows of sums padded to a multiple of this."""
 
 
 def _mkldnn_convolution(x: Any, weight: Any, bias: Any, padding: Any, stride: Any, dilation: Any, groups: int) -> Any:
@@ -208,4 +208,4 @@ _ON_CUDA: Final[dict[str, Callable[..., Any]]] = {
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _of_cpu_backward,
     "aten::mkldnn_convolution": _mkldnn_convolution,
 }
-"""Operators that only a CPU has, as those of CUDA."""
+"""Operators that only a CPU has -> equivalents on CUDA."""

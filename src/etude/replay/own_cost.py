@@ -1,7 +1,8 @@
-"""What a player itself takes between two operators: measured where it plays, under the same light profiler as the
-program, gap by gap.
+"""The player's own time between two operators: measured where it plays, gap by gap, under the same light profiler as
+the program.
 
-Times are counted in passes of `etude.rounds`, made between one playing and the next. Needs NumPy and PyTorch alone.
+Times are measured in passes of `etude.rounds`, which run between one playing and the next. Needs only NumPy and
+PyTorch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from etude.rounds import Network, round_ns, worked_ns
 MOST_TIMES: Final = 7
 LEAST_TIMES: Final = 2
 ENOUGH_NS: Final = 1_500_000_000
-"""How often a program is played to measure it: less where that takes long."""
+"""To measure it, a program is played for about this time, but from `LEAST_TIMES` to `MOST_TIMES` times."""
 PASSES: Final = 5
 COMM: Final = "c10d"
 BACKEND: Final = "gloo:"
@@ -35,17 +36,17 @@ I64 = NDArray[np.int64]
 
 
 class Expected(NamedTuple):
-    """A step of the program, as events tell of it."""
+    """A step of the program, to be matched with profiler events."""
 
     step: int
     kind: int
     name: str
-    """How the name of its event begins; UNCLEAR where it may have none, or several."""
+    """The name of its event; UNCLEAR if it may have none, or several."""
     row: int
 
 
 class Events(NamedTuple):
-    """What a profiler saw, in order of time, outer before inner."""
+    """The events of a profiler, ordered by time, outer before inner."""
 
     names: list[str]
     start_ns: I64
@@ -54,29 +55,29 @@ class Events(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A program played several times under a profiler, and as often without it in between."""
+    """A program played several times under a profiler, each time followed by a playing without it."""
 
     events: Events
     pass_ns: F64
     rounds: F64
-    """Of each time under the profiler the time of a pass of `etude.rounds`, and how many rounds that are."""
+    """For each playing under the profiler: `pass_ns`, the time of a pass of `etude.rounds`, and the same in rounds."""
     more_ns: float
-    """What the profiler added to all events of one time, of CPU time."""
+    """CPU time that the profiler added to one playing, over all its events."""
 
 
 class Own(NamedTuple):
-    """Of each time that a program was played (rows) and of each of its steps; NaN where it is not known."""
+    """Arrays with a row for each playing and a column for each step; NaN if unknown."""
 
     before_ns: F64
-    """The player's time before it in which no operator of the program ran."""
+    """The player's time before the step in which no operator of the program ran."""
     events: F64
-    """Events of the profiler in it, and one."""
+    """Profiler events in that time, plus one."""
     inside_ns: F64
-    """The time of its operator."""
+    """Time of the step's operator."""
 
 
 def times_for(once_ns: int) -> int:
-    """How often to play something that takes so long."""
+    """How many times to play something that takes `once_ns`."""
     return min(max(ENOUGH_NS // max(once_ns, 1), LEAST_TIMES), MOST_TIMES)
 
 
@@ -87,12 +88,12 @@ def took(play: Callable[[], object]) -> int:
 
 
 def session(play: Callable[[], object], times: int) -> Session:
-    """What a light profiler sees of all threads when this is played `times` times. Playing with it and without it takes
-    turns: how fast a core is changes from one moment to the next."""
+    """Plays `times` times under a light profiler of all threads. Playings with and without the profiler alternate,
+    since the speed of a core changes over time."""
     config: Any = getattr(getattr(torch._C, "_profiler", None), "_ExperimentalConfig", None)
     try:
         settings = {"experimental_config": config(profile_all_threads=True)} if config is not None else {}
-    except TypeError:  # older versions
+    except TypeError:  # older versions of PyTorch
         settings = {}
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **settings)
     collecting = gc.isenabled()
@@ -125,7 +126,7 @@ def session(play: Callable[[], object], times: int) -> Session:
 
 
 def own(events: Events, expected: Sequence[Expected], times: int, steps: int) -> Own | None:
-    """What the player took itself; None where the events are not those of the program."""
+    """The player's own time; None if the events do not match the program."""
     names, start, end, thread = events
     threads, counts = np.unique(thread, return_counts=True)
     if not len(threads):
@@ -161,7 +162,7 @@ def own(events: Events, expected: Sequence[Expected], times: int, steps: int) ->
 
 
 def _comm_ends(events: Events, expected: Sequence[Expected], times: int) -> dict[tuple[int, int], int]:
-    """(time, row of a communication) -> when the backend was done with it; empty if the backend reports more or fewer
+    """(playing, row of a communication) -> when the backend completed it; empty if the backend reports more or fewer
     calls than were issued."""
     rows = [(number, one.row) for number in range(times) for one in expected if one.kind == StepKind.COMM]
     ran = [k for k, name in enumerate(events.names) if name.startswith(BACKEND)]
@@ -169,13 +170,13 @@ def _comm_ends(events: Events, expected: Sequence[Expected], times: int) -> dict
 
 
 def own_passes(found: Own, told: Session, event: float) -> F64:
-    """Of each step what the player takes before it, where it is a call, in passes: the median of all times; where a gap
-    is not known, that of all gaps. `event`: one of the profiler in the program, in passes. One of the player costs
-    less, since more of what it needs is in near caches, but not less than half."""
+    """The player's time before each step, in passes: the median over all playings; for an unknown gap, the median of
+    all gaps; 0 for steps without an operator event. `event`: the cost of a profiler event in the program, in passes. An
+    event costs the player less, since more of its data is in near caches, but at least half of that."""
     each = told.more_ns * len(told.pass_ns) / max(len(told.events.names), 1) / float(np.median(told.pass_ns))
     event = min(max(each, event / 2), event)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # steps that are no calls
+        warnings.simplefilter("ignore", RuntimeWarning)  # steps with NaN alone
         before = np.nanmedian(found.before_ns / told.pass_ns[:, None] - event * found.events, axis=0)
         usual = np.nanmedian(before)
     before = np.where(np.isfinite(before), before, usual if np.isfinite(usual) else 0.0)

@@ -1,4 +1,4 @@
-"""The program of a rank from its job: what is called, sent and waited for, in the order of the graph."""
+"""Plans the program of a rank from its job: what is called, sent and waited for, in the order of the graph."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ I64 = NDArray[np.int64]
 def plan(
     job: Job, ranks: Sequence[int] | None = None, *, recording: Path | None = None, trust_code: bool = False
 ) -> list[Program]:
-    """A program for each rank, or for these. A rank whose operators were recorded with their arguments calls them
-    again; of others (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is done. `recording`:
-    the files that the job was read from, beside which its light steps and the code of its compiled graphs may lie; code
-    becomes part of a program where this user recorded it on this machine, or where it is trusted."""
+    """A program for each of these ranks, or for all. A rank whose operators were recorded with their arguments calls
+    them again; for other ranks (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is played.
+    `recording`: the files from which the job was read; its light steps and the code of its compiled graphs are looked
+    for there. Code becomes part of a program only if this user recorded it on this machine, or if it is trusted. Raises
+    UsageError for a rank that is not in the job."""
     wanted = job.ranks.tolist() if ranks is None else list(ranks)
     missing = [rank for rank in wanted if rank not in set(job.ranks.tolist())]
     if missing:

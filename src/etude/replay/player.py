@@ -1,12 +1,12 @@
-"""Plays a program with PyTorch. Imports the standard library, NumPy and PyTorch alone.
+"""Plays a program with PyTorch. Imports only the standard library, NumPy and PyTorch.
 
     play = Player(load("rank0.program"), device="cuda")
     play.prepare()                       # memory, operators; plays once to see what works
     times = play.run(iterations=10)
 
-Steps become one function of plain Python, line by line, with operators bound to local names: what is left of Python is
-one call for each operator. Tensors flow from call to call as in the program that was recorded, memory is allocated and
-let go by the framework as there.
+Steps become functions of plain Python, line by line, with operators bound to local names: all that remains of Python is
+one call for each operator. Tensors are passed from call to call as in the recorded program, and the framework allocates
+and frees memory as it did there.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from etude.replay.writing import Writer
 from etude.rounds import pause_rounds, work
 
 OWN_CHUNKS: Final = 20
-"""Functions on which the player measures what it takes between operators, where it need not meet others."""
+"""Number of functions on which the player measures its own time between operators, if it plays no communication."""
 PAUSE_S: Final = 2.0
-"""Before an iteration is recorded: a device that was busy has a lower clock than when the program was recorded."""
+"""Pause before an iteration is recorded: a device that was busy has a lower clock than when the program was
+recorded."""
 UNMATCHED: Final = (
     "gaps between operators are not replayed: the profiler's events of the player are not those of the program"
 )
@@ -50,15 +51,15 @@ UNMATCHED: Final = (
 
 @dataclass(slots=True)
 class Played:
-    """What an iteration gave."""
+    """The times of the iterations."""
 
     step_ns: list[list[int]] = field(default_factory=list)
-    """For each iteration the time of each of its steps."""
+    """For each iteration, the time of each of its steps."""
     moments: list[list[Any]] = field(default_factory=list)
 
 
 class Player:
-    """One rank. `comms` issues communication, or is None: then it is left out."""
+    """Plays one rank. `comms` issues communication; if it is None, communication is left out."""
 
     def __init__(
         self,
@@ -83,25 +84,27 @@ class Player:
         self._calls = Calls(self._stage, compute)
         self._values, self.pinned, self.failures = self._stage.values, self._stage.pinned, self._calls.failures
         self.notes: list[str] = []
-        """What is not played as recorded, in sentences."""
+        """Sentences about what is not played as recorded."""
         self._gaps = "free_ns" in program.about.get("host", {})
-        """Time of the host is that between operators of a CPU, else from the begin of an iteration to each call."""
+        """Whether the plan has the host time between operators of a CPU; otherwise it has the time since the previous
+        step."""
         timed = self.on_device and self._stage.with_host_memory and "host" in program.about
         timed |= self._gaps and not self.on_device
         self.host = host or ("recorded" if timed and not cuda_graph else "fast")
-        """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
+        """`recorded`: calls are made when the recorded host would have made them without a profiler; `fast`: at
+        once."""
         self.own_rounds, self.round_ns = 0, 0.0
-        """What this player takes between the operators of an iteration, where that was measured, in rounds of Python,
-        and the time of a round."""
+        """The player's own time between the operators of an iteration, in rounds of Python (0 if not measured), and the
+        time of a round."""
         self._light = self._gaps and not self.on_device and bool(program.about["host"].get("light_steps"))
-        """The plan has what the program took between operators."""
+        """Whether the plan has the program's time between operators, from light steps."""
         self._together = comms is None or comms.all_light
-        """So have all processes."""
+        """Whether this is so in all processes."""
         self.new_pages = 0
         """Pages that a step touches in addition to those of its operators."""
         self._due: list[int] = []
         self.parts: list[tuple[Any, int]] = []
-        """Where the host is as recorded and the calls can be graphs: graphs, and when each is due."""
+        """Graphs, and when each is due, if the host is as recorded and the calls can be graphs."""
         self._ends: list[int] = []
         """Last step of each chunk."""
         self._chunks: list[Callable[[], None]] = []
@@ -112,7 +115,8 @@ class Player:
     # -- getting ready -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Allocates what is there before the first step and plays every step once, one by one."""
+        """Allocates what exists before the first step and plays every step once, one by one. Raises
+        OutOfMemoryError."""
         if self._light:
             keep_heap()
         try:
@@ -137,10 +141,11 @@ class Player:
             self._capture()
 
     def _once(self) -> int:
-        """How long an iteration takes by itself; counts the pages that it lacks. All processes do it together."""
+        """Returns the time of an iteration without pauses, and counts the pages that it lacks. All processes do this
+        together."""
         with torch.no_grad():
             self._stage.moments(self.iteration)
-            self.iteration()  # now its memory is there
+            self.iteration()  # now its memory is allocated
             before = page_faults()
             once_ns = took(self.iteration)
         steps = max(int((self.program.steps.kind == StepKind.MARK).sum()), 1)
@@ -149,8 +154,8 @@ class Player:
         return once_ns
 
     def _keep_pace(self, once_ns: int) -> None:
-        """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
-        how fast this host makes them. On a CPU each call is made so much after the one before."""
+        """Prepares calls to be made when they are due. The calls of a chunk become one graph if possible: then the
+        speed of this host does not matter. On a CPU, there is a pause before each call instead."""
         if self._gaps:
             self._due = self._pauses(once_ns).tolist()
             self._write()
@@ -165,13 +170,13 @@ class Player:
         self._write()
 
     def _pauses(self, once_ns: int) -> NDArray[np.int64]:
-        """How long to pause before each step: rounds of Python where the plan has the time of Python itself, as much as
-        the program needed there, less what the player takes; else ns."""
+        """Length of the pause before each step. If the plan has the time of Python itself: the program's time there,
+        less the player's own time, in rounds of Python. Otherwise the host time of the plan, in ns."""
         steps = self.program.steps
         if not self._light:
             return steps.host_ns
         comms = self.comms
-        if not self._together:  # no rank waits for another
+        if not self._together:  # then no rank waits for another
             self.comms = None
             self._write()
         chunks = self._chunks if self.comms is not None else self._chunks[:OWN_CHUNKS]
@@ -197,7 +202,7 @@ class Player:
         self._capturing = False
 
     def _write(self) -> None:
-        """The steps as functions, as they are to be played from now on."""
+        """Writes the steps as functions, as they are to be played from now on."""
         writer = Writer(
             self.program, self._stage, self._calls, self._lanes, self._work,
             comms=self.comms, new_pages=self.new_pages, before=self._before, mark=self._mark,
@@ -205,7 +210,7 @@ class Player:
         self._chunks, self._ends = list(writer.functions()), writer.ends
 
     def _before(self, kind: int, at: int, names: dict[str, Any]) -> list[str]:
-        """Lines before a step: it waits until it is due, or pauses."""
+        """The lines before a step, which wait until it is due, or pause."""
         p = self.program
         before = []
         if self.paced and int(p.steps.start_ns[at]) >= 0:
@@ -221,10 +226,10 @@ class Player:
 
     _began = 0
     _annotated: ExitStack | None = None
-    """Open while the profiler records: the step that is being played."""
+    """Open while the profiler records: the annotation of the current step."""
 
     def _until(self, moment_ns: int) -> None:
-        """Waits for the recorded moment of a step."""
+        """Waits until this time after the start of the iteration."""
         while time.perf_counter_ns() - self._began < moment_ns:
             pass
 
@@ -265,9 +270,10 @@ class Player:
         done: Callable[[int], None] = lambda number: None,
         barrier: Callable[[bool], object] = lambda some: None,
     ) -> Played:
-        """Times of the steps of each iteration; what was played before an interrupt is kept. `barrier` meets the other
-        processes, is passed whether there is anything to keep, and says whether to stop. On a device one iteration
-        follows the other without waiting, as steps of a training loop do, and times are those of the device."""
+        """Plays the iterations and returns the times of their steps; after an interrupt, those played so far. `barrier`
+        synchronises with the other processes: it is passed whether there are results to keep, and returns whether to
+        stop. On a device, iterations follow one another without waiting, like the steps of a training loop, and times
+        are device times."""
         if iterations < 1:
             raise UsageError(f"{iterations} iterations", hint="at least 1")
         played = Played()
@@ -297,13 +303,13 @@ class Player:
         self._synchronise()
         for row in played.moments:
             played.step_ns.append([self._between(a, b) for a, b in pairwise(row)])
-        if self._graph is not None or self.parts:  # steps of an iteration are not distinguished
+        if self._graph is not None or self.parts:  # steps within a graph have no times of their own
             steps = max(int((self.program.steps.kind == StepKind.MARK).sum()), 1)
             played.step_ns = [[took // steps] * steps for (took,) in played.step_ns]
         return played
 
     def _moment(self) -> Any:
-        """Now: on the host, or in the work of the device."""
+        """The current time: on the host, or as an event in the device's work."""
         if not self.on_device:
             return time.perf_counter_ns()
         event = torch.cuda.Event(enable_timing=True)
@@ -314,14 +320,14 @@ class Player:
         return round(a.elapsed_time(b) * 1e6) if self.on_device else b - a
 
     def profile(self, path: Path, barrier: Callable[[bool], object] = lambda some: None) -> None:
-        """Records one iteration with PyTorch's profiler, as `etude` opens it."""
+        """Records one iteration with PyTorch's profiler, in a file that `etude` can open."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.on_device:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._marks = []
         self._synchronise()
         if self.on_device:
-            self.parts = []  # the operators are to be seen; graphs hold memory of their own
+            self.parts = []  # so that operators are recorded; graphs also hold their own memory
             torch.cuda.empty_cache()
             time.sleep(PAUSE_S)
         barrier(True)

@@ -1,4 +1,4 @@
-"""Plays the program of one rank and says what came of it. Needs the standard library, NumPy and PyTorch alone."""
+"""Plays the program of one rank and reports the result. Needs only the standard library, NumPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ class PlayerOptions:
     iterations: int = 10
     warmup: int = 3
     only: str = ""
-    """`compute`, or both."""
+    """`compute`: no communication; empty: both."""
     speed: str = "flat-out"
     """`recorded`: no call is made before its recorded moment."""
     device: str = ""
-    """`cpu`, `cuda`, `cuda:1`; empty: CUDA where it is."""
+    """`cpu`, `cuda`, `cuda:1`; empty: CUDA if available."""
     threads: int = 0
-    """Threads of an operator on a CPU; 0: as recorded, where that is known and there are as many cores, else as PyTorch
-    chooses."""
+    """Threads of an operator on a CPU; 0: as recorded, at most the number of cores; if unknown, PyTorch's default."""
     host: str = ""
-    """`recorded`: the host takes the time that it took, less the share of the profiler; `fast`: what it needs. Empty:
-    `recorded` where a recording is played on the kind of device it is of."""
+    """`recorded`: the host takes its recorded time, less the profiler's share; `fast`: only the time it needs. Empty:
+    `recorded` if a recording is played on the kind of device on which it was made."""
     cuda_graph: bool = False
-    """All steps of an iteration are one launch."""
+    """Whether all steps of an iteration are launched as one CUDA graph."""
     trust_code: bool = False
-    """Compiled code that comes with a program runs although somebody else recorded it."""
+    """Whether compiled code that comes with a program may run although someone else recorded it."""
     profile: bool = True
-    """One more iteration is recorded by the profiler, where the result is written to a folder."""
+    """Whether one more iteration is recorded by the profiler, if there is a folder for results."""
 
 
 def play(
@@ -54,7 +53,8 @@ def play(
     done: Callable[[int], None] = lambda number: None,
     barrier: Callable[[bool], object] = lambda some: None,
 ) -> dict[str, Any]:
-    """Plays a program in this process. Into `out` go a trace of one iteration and `replay.json`."""
+    """Plays a program in this process and returns the results. Writes the results and a trace of one iteration to
+    `out`, as `replay.rankN.json` and `replay.rankN.kineto.json.gz`."""
     chosen = options or PlayerOptions()
     check_code(program.about, trusted=chosen.trust_code)
     began = time.perf_counter()
@@ -133,7 +133,7 @@ def _check_host(chosen: PlayerOptions) -> None:
 
 
 def summary(results: list[dict[str, Any]], ranks: dict[str, Any]) -> dict[str, Any]:
-    """What all ranks gave together: a step takes as long as on its slowest rank."""
+    """The results of all ranks together: a step takes as long as on the slowest rank."""
     slowest = max(results, key=lambda one: one["step_ns"]["replayed"])
     recorded = [one["step_ns"]["recorded"] for one in results if one["step_ns"]["recorded"]]
     unprofiled = [one["step_ns"]["unprofiled"] for one in results if one["step_ns"]["unprofiled"]]
@@ -155,5 +155,5 @@ def summary(results: list[dict[str, Any]], ranks: dict[str, Any]) -> dict[str, A
 
 
 def environment_rank() -> tuple[int, int]:
-    """(rank, world size) as `torchrun` says."""
+    """(rank, world size) as set by `torchrun`; (0, 1) without it."""
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,11 +1,11 @@
-"""Program: what one rank does, step by step, ready to be played. The noun between the plan and the player.
+"""Program: what one rank does, step by step, ready to be played. The interface between the plan and the player.
 
-A plan makes it from a job, with the whole house at hand; a player runs it. This file and the player import the standard
-library, NumPy and PyTorch alone, so that a program file plays on a machine where nothing else is installed.
+A plan makes it from a job, with all of Etude available; a player runs it. This file and the player import only the
+standard library, NumPy and PyTorch, so that a program file can be played on a machine with nothing else installed.
 
-A *storage* is memory with a lifetime; a *slot* is a tensor, that is a way to look at a storage (its *layout*: data
-type, shape, stride, offset). Steps name slots. A slot is made by a call, by a view of another slot, by communication,
-or it is there before the first step (storages of origin OUTSIDE: weights, inputs, states); it is let go after its last
+A *storage* is memory with a lifetime; a *slot* is a tensor, that is a view of a storage with a *layout* (data type,
+shape, stride, offset). Steps refer to slots. A slot is made by a call, by a view of another slot or by communication,
+or it exists before the first step (storages of origin OUTSIDE: weights, inputs, states); it is freed after its last
 use.
 """
 
@@ -32,21 +32,21 @@ F64 = NDArray[np.float64]
 VERSION: Final = 3
 ENDING: Final = ".program"
 NOTHING: Final = -1
-"""A slot, group, peer or root that is not there."""
+"""No slot, group, peer or root."""
 COMPILED_SPACE: Final = "compiled::"
-"""Before the name of a compiled graph: a call of its code, which `about["compiled"]` has."""
+"""Prefix of the name of a compiled graph: a call of its code, which is in `about["compiled"]`."""
 TRITON_SPACE: Final = "triton::"
-"""Before the name of a kernel and its file, `kernel@file`: the code of the file is in `about["compiled"]` too."""
+"""Prefix of `kernel@file`, a kernel and its file: the code of the file is in `about["compiled"]` too."""
 
 
 class StepKind(IntEnum):
-    """What a step does; `row` of a step is the row in the table of its kind."""
+    """What a step does; the `row` of a step is a row of the table of its kind."""
 
     NONE = 0
     CALL = 1
     """Calls an operator: table `calls`."""
     VIEW = 2
-    """Makes a slot as another look at the storage of a slot that is there: table `views`."""
+    """Makes a slot as a view of the storage of an existing slot: table `views`."""
     COMM = 3
     """Issues a collective or a message: table `comms`. One that is not async is waited for at once."""
     WAIT = 4
@@ -54,15 +54,15 @@ class StepKind(IntEnum):
     STAND_IN = 5
     """Synthetic work in place of what cannot be called: table `stand_ins`."""
     MARK = 6
-    """A step of the program (a training step) begins here; `row` is its number from 0."""
+    """A training step of the program begins here; `row` is its number from 0."""
     HOST = 7
-    """Time of the host between communications, where nothing else is played: `row` is its recorded ns."""
+    """Host time between communications, in programs that play nothing else: `row` is its recorded ns."""
     EVENT = 8
-    """An event is recorded in the step's stream; `row` is its number."""
+    """Records an event in the step's stream; `row` is its number."""
     AWAIT = 9
-    """The step's stream waits for an event: `row`. The host goes on."""
+    """The step's stream waits for an event: `row` is its number. The host continues."""
     END = 10
-    """The host has done a step of the program; `row` is its number."""
+    """The host has finished a training step of the program; `row` is its number."""
 
 
 class Origin(IntEnum):
@@ -70,33 +70,33 @@ class Origin(IntEnum):
 
     NONE = 0
     OUTSIDE = 1
-    """Present before the first step, and until the end."""
+    """Exists before the first step, and until the end."""
     MADE = 2
-    """Made by a step, in every iteration anew."""
+    """Made by a step, again in every iteration."""
 
 
 class Fill(IntEnum):
-    """What a storage of origin OUTSIDE holds."""
+    """Contents of a storage of origin OUTSIDE."""
 
     NONE = 0
-    """Anything: zeros."""
+    """Zeros; the contents do not matter."""
     NORMAL = 1
     """Small numbers around 0."""
     POSITIVE = 2
     """Small numbers above 0: second moments, variances."""
     INTEGERS = 3
-    """Whole numbers from `low` up to and without `high`: ids, targets, indices."""
+    """Integers from `low` (included) to `high` (excluded): ids, targets, indices."""
     ONES = 4
     UNIT = 5
-    """Numbers around 0 of size 1: tables of embeddings, as PyTorch makes them."""
+    """Numbers around 0 with standard deviation 1: embedding tables, as PyTorch initialises them."""
     AVERAGES = 6
     """First moments of an optimizer: small numbers around 0."""
     SQUARES = 7
-    """Second moments: small numbers above 0."""
+    """Second moments of an optimizer: small numbers above 0."""
 
 
 class CommKind(IntEnum):
-    """What a communication does. Numbers up to BARRIER are those of `etude.model.schema.Collective`."""
+    """The kind of a communication. Numbers up to BARRIER are those of `etude.model.schema.Collective`."""
 
     NONE = 0
     ALL_REDUCE = 1
@@ -114,7 +114,7 @@ class CommKind(IntEnum):
 
 
 class StandInKind(IntEnum):
-    """What synthetic work is like."""
+    """The kind of synthetic work."""
 
     NONE = 0
     GEMM = 1
@@ -122,12 +122,12 @@ class StandInKind(IntEnum):
     ELEMENTWISE = 3
     COPY = 4
     HOST = 5
-    """Work of the host of which nothing but its time is known. It is played as waiting, and never counts as covered."""
+    """Host work of which only the time is known. It is played as a busy wait, and never counts as covered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
-    """Lists of numbers, one a row: row i is `values[start[i]:start[i + 1]]`."""
+    """Lists of numbers, one for each row: row i is `values[start[i]:start[i + 1]]`."""
 
     start: I64
     values: I64
@@ -148,25 +148,25 @@ class Lists:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The program itself, in order."""
+    """The steps of the program, in order."""
 
     kind: U8
     row: I64
     stream: I32
-    """Device stream as recorded; NOTHING: the current one."""
+    """Device stream as recorded; NOTHING: the main stream."""
     start_ns: I64
-    """When the step began in the recording, from the program's begin; NOTHING where no time was recorded."""
+    """Recorded start of the step, in ns from the start of the program; NOTHING if no time was recorded."""
     work_ns: I64
-    """Recorded time of the work that the step stands for: of kernels on a device, else of the host."""
+    """Recorded time of the step's work: of its kernels on a device, otherwise of the host."""
     node: I32
-    """Row of the step's node in the trace; NOTHING where there is none."""
+    """Row of the step's node in the trace; NOTHING if there is none."""
     host_ns: I64
-    """Time of the host since the step before, without the profiler and without waits for the device."""
+    """Host time since the previous step, without the profiler and without waits for the device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slots:
-    """Tensors: a storage each, and how it is looked at."""
+    """Tensors: each has a storage and a layout."""
 
     storage: I32
     layout: I32
@@ -175,20 +175,20 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layouts:
-    """Distinct ways to look at memory."""
+    """Distinct layouts of tensors."""
 
     dtype: I32
     """Row of `Program.dtypes`."""
     offset: I64
-    """Elements from the begin of the storage."""
+    """Elements from the start of the storage."""
     shape: Lists
     stride: Lists
-    """Empty where it was not recorded: contiguous."""
+    """Empty if it was not recorded: contiguous."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Storages:
-    """Memory."""
+    """Pieces of memory."""
 
     size_bytes: I64
     device: I32
@@ -210,12 +210,12 @@ class Calls:
     inputs: Lists
     """Slots."""
     outputs: Lists
-    """Slots that the results become, in order; NOTHING: a result that no step uses, or that is no tensor."""
+    """Slots that the results become, in order; NOTHING for a result that no step uses or that is not a tensor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Views:
-    """A slot as another look at the storage of `base`."""
+    """A slot that is a view of the storage of `base`."""
 
     base: I32
     slot: I32
@@ -229,28 +229,28 @@ class Comms:
     group: I32
     """Row of `Program.groups`; NOTHING: the world."""
     peer: I32
-    """Global rank of the root, the sender or the receiver; NOTHING: none."""
+    """Global rank of the root, the sender or the receiver; NOTHING if there is none."""
     tag: I64
     is_async: U8
-    """1: the host goes on, and a WAIT says where it waits; 0: it waits at once."""
+    """1: the host continues, and a WAIT step waits for it; 0: the host waits at once."""
     dtype: I32
     """Row of `Program.dtypes`."""
     in_bytes: I64
-    """What this rank gives, and takes, as the job counts it."""
+    """Bytes that this rank sends and receives, as counted by the job."""
     out_bytes: I64
     reduce_op: I32
     """Row of `Program.reduce_ops`."""
     inputs: Lists
-    """Slots; empty where the job knows sizes alone (generated jobs): the player has buffers of its own then."""
+    """Slots; empty if the job has only sizes (generated jobs): the player then uses its own buffers."""
     outputs: Lists
-    """Slots; of in-place collectives the same as `inputs`."""
+    """Slots; for in-place collectives the same as `inputs`."""
     in_splits: Lists
-    """Rows of the first dimension to each rank of the group; empty: even."""
+    """Rows of the first dimension for each rank of the group; empty: equal shares."""
     out_splits: Lists
     batch: I32
-    """Communications with one number are issued as one (coalesced, batched p2p); NOTHING: by itself."""
+    """Communications with the same number are issued as one (coalesced, batched p2p); NOTHING: not in a batch."""
     label: I32
-    """Row of `Program.labels`: the operator as recorded."""
+    """Row of `Program.labels`: the name of the recorded operator."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,30 +264,30 @@ class StandIns:
     dtype: I32
     label: I32
     dims: Lists
-    """m, n, k, batch of a GEMM or an attention, where they are known; else empty."""
+    """m, n, k and batch of a GEMM or an attention, if known; otherwise empty."""
     outputs: Lists
-    """Slots that it makes, with nothing in them that matters."""
+    """Slots that it makes, with arbitrary contents."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """One rank's program."""
+    """The program of one rank."""
 
     about: dict[str, Any]
-    """rank, world_size, job, steps (how many training steps), recorded_step_ns, unprofiled_step_ns, threads (of an
+    """rank, world_size, job, steps (number of training steps), recorded_step_ns, unprofiled_step_ns, threads (of an
     operator on the CPU), host (`events` of the profiler, `calls` of the driver, and their `recorded_ns`) ..."""
     ops: tuple[str, ...]
     """Operators: `aten::mm`, `aten::add.Tensor`."""
     schemas: tuple[str, ...]
-    """The schema of each, as recorded."""
+    """The schema of each operator, as recorded."""
     forms: tuple[str, ...]
     dtypes: tuple[str, ...]
-    """As PyTorch names them: `float32`, `bfloat16`."""
+    """PyTorch's names: `float32`, `bfloat16`."""
     devices: tuple[str, ...]
     reduce_ops: tuple[str, ...]
     labels: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
-    """Members of each process group, as global ranks, in the order of their group ranks."""
+    """Members of each process group, as global ranks, ordered by group rank."""
     group_names: tuple[str, ...]
     steps: Steps
     slots: Slots
@@ -321,7 +321,8 @@ _WORDS: Final = ("ops", "schemas", "forms", "dtypes", "devices", "reduce_ops", "
 
 
 def save(program: Program, path: str | PathLike[str]) -> None:
-    """One file: a zip of NumPy arrays and a JSON head. `path` is written as it is, so name it with `.program`."""
+    """Writes a program as one file, a zip of NumPy arrays and a JSON head. `path` is used unchanged; end it in
+    `.program`."""
     head = {"format": "etude program", "version": VERSION, "about": program.about, "groups": program.groups}
     head |= {words: getattr(program, words) for words in _WORDS}
     arrays: dict[str, NDArray[Any]] = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
@@ -339,7 +340,7 @@ def save(program: Program, path: str | PathLike[str]) -> None:
 
 
 def load(path: str | PathLike[str]) -> Program:
-    """A program that `save` wrote; nothing in the file is executed or unpickled."""
+    """Reads a program that `save` wrote; nothing in the file is executed or unpickled. Raises FormatError."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -365,7 +366,7 @@ def _table(kind: type, name: str, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 def checked(program: Program) -> Program:
-    """The program, if all its numbers name something that is there."""
+    """Returns the program if all its row numbers are in range; otherwise raises TraceError."""
     rows = {
         StepKind.CALL: len(program.calls.op),
         StepKind.VIEW: len(program.views.slot),

@@ -1,4 +1,4 @@
-"""The program of a rank whose operators were recorded with their arguments."""
+"""Plans the program of a rank whose operators were recorded with their arguments."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class _Plan:
         self.row_of: dict[int, int] = {}
         """Node of a communication -> its row of `comms`."""
         self.pending: dict[int, set[int]] = {}
-        """Communications that nothing waited for yet, and the storages that they write."""
+        """Communications that nothing has waited for yet -> the storages that they write."""
         self.recorded: set[int] = set()
-        """Work whose event has been recorded."""
+        """Work after which the event has been recorded already."""
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class _Plan:
         return self.b.build()
 
     def _marks(self, calls: list[Op]) -> Iterator[tuple[int, int, int]]:
-        """Where each training step begins."""
+        """Yields the start of each training step."""
         step = self.of.trace.step
         known = self.of.inside & (step != UNKNOWN)
         for number, value in enumerate(np.unique(step[known]).tolist() or [None]):
@@ -128,13 +128,13 @@ class _Plan:
             self.b.wait(row, **when)
 
     def _wait_for(self, storages: set[int], when: dict[str, Any]) -> None:
-        """What reads the result of a communication waits for it, even where no wait was recorded."""
+        """Waits for the communications that write these storages, even if no wait was recorded."""
         for row in [row for row, written in self.pending.items() if written & storages]:
             self._wait(row, {"start_ns": when["start_ns"]})
 
     def _call(self, op: Op, when: dict[str, Any]) -> None:
         given, gave = op.given, op.gave
-        if when["work_ns"] or not self.of.on_device:  # what launches no kernel only looks at memory of a device
+        if when["work_ns"] or not self.of.on_device:  # on a device, a call without kernels only makes views
             self._wait_for({t.storage for t in given.tensors}, when)
         tell(self.memory, op.name, given)
         storages = {t.storage for t in given.tensors}
@@ -170,7 +170,8 @@ class _Plan:
         )
 
     def _given_bytes(self, node: int) -> int:
-        """What a kernel without a schema (Triton) was given, if its launch shows it: each tensor counts once."""
+        """Bytes of the tensors given to a kernel without a schema (Triton), if its launch was recorded with them; each
+        tensor counts once. Otherwise 0."""
         if node < 0 or self.of.trace.in_types[node] < 0:
             return 0
         return sum(tensor.numel * tensor.itemsize for tensor in self.of.arguments("in", node).tensors)
@@ -183,15 +184,16 @@ class _Plan:
         return self._table
 
     def _orphan(self, node: int, when: dict[str, Any]) -> None:
-        """A kernel that no operator of a schema launched."""
+        """Adds a stand-in for a kernel that was not launched by an operator with a schema."""
         when = when | {"work_ns": int(self.of.end[node] - self.of.start[node])}
         self._stand_in(node, self.of.names[int(self.of.codes[node])], when)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _work(self, calls: list[Op]) -> tuple[I64, int, list[int], dict[int, int]]:
-        """Recorded time of the work of each call and of all; kernels that belong to none; time of the kernels of each
-        region that is played whole. `work_of`: of a kernel the node of its call or region, or the kernel itself."""
+        """Recorded time of the work of each call; the total; kernels that belong to no call; the kernel time of each
+        region that is played whole. Sets `work_of`: for each kernel, the node of its call or region, or the kernel
+        itself."""
         trace = self.of.trace
         self.work_of = np.full(len(trace), -1, np.int64)
         kernels = np.flatnonzero(self.of.inside & (trace.cpu == 0))
@@ -215,7 +217,7 @@ class _Plan:
         return work, int(took[kernels].sum()) - sum(region_ns.values()), lost.tolist(), region_ns
 
     def _region(self, node: int, when: dict[str, Any], kernels_ns: dict[int, int]) -> int:
-        """A call of compiled code: its code, where that is known. Gives its time."""
+        """Adds a call of a compiled region, or a stand-in if its code is not available. Returns its time."""
         key, start, end = self.of.regions.key(node), int(self.of.start[node]), int(self.of.end[node])
         if key not in self.sources:
             own = own_ns(self.of.ops, start, end)
@@ -227,7 +229,7 @@ class _Plan:
         return own
 
     def _keep(self, key: str) -> None:
-        """Code that the program calls goes with it."""
+        """Includes code that the program calls in the program."""
         self.b.about.setdefault("compiled", {})[key] = dict(self.sources[key])
 
     # -- streams -------------------------------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ class _Plan:
         world = list(range(self.of.job.world_size))
         slot = int(self.of.trace.group[node]) if node >= 0 else -1
         number = int(self.of.job.group_slots(self.of.rank)[slot]) if slot >= 0 else -1
-        if number < 0:  # the group of all ranks has a name, if any of them said it
+        if number < 0:  # take the name of a group of all ranks, if there is one
             groups = self.of.job.groups
             known = (
                 g for g in range(len(groups)) if (listed := groups.ranks(g)) is not None and listed.tolist() == world
@@ -304,6 +306,6 @@ def _number(text: str) -> int | None:
 
 
 def _overload(name: str, schema: str) -> str:
-    """`aten::add.Tensor` from its schema."""
+    """The name with its overload, such as `aten::add.Tensor`, from the schema."""
     full = schema.partition("(")[0].strip()
     return full if full.partition(".")[0] == name else name

@@ -1,4 +1,4 @@
-"""Which operator of a recording issued which communication, and when that was waited for."""
+"""Which operator of a recording issued each communication, and when it was waited for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RecordedComms:
     of: Recording
 
     def nodes(self) -> dict[int, int]:
-        """Node of a communication operator -> node of what it sent."""
+        """Node of a communication operator -> node of the communication that it issued."""
         trace, found = self.of.trace, {}
         is_comm = np.isin(trace.kind, (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV))) & self.of.inside
         rows = np.flatnonzero(is_comm)
@@ -39,7 +39,8 @@ class RecordedComms:
         return found
 
     def _pair_rest(self, found: dict[int, int], rows: I64) -> None:
-        """What no edge ties together: the k-th operator of a kind with the k-th communication of that kind."""
+        """Pairs what no edge connects: each operator with the first communication left of its kind that starts after
+        it."""
         taken = set(found.values())
         left = [n for n in rows[np.argsort(self.of.start[rows], kind="stable")].tolist() if n not in taken]
         for op in self.of.ops:
@@ -66,7 +67,8 @@ class RecordedComms:
         return None
 
     def waited_at(self, node: int) -> int | None:
-        """When the host, or the operator of the first kernel that waits for a communication, goes on after it."""
+        """When the first node that waits for a communication starts: for a kernel, the start of the operator that
+        launched it. None if nothing waits."""
         trace = self.of.trace
         moments = []
         for start, edges in ((trace.data_start, trace.data), (trace.ctrl_start, trace.ctrl)):

@@ -1,4 +1,4 @@
-"""What the host of a recording takes from step to step of its program, without the profiler."""
+"""Host time from step to step of a recorded program, without the profiler."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 _NODE, _GRADIENT = "autograd::engine::evaluate_function: ", "AccumulateGrad"
-"""Nodes of autograd as the profiler names them; those that keep gradients are made once."""
+"""Autograd nodes, as the profiler names them; those that accumulate gradients are created only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedHost:
-    """The host of a recording, beside a program whose steps are all there."""
+    """The host of a recording, for a program whose steps have all been added."""
 
     of: Recording
     b: ProgramBuilder
@@ -36,7 +36,7 @@ class RecordedHost:
     light: LightEvents | None
 
     def tell(self) -> None:
-        """What the host takes from step to step without the profiler, up to the end of the last one."""
+        """Adds the host time from step to step without the profiler, up to the end of the last step, to the program."""
         trace = self.of.trace
         events = self.of.inside & (trace.cpu == 1) & (trace.in_types >= 0)
         if not events.any():
@@ -60,7 +60,7 @@ class RecordedHost:
                                 "recorded_ns": int(recorded.sum())}  # fmt: skip
 
     def _between(self, steps: I64, events: Bool) -> None:
-        """What a CPU takes between its operators without the profiler."""
+        """Sets the time of a CPU between its operators without the profiler."""
         free, count = self._gaps(steps, events, None)
         clocks = light_clocks(self.of.trace, events, self.of.start, self.of.end, self.light)
         about: dict[str, Any] = {"free_ns": int(free.sum()), "events": int(count.sum()), "light_steps": len(clocks)}
@@ -78,8 +78,8 @@ class RecordedHost:
         self.b.about["host"] = about
 
     def _gaps(self, steps: I64, events: Bool, clock: LightClock | None) -> tuple[I64, I64]:
-        """Of each step the time since the one before in which the host was in no operator and did not wait, and the
-        events in it; as recorded, or by the clock of a light step."""
+        """For each step, the time since the previous step in which the host was in no operator and did not wait, and
+        the number of profiler events in it; as recorded, or by the clock of a light step."""
         on: Callable[[I64], I64] = clock or (lambda moments: moments)
         kind, moment, node = steps[:, 0], on(steps[:, 3] + self.of.begin), steps[:, 5]
         at = node[np.isin(kind, (StepKind.CALL, StepKind.COMM, StepKind.STAND_IN)) & (node != NOTHING)]
@@ -105,8 +105,8 @@ class RecordedHost:
     def _without_waits(
         self, each: list[tuple[I64, I64]], steps: I64, clocks: list[LightClock]
     ) -> list[tuple[I64, I64]]:
-        """Gaps less what the thread did not work: where a program communicates it waits for others. Operators worked as
-        long as they took, the shortest of each."""
+        """Shortens gaps by the time in which the thread did not work: a program that communicates waits for other
+        ranks. Operators are taken to have worked for their whole duration, the shortest over the light steps."""
         if not self.row_of:
             return each
         at = steps[np.isin(steps[:, 0], (StepKind.CALL, StepKind.COMM)) & (steps[:, 5] != NOTHING), 5]
@@ -116,7 +116,8 @@ class RecordedHost:
                 for (free, count), clock in zip(each, clocks, strict=True)]  # fmt: skip
 
     def _graph_ns(self, steps: I64) -> I64:
-        """What autograd took to make the nodes that run before each step, inside operators that are played without."""
+        """Time that autograd took to create the nodes that run before each step. It was part of operators, which are
+        played without autograd."""
         assert self.light is not None
         made = np.array([name.startswith(_NODE) and not name.endswith(_GRADIENT) for name in self.of.names])
         nodes = made[self.of.codes]
@@ -133,6 +134,6 @@ class RecordedHost:
         return called
 
     def _host_end(self) -> int:
-        """When the host was done, from the program's begin."""
+        """When the host finished, in ns from the start of the program."""
         ends = int(self.of.end[self.of.inside & (self.of.trace.cpu == 1)].max()) - self.of.begin
         return max(ends, *(step[3] for step in self.b.steps)) if self.b.steps else ends

@@ -1,4 +1,4 @@
-"""What a rank recorded: its operators with their arguments, in order of time, and what each node belongs to."""
+"""The recording of a rank: its operators with their arguments, ordered by time, and the operator of each node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Bool = NDArray[np.bool_]
 
 
 class Recording:
-    """One rank of a job with times. `schema`: of each node the number of its operator's schema in `schemas`, or -1."""
+    """One rank of a job with times. `schema`: for each node, the index of its operator's schema in `schemas`, or -1."""
 
     def __init__(
         self, job: Job, rank: int, schema: I64, schemas: list[str], sources: Mapping[str, Mapping[str, str]]
@@ -36,12 +36,12 @@ class Recording:
         op_at = np.full(len(self.trace), -1, np.int64)
         op_at[[op.node for op in self.ops]] = np.arange(len(self.ops))
         self.owner = owners(self.trace.parent, op_at)
-        """For each node its operator, as its number in `ops`, or -1."""
+        """For each node, the index in `ops` of the operator that it belongs to, or -1."""
         self.on_device = bool((self.inside & (self.trace.cpu == 0)).any())
         self.begin = int(self.start[self.inside].min()) if self.inside.any() else 0
 
     def _ops(self) -> list[Op]:
-        """Operators of the host with their arguments, in order of time, callers before what they call."""
+        """Host operators with their arguments, ordered by time, callers before what they call."""
         trace = self.trace
         kernels = self.regions.kernels
         within = self.inside & (trace.cpu == 1) & (self.regions.inside_whole < 0)
@@ -71,14 +71,14 @@ class Recording:
         return ops
 
     def arguments(self, side: str, node: int) -> Arguments:
-        """What a node was given (`in`) or gave (`out`)."""
+        """The arguments (`in`) or results (`out`) of a node."""
         return arguments(
             *(self.trace.text(f"{side}_{part}", node) for part in ("values", "types", "shapes", "strides"))
         )
 
 
 def _in_steps(trace: Trace, start: I64, end: I64) -> Bool:
-    """Nodes of the recorded steps; all that have times where no step was recorded."""
+    """Nodes within the recorded steps; if no step was recorded, all nodes with times."""
     timed = (start != UNKNOWN) & (end != UNKNOWN)
     known = timed & (trace.step != UNKNOWN)
     if not known.any():

@@ -1,4 +1,4 @@
-"""What Inductor compiled, as a recording shows it: regions of whole graphs, and launches of Triton kernels."""
+"""Code compiled by Inductor, as a recording shows it: regions of whole graphs, and launches of Triton kernels."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Bool = NDArray[np.bool_]
 Sources = Mapping[str, Mapping[str, str]]
 
 COMPILED: Final = "## Call CompiledFxGraph"
-"""Regions of the compiler: their kernels for CPUs are in no recording."""
+"""How the names of compiled regions begin. Their CPU kernels are not recorded."""
 
 
 def attribute(trace: Trace, name: str) -> tuple[I64, list[str]]:
-    """For each node the number of its text of an attribute (-1: none, or empty), and the texts."""
+    """For each node, the index of its value of a string attribute (-1: none, or empty), and the values."""
     codes = np.full(len(trace), -1, np.int64)
     cells = trace.attr_cells(heap_only=True).get((name, ValueKind.STRING))
     if cells is None:
@@ -39,8 +39,8 @@ def attribute(trace: Trace, name: str) -> tuple[I64, list[str]]:
 
 
 class Regions:
-    """Compiled code in the steps of a recording. `all`: nodes of graphs that are played by themselves, on a CPU every
-    one, since its kernels are in no recording, elsewhere those of which the code is known; `whole`: those that are
+    """Compiled code in the steps of a recording. `all`: nodes of graphs that are played as a region: on a CPU all of
+    them, since their kernels are not recorded; otherwise those of which the code is known. `whole`: those that are
     played by their code. `kernels`: nodes that launch a Triton kernel of which the file is known."""
 
     def __init__(self, trace: Trace, inside: Bool, names: list[str], codes: I32, sources: Sources) -> None:
@@ -50,7 +50,7 @@ class Regions:
         self.whole = [node for node in found if self.key(node) in sources]
         self.all = self.whole if (trace.cpu == 0).any() else found
         self.inside_whole = self.around(self.whole)
-        """For each node the region around it that is played whole, as a position in `whole`; -1: none."""
+        """For each node, the position in `whole` of the region around it; -1 if there is none."""
         self._file, self._files = np.full(len(trace), -1, np.int64), list[str]()
         if sources:
             self._file, self._files = attribute(trace, "kernel_file")
@@ -66,7 +66,7 @@ class Regions:
         return self._files[int(self._file[node])]
 
     def kernel_name(self, node: int) -> str:
-        """A Triton kernel as a program names it."""
+        """The name of a Triton kernel in a program."""
         return f"{TRITON_SPACE}{self._names[int(self._codes[node])]}@{self.file(node)}"
 
     def around(self, regions: list[int]) -> I64:
@@ -76,8 +76,8 @@ class Regions:
 
 
 def own_ns(ops: list[Op], start_ns: int, end_ns: int) -> int:
-    """Time of a region's own kernels: between its calls, less what the host takes from one call to the next where no
-    kernel is between them, as in an eager program."""
+    """Time of a region's own kernels: the gaps between its calls, each less the shortest gap, which is taken to be the
+    host's time from one call to the next without a kernel in between."""
     inner = [op for op in ops if op.outer < 0 and start_ns <= op.start_ns < end_ns]
     begins = np.array([op.start_ns for op in inner] + [end_ns])
     ends = np.array([start_ns] + [op.end_ns for op in inner])

@@ -1,4 +1,5 @@
-"""The program of a rank of which only sizes are known: generated, anonymised and learned jobs, and `.et` files."""
+"""Plans the program of a rank of which only sizes are known: generated, anonymised and learned jobs, and `.et`
+files."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _MOVES: Final = (int(Kind.MEM_LOAD), int(Kind.MEM_STORE))
 
 
 def plan_sized(job: Job, rank: int) -> Program:
-    """Nodes in the order of the feeder; a communication is waited for before the first node that depends on it."""
+    """Nodes are played in the order of the feeder; a communication is waited for before the first node that depends on
+    it."""
     trace = job.trace(rank)
     b = ProgramBuilder(rank=rank, world_size=job.world_size, job=job.name)
     order = feeder(trace, missing="drop").rank(0).drain().tolist()
@@ -72,8 +74,8 @@ def plan_sized(job: Job, rank: int) -> Program:
 
 
 def _works(trace: Trace, table: OpTable) -> NDArray[np.bool_]:
-    """Nodes that do work: those of devices. Where no device was recorded, operators of the host of which the work is
-    known, but not those inside them."""
+    """Nodes that do work: those on devices. If no device was recorded, the host operators of which the work is known,
+    except those inside another such operator."""
     worker = np.isin(trace.kind, (int(Kind.COMP), *_MOVES))
     on_device = worker & (trace.cpu != 1)
     if on_device.any():
@@ -85,7 +87,7 @@ def _works(trace: Trace, table: OpTable) -> NDArray[np.bool_]:
 
 
 def _needed(trace: Trace) -> Callable[[int], list[int]]:
-    """Communications that a node waits for."""
+    """A function that returns the communications on which a node depends."""
     is_comm = np.isin(trace.kind, _COMMS)
 
     def needs(node: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Bytes of an element of each data type, by PyTorch's name."""
+"""Bytes of one element of each data type, by PyTorch's name."""
 
 from typing import Final
 

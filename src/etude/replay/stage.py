@@ -1,4 +1,4 @@
-"""The tensors that a player works on: made and filled before the first step, as the program's slots look at them."""
+"""The tensors that a player works on: storages are allocated and filled before the first step."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ class Stage:
         self.on_device = device.type != "cpu"
         self.with_host_memory = any(not name.startswith("cpu") for name in program.devices)
         self.values: list[Any] = [None] * len(program.slots.storage)
-        """Slot -> its tensor, while it is there."""
+        """Slot -> its tensor, while it exists."""
         self.pinned: set[int] = set()
-        """Slots whose shape depends on values: prepared as recorded, whatever the call gives."""
+        """Slots for which the call does not return the recorded shape, for example because it depends on values: they
+        hold a prepared tensor as recorded."""
         self.held: dict[int, torch.Tensor] = {}
-        """Storage -> its memory, where it is there before the first step."""
+        """Storage -> its memory, if it exists before the first step."""
         self.dtypes = [getattr(torch, name) for name in program.dtypes]
         self.generator = torch.Generator().manual_seed(seed)
 
     def place(self, recorded: str) -> torch.device:
-        """Where something goes: host memory of a recording that has device memory too stays with the host."""
+        """The device for a recorded device: the CPU for host memory of a recording that also has device memory."""
         return torch.device("cpu") if recorded.startswith("cpu") and self.with_host_memory else self.device
 
     def fill(self) -> None:
-        """Makes what is there before the first step."""
+        """Makes the tensors that exist before the first step."""
         p = self.program
         outside = np.flatnonzero(p.storages.origin == Origin.OUTSIDE).tolist()
         memory = {row: self._filled(row) for row in outside}
@@ -45,7 +46,7 @@ class Stage:
         self.held = memory
 
     def _filled(self, row: int) -> torch.Tensor:
-        """The memory of a storage, as bytes."""
+        """The filled memory of a storage, as bytes."""
         p = self.program
         size, place = int(p.storages.size_bytes[row]), self.place(p.devices[int(p.storages.device[row])])
         fill, low, high = Fill(int(p.storages.fill[row])), int(p.storages.low[row]), int(p.storages.high[row])
@@ -71,7 +72,7 @@ class Stage:
         return made.view(torch.uint8)
 
     def _look(self, memory: torch.Tensor, layout: int) -> torch.Tensor:
-        """Memory in a layout."""
+        """A tensor with this layout in this memory."""
         p = self.program
         shape, stride = p.layouts.shape[layout], p.layouts.stride[layout]
         dtype, offset = self.dtypes[int(p.layouts.dtype[layout])], int(p.layouts.offset[layout])
@@ -80,7 +81,7 @@ class Stage:
         return found
 
     def fresh(self, slot: int) -> torch.Tensor:
-        """A tensor as a slot has it, with zeros in it."""
+        """A new tensor of zeros with the layout of a slot."""
         p = self.program
         storage, layout = int(p.slots.storage[slot]), int(p.slots.layout[slot])
         place = self.place(p.devices[int(p.storages.device[storage])])
@@ -88,7 +89,8 @@ class Stage:
         return self._look(torch.zeros(size, dtype=torch.uint8, device=place), layout)
 
     def viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:
-        """A slot as another look at a tensor; of its own memory where that has no room for it."""
+        """A slot as a view of a tensor; if the tensor's type differs or its memory is too small, a pinned tensor of its
+        own."""
         p = self.program
         layout = int(p.slots.layout[slot])
         shape, stride = p.layouts.shape[layout], p.layouts.stride[layout]
@@ -102,8 +104,9 @@ class Stage:
         return self.values[slot]
 
     def moments(self, iteration: Callable[[], None]) -> None:
-        """Moments of an optimizer are 0 where gradients are, as those of rows that no index picks: a root of 0 takes
-        some CPUs 15 times as long. Elsewhere second moments are as large as before, so that weights stay what they are.
+        """Prepares the moments of an optimizer. They are 0 where the gradient is 0, as in rows that no index selects:
+        on some CPUs the root of 0 takes 15 times as long. Elsewhere second moments get random values as large as
+        before, so that weights hardly change.
         """
         fill = self.program.storages.fill
         of = {which: [self._typed(row) for row in np.flatnonzero(fill == which).tolist() if row in self.held]
@@ -119,6 +122,6 @@ class Stage:
             )
 
     def _typed(self, row: int) -> torch.Tensor:
-        """The memory of a storage as numbers of its first use."""
+        """The memory of a storage as a tensor of the data type of its first slot."""
         slot = int(np.flatnonzero(self.program.slots.storage == row)[0])
         return self.held[row].view(self.dtypes[int(self.program.layouts.dtype[self.program.slots.layout[slot]])])

@@ -1,4 +1,5 @@
-"""What synthetic work of given FLOPs and bytes multiplies and streams. Without PyTorch: memory is planned from it."""
+"""Sizes of the products and streams that stand in for given FLOPs and bytes. Without PyTorch, since memory is planned
+from them."""
 
 from __future__ import annotations
 
@@ -9,23 +10,23 @@ from etude.replay.program import Program, StandInKind
 from etude.replay.sizes import ELEMENT
 
 LARGEST_BYTES: Final = 1 << 28
-"""Memory that a stream goes through at once."""
+"""The most memory that a stream covers at once."""
 SIDE: Final = 4096
 _PRODUCTS: Final = (StandInKind.GEMM, StandInKind.ATTENTION)
 INTENSE: Final = 4
-"""FLOPs a byte above which work of an unknown kind is a product: streams do less, and what does less waits for memory
-whatever it is."""
+"""FLOPs per byte above which work of an unknown kind is played as a product. Streams do less, and work with less is
+limited by memory in any case."""
 
 
 class Extent(NamedTuple):
-    """Elements of what is read and of what is written."""
+    """Numbers of elements read and written."""
 
     source: int
     target: int
 
 
 class Dims(NamedTuple):
-    """Dimensions of a product."""
+    """Dimensions of a matrix product."""
 
     m: int
     n: int
@@ -34,19 +35,19 @@ class Dims(NamedTuple):
 
 
 def multiplied(kind: StandInKind, flops: int, size_bytes: int) -> bool:
-    """Is it a product, or a stream of bytes?"""
+    """Whether the work is played as a product, rather than as a stream of bytes."""
     return flops > 0 and (kind in _PRODUCTS or flops > INTENSE * size_bytes)
 
 
 def product_dims(kind: StandInKind, flops: int, size_bytes: int, width: int, dims: Sequence[int]) -> Dims:
-    """m, n, k and batch: as recorded, or of these FLOPs (2 m n k) and, where there is such a product, of these bytes.
-    Sides are at most SIDE where bytes do not ask for more."""
+    """m, n, k and batch: as recorded, or a product of these FLOPs (2 m n k) and, if possible, of these bytes. Sides are
+    at most SIDE unless the bytes require more."""
     if kind == StandInKind.GEMM and len(dims) == 4 and min(dims) > 0:
         return Dims(*dims)
     side = min(max((flops / 2) ** (1 / 3), 1.0), SIDE)
     elements = size_bytes / width
-    # n = m: two factors of m k and a result of m m, where k = flops / (2 m m). More elements than those of a cube take
-    # a larger result and a shorter sum.
+    # n = m: two factors of m k elements and a result of m m, where k = flops / (2 m m). If there are more elements than
+    # in a cube, the result is made larger and the sum shorter.
     while flops / side + side * side < elements:
         side *= 1.01
     m = max(round(side), 1)
@@ -54,17 +55,17 @@ def product_dims(kind: StandInKind, flops: int, size_bytes: int, width: int, dim
 
 
 def product_dtype(name: str) -> str:
-    """Whole numbers are multiplied as float32: matrix products of them are not everywhere."""
+    """Integers are multiplied as float32, since not every device has integer matrix products."""
     return name if "float" in name else "float32"
 
 
 def stream_count(size_bytes: int, width: int) -> int:
-    """Elements that are read, and as many that are written."""
+    """Number of elements that are read; as many are written."""
     return max(size_bytes // 2 // width, 1)
 
 
 def extents(program: Program) -> dict[str, Extent]:
-    """Data type -> the most that a stand-in of the program reads and writes in it."""
+    """Data type -> the most elements that a stand-in of the program reads and writes in it."""
     table, found = program.stand_ins, dict[str, Extent]()
     for row in range(len(table.kind)):
         kind, flops, size = StandInKind(int(table.kind[row])), int(table.flops[row]), int(table.size_bytes[row])

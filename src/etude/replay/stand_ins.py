@@ -21,7 +21,8 @@ from etude.replay.stand_in_sizes import (
 
 
 class StandInWork:
-    """Makes the functions; memory is shared by all of one data type, since nothing reads what they write."""
+    """Makes the functions of stand-ins. All of one data type share their memory, since nothing reads what they
+    write."""
 
     def __init__(self, device: torch.device, program: Program) -> None:
         self._device = device
@@ -31,7 +32,7 @@ class StandInWork:
         self._made: dict[tuple[Any, ...], Callable[[], Any]] = {}
 
     def of(self, program: Program, row: int, work_ns: int) -> Callable[[], Any]:
-        """What to call for a row of `stand_ins`."""
+        """The function to call for a row of `stand_ins`."""
         table = program.stand_ins
         kind, flops, size = StandInKind(int(table.kind[row])), int(table.flops[row]), int(table.size_bytes[row])
         dtype = getattr(torch, program.dtypes[int(table.dtype[row])])
@@ -58,7 +59,7 @@ class StandInWork:
         return lambda: torch.bmm(a, b, out=out)
 
     def _stream(self, size: int, dtype: torch.dtype) -> Callable[[], Any]:
-        """Half is read, half is written."""
+        """A function that reads half of `size` bytes and writes the other half."""
         count, limit = stream_count(size, dtype.itemsize), LARGEST_BYTES // dtype.itemsize
         whole, rest = divmod(count, limit)
         source = self._source(dtype)[: min(count, limit)]
@@ -73,7 +74,7 @@ class StandInWork:
         return stream if dtype != torch.bool else lambda: out.copy_(source)
 
     def _source(self, dtype: torch.dtype) -> torch.Tensor:
-        """What all stand-ins of a data type read: as much as the largest of them."""
+        """The memory that all stand-ins of a data type read, large enough for the largest of them."""
         if dtype not in self._sources:
             made = torch.ones(self._extents[_name(dtype)].source, dtype=dtype, device=self._device)
             if dtype.is_floating_point and dtype.itemsize > 1:
@@ -93,7 +94,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def spin(work_ns: int) -> None:
-    """The host works for so long: time in which others have the core does not count."""
+    """Keeps the host busy for this much CPU time of the thread: time in which others have the core does not count."""
     end = time.thread_time_ns() + work_ns
     while time.thread_time_ns() < end:
         pass

@@ -1,4 +1,4 @@
-"""Streams of a device, and what waits for what across them, as the graph has it."""
+"""Streams of a device, and the waits between them, according to the graph."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class StreamOrder:
-    """Pieces of work are nodes: operators that launch kernels, or kernels that no operator launched."""
+    """Streams of, and waits between, pieces of work. These are nodes: operators that launch kernels, or kernels that no
+    operator launched."""
 
     stream: dict[int, int] = field(default_factory=dict)
-    """For work on another stream than the main one: the stream, as recorded."""
+    """Work that is not on the main stream -> its recorded stream."""
     records: dict[int, int] = field(default_factory=dict)
-    """Work after which an event is recorded: the number of the event."""
+    """Work after which an event is recorded -> number of the event."""
     awaits: dict[int, list[int]] = field(default_factory=dict)
-    """Work before which its stream waits: for which work."""
+    """Work before which its stream waits -> the work that it waits for."""
     issues: dict[int, int] = field(default_factory=dict)
-    """For a communication: the stream that it waits for, if that is not the main one."""
+    """Communication -> the stream that it waits for, if that is not the main one."""
     waits: dict[int, int] = field(default_factory=dict)
-    """For a communication: the first stream that waits for it, if that is not the main one."""
+    """Communication -> the first stream that waits for it, if that is not the main one."""
 
     def of(self, node: int) -> int:
         return self.stream.get(node, NOTHING)
 
 
 def stream_order(trace: Trace, inside: Bool, work: I64, start_ns: I64) -> StreamOrder:
-    """`work`: of each node the work that it belongs to, -1 for none. The main stream is the one with the most kernels
-    that are not communication, which goes on streams of its own."""
+    """`work`: the piece of work that each node belongs to, or -1. The main stream is the one with the most kernels,
+    without those of communication, which has its own streams."""
     comms = np.isin(trace.kind, (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV)))
     on_stream = np.append(trace.lane_kind == int(LaneKind.STREAM), False)[trace.lane]
     kernels = np.flatnonzero(inside & (trace.cpu == 0) & on_stream & ~comms & (work >= 0))
@@ -70,7 +71,7 @@ def stream_order(trace: Trace, inside: Bool, work: I64, start_ns: I64) -> Stream
 
 
 def _events(trace: Trace) -> Iterator[tuple[int, int]]:
-    """(Last activity before an event, first one behind the wait for it)."""
+    """(last activity before an event, first activity after the wait for it)."""
     tables: tuple[tuple[Any, Any, Any], ...] = (
         (trace.data_start, trace.data, trace.data_why),
         (trace.ctrl_start, trace.ctrl, trace.ctrl_why),

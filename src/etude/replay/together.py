@@ -1,4 +1,4 @@
-"""Plays the ranks of a job together, a process each, with compute and communication as the graph has them."""
+"""Plays the ranks of a job together, each in its own process, with computation and communication as in the graph."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def play_together(
     timeout_s: float = 300.0,
     tick: Callable[[], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """The results of all ranks. Groups lose the members that have no process; what never completes is found before
-    anything starts. Under `torchrun` this process is one of them, else all are started here."""
+    """Returns the results of all ranks. Groups lose the members that have no process; deadlocks and mismatches are
+    found before anything starts. Under `torchrun` this process is one of them; otherwise all are started here."""
     if find_spec("torch") is None:
         raise UsageError("a replay needs PyTorch, which is not installed", hint='pip install "etude[torch]"')
     ranks = [int(program.about["rank"]) for program in programs]

@@ -1,4 +1,4 @@
-"""Pieces of the Python that a player makes of a program: arguments as text, functions of lines, results opened."""
+"""Parts of the Python code that a player generates from a program: arguments as text, functions, flattened results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot in place of an argument."""
+    """An argument that is a slot."""
 
     number: int
 
 
 def function(lines: list[str], names: dict[str, Any]) -> Callable[[], None]:
-    """A function of these lines; its names are arguments with defaults, which are the fastest to look up. The lines
-    hold numbers and names made here, nothing of what was recorded."""
+    """A function of these lines. The names become arguments with defaults, which are the fastest to look up. The lines
+    consist only of numbers and generated names, never of recorded text."""
     head = ",".join(f"{name}={name}" for name in names)
     space = dict(names)
     exec(compile(f"def play({head}):\n " + "\n ".join(lines), "<program>", "exec"), space)
@@ -25,7 +25,7 @@ def function(lines: list[str], names: dict[str, Any]) -> Callable[[], None]:
 
 
 def text(value: Any, names: dict[str, Any], top: bool = True) -> str:
-    """An argument as Python; what is no number, slot or list of those gets a name."""
+    """An argument as Python code; anything but numbers, slots and lists of these is bound to a name."""
     if isinstance(value, list):
         inner = ",".join(text(each, names, False) for each in value)
         return inner if top else f"[{inner}]"
@@ -39,14 +39,14 @@ def text(value: Any, names: dict[str, Any], top: bool = True) -> str:
 
 
 def filled_in(value: Any, values: list[Any]) -> Any:
-    """Arguments with the tensors of their slots."""
+    """The arguments, with tensors in place of their slots."""
     if isinstance(value, list):
         return [filled_in(each, values) for each in value]
     return values[value.number] if isinstance(value, Slot) else value
 
 
 def opened(result: Any) -> Iterator[Any]:
-    """Results one after the other, lists and tuples opened."""
+    """Yields the results one after the other, with lists and tuples flattened."""
     if isinstance(result, (list, tuple)):
         for each in result:
             yield from opened(each)
@@ -55,7 +55,7 @@ def opened(result: Any) -> Iterator[Any]:
 
 
 def contiguous(shape: list[int]) -> list[int]:
-    """Strides of a tensor without holes."""
+    """Strides of a contiguous tensor, in elements."""
     stride, step = [], 1
     for size in reversed(shape):
         stride.append(step)

@@ -1,4 +1,4 @@
-"""One process of a replay of several ranks: `python -m etude.replay.worker FOLDER PROCESS`, or one of `torchrun`.
+"""One process of a replay of several ranks: `python -m etude.replay.worker FOLDER PROCESS`, or a process of `torchrun`.
 
 Reads FOLDER/options.json and FOLDER/PROCESS.program; writes FOLDER/PROCESS.json, or PROCESS.error.
 """
@@ -15,7 +15,7 @@ from etude.replay.playing import PlayerOptions, play
 
 
 def run(program: Any, process: int, options: dict[str, Any], began: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Plays a program with the others: no arrays, and what there is to say."""
+    """Plays a program together with the other processes. Returns no arrays, and the results."""
     import torch
     import torch.distributed as dist
 

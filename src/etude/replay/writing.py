@@ -19,12 +19,12 @@ from etude.replay.stand_ins import StandInWork
 from etude.replay.wording import contiguous, function, opened, text
 
 CHUNK: Final = 400
-"""Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
+"""Lines in one function, at least: few enough to be compiled quickly, enough to cost nothing per step."""
 
 
 @dataclass(slots=True)
 class Writer:
-    """Writes the steps of one rank, as they are to be played."""
+    """Writes the steps of one rank as Python code."""
 
     program: Program
     stage: Stage
@@ -32,16 +32,16 @@ class Writer:
     lanes: Lanes
     work: StandInWork
     comms: Any
-    """Issues communication, or is None: then it is left out."""
+    """Issues communication; if None, communication is left out."""
     new_pages: int
     before: Callable[[int, int, dict[str, Any]], list[str]]
-    """What comes before a step of this kind: a wait or a pause, as lines; what they name goes into the names."""
+    """Returns the lines before a step, a wait or a pause, and adds the names that they use to the names."""
     mark: Callable[[], None]
     ends: list[int] = field(default_factory=list)
     """Last step of each function."""
 
     def functions(self) -> Iterator[Callable[[], None]]:
-        """The steps as functions of at most CHUNK lines each."""
+        """The steps as functions. A function ends with the step that brings it to CHUNK lines."""
         p, last = self.program, self.calls.last_uses()
         self.lanes.begin()
         self.ends = []

@@ -1,12 +1,12 @@
-"""Communication that runs again: collectives, messages and waits, through `torch.distributed`.
+"""Replays the communication of a job, that is collectives, messages and waits, through `torch.distributed`.
 
     plan                    programs of the communication of a job
-    shrinking, rehearsal    fit programs to the processes there are; play their communication on paper
-    processes, worker       one process a program, on this machine or under torchrun
+    shrinking, rehearsal    fit programs to the available processes; check their communication without running it
+    processes, worker       one process for each program, on this machine or under torchrun
     calls, player, flight   the calls, their times, and what PyTorch's own recorder saw of them
-    outcome                 the run that came of it
+    outcome                 the resulting run
 
-`calls`, `player`, `flight` and `worker` need the standard library, NumPy and PyTorch alone.
+`calls`, `player`, `flight` and `worker` need only the standard library, NumPy and PyTorch.
 """
 
 from typing import TYPE_CHECKING

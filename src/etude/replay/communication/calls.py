@@ -1,7 +1,7 @@
 """Issues collectives and messages through `torch.distributed`: gloo on CPUs, NCCL on NVIDIA GPUs.
 
-What a backend cannot do is expressed by calls that it can, with the same bytes where there is a way; `notes` counts
-each such case in words.
+What a backend does not support is expressed by calls that it supports, with the same bytes if possible; `notes` counts
+these cases, each with a description.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from etude.replay.program import CommKind, Program
 
 Tensor: TypeAlias = torch.Tensor
 Issue = Callable[[], list[Any]]
-"""Issues one call; the works to wait for."""
+"""Issues one call and returns the works to wait for."""
 
 _GLOO: Final = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool")
 _NCCL: Final = (*_GLOO, "float8_e4m3fn", "float8_e5m2")
-"""Data types that the backends take."""
+"""Data types that each backend supports."""
 _OPS: Final = {"sum": "SUM", "avg": "AVG", "max": "MAX", "min": "MIN", "product": "PRODUCT"}
 
-# Names that newer versions of PyTorch prefer.
+# Newer versions of PyTorch have other names for these.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def check_backend(backend: str, processes: int) -> None:
-    """A typed error where this machine cannot run this many processes with this backend."""
+    """Raises UsageError if this machine cannot run this many processes with this backend."""
     if not dist.is_available():
         raise UsageError("this PyTorch was built without torch.distributed", hint="install another build of it")
     if backend not in ("gloo", "nccl"):
@@ -50,7 +50,8 @@ def check_backend(backend: str, processes: int) -> None:
 
 
 def join(backend: str, process: int, processes: int, store: str = "", timeout_s: float = 120.0) -> None:
-    """Joins the other processes: through a file that all see, or as `torchrun` says where `store` is empty."""
+    """Joins the process group: through a file that all processes can read, or, if `store` is empty, as set up by
+    `torchrun`."""
     check_backend(backend, processes if store else 1)
     limit = timedelta(seconds=timeout_s)
     if store:
@@ -65,18 +66,19 @@ class Communicator:
     """The process groups of a program, and its calls."""
 
     def __init__(self, program: Program, ranks: Sequence[int], device: torch.device) -> None:
-        """`ranks`: the rank of each process, in order. Every process must make its Communicator at the same time."""
+        """`ranks`: the rank of each process, in order. All processes must create their Communicator at the same
+        time."""
         self.program, self.device = program, device
         self.process_of = {rank: process for process, rank in enumerate(ranks)}
         self.rank = int(program.about["rank"])
         self.backend = str(dist.get_backend())
         self.notes: Counter[str] = Counter()
         self.expressed: dict[int, int] = {}
-        """Calls that other calls stand for, and how many."""
+        """Calls that are expressed by other calls -> how many those are."""
         self.groups: dict[int, Any] = {-1: None}
         self.members: dict[int, list[int]] = {-1: list(range(len(ranks)))}
         self.all_light = False
-        """All processes know the time between operators from light steps."""
+        """Whether all processes know the time between operators from light steps."""
         self._make_groups()
         self.works: dict[int, list[Any]] = {}
         self.own_rows = own_rows(program)
@@ -84,7 +86,8 @@ class Communicator:
         self._memory: tuple[Buffers, list[Tensor]] | None = None
 
     def _make_groups(self) -> None:
-        """`new_group` must be called by all processes for each group, in one order, members or not."""
+        """Creates the process groups. All processes must call `new_group` for every group in the same order, members or
+        not."""
         mine = list(zip(self.program.group_names, self.program.groups, strict=True))
         told: list[Any] = [None] * len(self.process_of)
         dist.all_gather_object(told, (mine, bool(self.program.about.get("host", {}).get("light_steps"))))
@@ -100,7 +103,7 @@ class Communicator:
             self.members[number] = [self.process_of[rank] for rank in members if rank in self.process_of]
 
     def least(self, number: int) -> int:
-        """The least of what all processes have."""
+        """The smallest `number` of all processes."""
         told: list[Any] = [None] * len(self.process_of)
         dist.all_gather_object(told, number)
         return int(min(told))
@@ -113,7 +116,7 @@ class Communicator:
     # -- sizes alone ---------------------------------------------------------------------------------------------------
 
     def carried_as(self, row: int) -> str:
-        """The data type in which a call of the program goes over the backend: its own, or plain bytes."""
+        """The data type in which the backend sends a call of the program: its own, or plain bytes."""
         name = self.program.dtypes[int(self.program.comms.dtype[row])]
         if name in (_GLOO if self.backend == "gloo" else _NCCL):
             return name
@@ -121,7 +124,8 @@ class Communicator:
         return "uint8"
 
     def bound(self, row: int, give: Tensor, take: Tensor) -> Issue:
-        """The call on flat buffers: `give` has in_bytes, `take` out_bytes; of in-place calls they are one."""
+        """Binds a call to flat buffers: `give` has in_bytes, `take` has out_bytes; for in-place calls they are the same
+        buffer."""
         comms, kind = self.program.comms, CommKind(int(self.program.comms.kind[row]))
         number = int(comms.group[row])
         group, members = self.groups[number], self.members[number]
@@ -180,8 +184,8 @@ class Communicator:
     # -- tensors of a program ------------------------------------------------------------------------------------------
 
     def issue(self, row: int, values: Sequence[Tensor]) -> None:
-        """Issues a call of a program on its tensors, of any shape; `values` has the tensor of each slot. A call whose
-        group has lost members, or of which only sizes are known, goes on buffers of its own."""
+        """Issues a call of a program on its tensors, which may have any shape; `values` has the tensor of each slot. A
+        call whose group has lost members, or of which only sizes are known, uses its own buffers."""
         comms = self.program.comms
         inputs = [values[slot] for slot in comms.inputs[row] if slot >= 0]
         outputs = [values[slot] for slot in comms.outputs[row] if slot >= 0]
@@ -193,11 +197,11 @@ class Communicator:
             self.wait(row)
 
     def wait(self, row: int) -> None:
-        """Until a call is complete: the host on gloo, the current stream on NCCL."""
+        """Waits until a call is complete: the host waits on gloo, the current stream on NCCL."""
         wait(self.works.pop(row, ()))
 
     def _own_buffers(self, row: int) -> Issue:
-        """The call on memory that it shares with calls that are over before it begins."""
+        """Binds a call to buffers, which it shares with calls that are complete before it begins."""
         if self._memory is None:
             made = Buffers(self.program, self.carried_as, self.own_rows)
             self._memory = made, allocated(made, self.device)
@@ -206,7 +210,7 @@ class Communicator:
         return self.bound(row, memory[first][:into], memory[second][:out])
 
     def _on_tensors(self, row: int, inputs: list[Tensor], outputs: list[Tensor]) -> list[Any]:
-        """As recorded; tensors that were coalesced go one by one."""
+        """Issues a call as recorded; coalesced tensors are sent one by one."""
         comms, kind = self.program.comms, CommKind(int(self.program.comms.kind[row]))
         n = len(self.members[int(comms.group[row])])
         here = {"group": self.groups[int(comms.group[row])], "async_op": True}
@@ -222,7 +226,7 @@ class Communicator:
 
 
 def allocated(plan: Buffers, device: torch.device) -> list[Tensor]:
-    """The memory of buffers."""
+    """Allocates the buffers."""
     return [
         torch.zeros(count, dtype=getattr(torch, kind), device=device)
         for count, kind in zip(plan.elements, plan.kind, strict=True)
@@ -230,14 +234,14 @@ def allocated(plan: Buffers, device: torch.device) -> list[Tensor]:
 
 
 def wait(works: Sequence[Any]) -> None:
-    """Until these are complete: the host on gloo, the current stream on NCCL."""
+    """Waits until all of these are complete: the host waits on gloo, the current stream on NCCL."""
     for work in works:
         if work is not None:
             work.wait()
 
 
 def _rooted(kind: CommKind, give: Tensor, take: Tensor, n: int, root: int, here: Any) -> Issue:
-    """Gather to the root, or scatter from it, in equal shares."""
+    """A gather to the root, or a scatter from it, in equal shares."""
     whole = take if kind == CommKind.GATHER else give
     parts = list(whole.split(_even(whole, n))) if dist.get_rank() == root else None
     if kind == CommKind.GATHER:
@@ -246,14 +250,14 @@ def _rooted(kind: CommKind, give: Tensor, take: Tensor, n: int, root: int, here:
 
 
 def _pairs(kind: CommKind, inputs: list[Tensor], outputs: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Flat tensors to give and to take, a pair for each call."""
+    """Flat tensors to send and to receive, one pair for each call."""
     if kind == CommKind.BARRIER:
         return [(torch.empty(0), torch.empty(0))]
     if kind in IN_PLACE or kind in (CommKind.SEND, CommKind.RECV):
         return [(_flat(one), _flat(one)) for one in inputs or outputs]
     if len(inputs) == len(outputs):
         return [(_flat(give), _flat(take)) for give, take in zip(inputs, outputs, strict=True)]
-    # Lists of n tensors on one side, as `gather` and `reduce_scatter` have them; the other end has none.
+    # A list of n tensors on one side, as in `gather` and `reduce_scatter`; other ranks have an empty list.
     give = torch.cat([_flat(one) for one in inputs]) if inputs else torch.empty(0)
     return [(give, torch.cat([_flat(one) for one in outputs]) if outputs else give[:0])]
 
@@ -275,6 +279,6 @@ def _even(tensor: Tensor, n: int) -> list[int]:
 
 
 def _elements(splits: list[int], tensor: Tensor) -> list[int]:
-    """Splits in elements of a flat tensor: they are recorded in rows of the first dimension."""
+    """Converts splits, recorded in rows of the first dimension, to elements of a flat tensor."""
     total = sum(splits)
     return [part * (tensor.numel() // total) for part in splits] if total else splits

@@ -1,6 +1,7 @@
-"""What went over the backend, as PyTorch's own Flight Recorder saw it, compared with the program call by call.
+"""Compares what went over the backend, as PyTorch's own Flight Recorder saw it, with the program, call by call.
 
-On gloo the recorder sees collectives and no messages; those are compared with the tensors that were handed over.
+On gloo the recorder sees collectives but no messages; messages are checked by the tensors that were passed to the
+call.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _NAMES: Final = {
 
 
 def ask_for_room(entries: int) -> None:
-    """Before the first process group: this many entries are kept."""
-    for name in (BUFFER, "TORCH_NCCL_TRACE_BUFFER_SIZE"):  # the second in versions that record NCCL alone
+    """Requests a buffer for this many entries. Must be called before the first process group is created."""
+    for name in (BUFFER, "TORCH_NCCL_TRACE_BUFFER_SIZE"):  # the second is for versions that record NCCL only
         os.environ[name] = str(entries)
 
 
 def recorded() -> list[dict[str, Any]]:
-    """The entries of this process, in order of issue; [] where this PyTorch records none."""
+    """The entries of this process, in order of issue; empty if this PyTorch records none."""
     try:
         c10d = import_module("torch._C._distributed_c10d")
     except ImportError:
@@ -58,9 +59,10 @@ def differences(
     *,
     gloo: bool,
 ) -> list[str]:
-    """How the entries differ from the calls `rows`, which were issued in this order; [] where they are the same.
+    """How the entries differ from the calls `rows`, which were issued in this order; empty if they agree.
 
-    Sizes are those of the program; gloo carries a reduce-scatter out as an all-reduce of its input."""
+    Sizes are those of the program; gloo carries a reduce-scatter out as an all-reduce of its input.
+    """
     comms, found = program.comms, list[str]()
     if len(rows) != len(entries):
         return [f"{len(rows)} calls were issued but {len(entries)} were recorded"]

@@ -1,4 +1,4 @@
-"""What came of a replay of communication: the run, and the figures of it."""
+"""The result of a replay of communication: the run and its figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ I64 = NDArray[np.int64]
 
 
 def communication_run(job: Job, programs: Sequence[Program], results: Sequence[ProcessResult]) -> Run:
-    """The job with the times of the iteration that took the median time. Ranks without a process, and nodes that were
+    """The job with the times of the iteration with the median duration. Ranks without a process, and nodes that were
     not played, have no times."""
     middle = _middle(results)
     first = min(int(r.start_ns[middle].min(initial=1 << 62)) for r in results)
@@ -55,7 +55,7 @@ def _middle(results: Sequence[ProcessResult]) -> int:
 
 
 def _played(program: Program) -> tuple[I64, I64]:
-    """Calls that are in the program, and their nodes."""
+    """The calls that the program issues, and their nodes."""
     steps = program.steps
     here = steps.kind == StepKind.COMM
     return steps.row[here], steps.node[here].astype(np.int64)
@@ -64,7 +64,8 @@ def _played(program: Program) -> tuple[I64, I64]:
 def communication_figures(
     programs: Sequence[Program], results: Sequence[ProcessResult], planned: Sequence[Program]
 ) -> dict[str, Any]:
-    """What `etude replay communication JOB --json` prints. `planned`: the programs before ranks were left out."""
+    """The data that `etude replay communication JOB --json` prints. `planned`: the programs before ranks were left
+    out."""
     steps = max((int(p.about.get("steps", 1)) for p in programs), default=1)
     slowest = np.max([r.wall_ns for r in results], axis=0) // steps
     unprofiled = [p.about["unprofiled_step_ns"] for p in programs if p.about.get("unprofiled_step_ns")]
@@ -112,7 +113,8 @@ def _work(program: Program) -> int:
 
 
 def _table(programs: Sequence[Program], results: Sequence[ProcessResult]) -> list[dict[str, Any]]:
-    """One row for each kind of call, size of group and size of message: how many, and how long they took."""
+    """One row for each kind of call, group size and message size: the number of calls, and their median time recorded
+    and replayed."""
     found: dict[tuple[str, int, int], list[tuple[int, float]]] = {}
     for program, result in zip(programs, results, strict=True):
         comms, steps = program.comms, program.steps

@@ -1,7 +1,7 @@
-"""Plans the communication of a job: a Program for each rank that holds collectives, messages and waits alone.
+"""Plans the communication of a job: a Program for each rank with only collectives, messages and waits.
 
-A call is issued in the order of the trace and waited for where the trace first needs it: before the first call that
-depends on it, directly or through work between them. Order on a stream or on a thread of the backend is not a wait.
+Calls are issued in the order of the trace. Each is waited for where the trace first needs it: before the first call
+that depends on it, directly or through work between them. Order on a stream or on a backend thread is not a wait.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHARED_IN: Final = (CommKind.REDUCE_SCATTER, CommKind.REDUCE_SCATTER_BLOCK, Com
 
 
 def plan_communication(job: Job, ranks: Sequence[int] | None = None) -> list[Program]:
-    """The communication of these ranks, or of all that are present, as one Program each."""
+    """The communication of these ranks, or of all ranks present, as one Program for each rank."""
     chosen = job.ranks.tolist() if ranks is None else list(ranks)
     absent = sorted(set(chosen) - set(job.ranks.tolist()))
     if absent:
@@ -61,24 +61,26 @@ class CallOrder:
     """The calls of a trace in the order of issue, and when each is waited for."""
 
     rows: I64
-    """Nodes."""
+    """Nodes of the calls."""
     wait_at: I64
     """Call i is waited for before call wait_at[i] is issued; len(rows): at the end."""
     before_ns: I64
-    """Work of the host and the device before the waits in front of call i, and after them, as recorded."""
+    """`before_ns`: recorded work of the host and the device before the waits that precede call i; `after_ns`: after
+    them."""
     after_ns: I64
 
 
 class _Edges(NamedTuple):
-    """Dependencies: node `of[i]` waits for node `on[i]`."""
+    """Dependencies in CSR form: node n waits for `on[start[n]:start[n + 1]]`."""
 
     start: I64
     on: I32
-    held: Bool  # False: an order in a queue, not a wait
+    held: Bool  # False: only an order in a queue, not a wait
 
 
 def call_order(trace: Trace) -> CallOrder:
-    """Columns in, columns out: one pass over the dependencies for the waits, one for the work between calls."""
+    """Finds the order, the waits and the work between calls: one pass over the dependencies for the waits, one for the
+    work."""
     talks = (trace.kind == Kind.COLL) | (trace.kind == Kind.SEND) | (trace.kind == Kind.RECV)
     order = _run_order(trace)
     position = np.full(len(trace), -1, np.int64)
@@ -98,20 +100,21 @@ def call_order(trace: Trace) -> CallOrder:
 
 
 def _run_order(trace: Trace) -> I32:
-    """Rows so that each comes after all it waits for, the smallest row first."""
+    """Rows in an order in which each comes after all that it waits for; of several that are ready, the smallest
+    first."""
     with feeder(trace, missing="drop") as feed:
         return feed.drain(0)
 
 
 def _frames(trace: Trace) -> Bool:
-    """Operators that called others: their time is that of their parts."""
+    """Operators that called others: their time is already counted in those."""
     found = np.zeros(len(trace), np.bool_)
     found[trace.parent[trace.parent >= 0]] = True
     return found
 
 
 def _outermost(trace: Trace) -> I64:
-    """The outermost operator around each node; itself where nothing is."""
+    """The outermost operator around each node; the node itself if it has no parent."""
     found = np.where(trace.parent >= 0, trace.parent, np.arange(len(trace)))
     while (found[found] != found).any():
         found = found[found]
@@ -127,9 +130,9 @@ def _edges(trace: Trace, talks: Bool) -> _Edges:
     keep = on >= 0
     node, on, why = node[keep], on[keep], why[keep]
     queued = talks[on] & talks[node] & np.isin(why, (Why.PROGRAM, Why.STREAM, Why.COLLECTIVE))
-    # A thread of the backend runs one call after another: the next one has not waited for this one's result.
+    # A backend thread runs one call after another: the next one did not wait for the result of this one.
     lane, outermost = trace.lane, _outermost(trace)
-    backend = np.zeros(len(trace.lane_kind) + 1, np.bool_)  # the last is that of nodes without a lane
+    backend = np.zeros(len(trace.lane_kind) + 1, np.bool_)  # the last entry is for nodes without a lane
     backend[lane[talks]] = True
     backend &= np.append(trace.lane_kind == LaneKind.THREAD, False)
     in_turn = (lane[on] == lane[node]) & backend[lane[node]] & (why == Why.PROGRAM) & (outermost[on] != outermost[node])
@@ -141,7 +144,7 @@ def _edges(trace: Trace, talks: Bool) -> _Edges:
 
 @kernel
 def _first_needed(order, position, edges, wait_at):  # type: ignore[no-untyped-def]
-    """wait_at[n]: the first call that waits for node n, directly or through nodes that are no calls."""
+    """Sets wait_at[n] to the first call that waits for node n, directly or through nodes that are not calls."""
     for i in range(len(order) - 1, -1, -1):
         node = order[i]
         first = position[node] if position[node] >= 0 else wait_at[node]
@@ -152,7 +155,8 @@ def _first_needed(order, position, edges, wait_at):  # type: ignore[no-untyped-d
 
 @kernel
 def _work_before(order, position, edges, cost, begin, since):  # type: ignore[no-untyped-def]
-    """begin[n]: when node n could start if calls took no time; since[n]: longest work from the end of a call to it."""
+    """Sets begin[n]: when node n could start if calls took no time; since[n]: the longest work from the end of a call
+    to it."""
     for node in order:
         for k in range(edges.start[node], edges.start[node + 1]):
             on = edges.on[k]
@@ -169,7 +173,7 @@ def _work_before(order, position, edges, cost, begin, since):  # type: ignore[no
 
 
 class _Told(NamedTuple):
-    """What attributes say of calls: node -> value."""
+    """What the attributes say about calls: node -> value."""
 
     root: dict[int, int]
     dtype: dict[int, str]
@@ -233,12 +237,12 @@ def _host(build: ProgramBuilder, ns: int) -> None:
 
 
 def _steps(trace: Trace) -> int:
-    """Training steps in a trace, at least one."""
+    """Number of training steps in a trace, at least 1."""
     return len(np.unique(trace.step[trace.step != UNKNOWN])) or 1
 
 
 def _span(job: Job, rank: int) -> int:
-    """Recorded time of a step."""
+    """Recorded time of one step, in ns; NOTHING if no times were recorded."""
     if job.timing is None:
         return NOTHING
     span = job.timing.of_rank(job.index(rank)).span()
@@ -246,7 +250,7 @@ def _span(job: Job, rank: int) -> int:
 
 
 def _starts(job: Job, rank: int) -> I64:
-    """Recorded starts from the begin of the rank's recording; NOTHING where none is known."""
+    """Recorded starts in ns since the start of the rank's recording; NOTHING if unknown."""
     if job.timing is None:
         return np.full(len(job.trace(rank)), NOTHING, np.int64)
     start, _ = job.timing.block(job.index(rank))
@@ -255,9 +259,11 @@ def _starts(job: Job, rank: int) -> I64:
 
 
 def _batches(trace: Trace, order: CallOrder) -> I64:
-    """Messages issued one after another with no wait between them go as one batch; NOTHING: by itself.
+    """The batch of each call: messages issued one after another with no wait between them form one batch; NOTHING if
+    none.
 
-    A backend that runs the messages of two ranks in order would otherwise let a send wait for a receive behind it.
+    Without batches, a backend that runs the messages of two ranks in order could make a send wait for a later
+    receive.
     """
     message = (trace.kind[order.rows] == Kind.SEND) | (trace.kind[order.rows] == Kind.RECV)
     waited = np.zeros(len(order.rows) + 1, np.bool_)
@@ -272,7 +278,7 @@ def _batches(trace: Trace, order: CallOrder) -> I64:
 def _call(
     job: Job, trace: Trace, told: _Told, rank: int, row: int, groups: I32, build: ProgramBuilder, where: str
 ) -> dict[str, Any]:
-    """What `ProgramBuilder.comm` needs of a call."""
+    """The arguments of `ProgramBuilder.comm` for a call."""
     place = f"{where}, node {int(trace.source_id[row]) + int(job.id_base[job.index(rank)])}"
     kind = _kind(trace, row, place)
     dtype = _dtype(trace, told, row)
@@ -305,7 +311,7 @@ def _call(
 
 
 def _shares_break(kind: CommKind, into: int, out: int, n: int, width: int, splits: dict[str, list[int]]) -> bool:
-    """Would an equal share of a buffer be a part of an element?"""
+    """Whether an equal share of a buffer would not be a whole number of elements."""
     whole = out if kind in _SHARED_OUT else into if kind in (*_SHARED_IN, CommKind.ALL_TO_ALL) else 0
     return not splits["in_split"] and not splits["out_split"] and whole % (n * width) != 0
 
@@ -322,7 +328,7 @@ def _kind(trace: Trace, row: int, place: str) -> CommKind:
 
 
 def _dtype(trace: Trace, told: _Told, row: int) -> str:
-    """Data type of a call; `uint8`, plain bytes, where none that is known was recorded."""
+    """Data type of a call; `uint8` (plain bytes) if no known type was recorded."""
     if told.dtype.get(row) in ELEMENT:
         return told.dtype[row]
     text = trace.text("in_types", row)
@@ -366,7 +372,7 @@ def _message(job: Job, trace: Trace, rank: int, row: int, kind: CommKind, dtype:
 
 
 def _bytes(trace: Trace, row: int, kind: CommKind, n: int, place: str) -> tuple[int, int]:
-    """Input and output bytes of a rank; the one that was not recorded follows from the other."""
+    """Input and output bytes of a rank; if only one was recorded, the other is derived from it."""
     into, out = int(trace.in_bytes[row]), int(trace.out_bytes[row])
     if kind == CommKind.BARRIER:
         return 0, 0

@@ -1,4 +1,5 @@
-"""Plays programs that hold communication alone: own buffers, own stamps, every call issued and waited for in place."""
+"""Plays programs with only communication: it has its own buffers and timestamps, and issues and waits for each call in
+order."""
 
 from __future__ import annotations
 
@@ -24,25 +25,25 @@ _ISSUE, _WAIT, _HOST = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """What one process saw, in ns of this machine's monotonic clock."""
+    """What one process measured, in ns of this machine's monotonic clock."""
 
     wall_ns: I64
-    """For each iteration, from the barrier before it to the last wait."""
+    """For each iteration, the time from the barrier before it to the last wait."""
     start_ns: I64
     """[iteration, call]: when it was issued."""
     end_ns: I64
-    """[iteration, call]: when it was complete; of messages on gloo when its wait returned."""
+    """[iteration, call]: when it was complete; for messages on gloo, when its wait returned."""
     order: I64
-    """Calls in the order in which they were issued, of the last iteration."""
+    """Calls of the last iteration, in order of issue."""
     in_bytes: I64
-    """For each call: bytes of the tensors that were passed to the backend."""
+    """For each call, the bytes of the tensors that were passed to the backend."""
     out_bytes: I64
     stopped: bool
-    """Ctrl-C came: fewer iterations than asked for."""
+    """Whether there are fewer iterations than requested because of Ctrl-C."""
 
 
 class Player:
-    """Everything that an iteration needs, made before the first one."""
+    """Holds everything that an iteration needs; all of it is created before the first one."""
 
     def __init__(self, program: Program, communicator: Communicator) -> None:
         self.program, self.communicator = program, communicator
@@ -77,8 +78,8 @@ class Player:
         return found
 
     def play(self, iterations: int, warmup: int = 1, *, host: bool = False, stopping: Stopping | None = None) -> Played:
-        """`host`: the time between calls is as recorded. Where one process is asked to stop, all end with the
-        iterations that are done."""
+        """Plays the iterations. With `host` the time between calls is as recorded. If one process is asked to stop, all
+        of them stop after the iterations done so far."""
         calls = len(self.issues)
         wall: list[int] = []
         starts: list[list[int]] = []
@@ -113,7 +114,7 @@ class Player:
         batches = self._batches() if self.cuda else {}
         for what, row in self.steps:
             if what == _ISSUE:
-                if row in works:  # went with its batch
+                if row in works:  # already issued with its batch
                     continue
                 order.append(row)
                 start[row] = clock()
@@ -134,7 +135,8 @@ class Player:
             torch.cuda.synchronize()
 
     def _batches(self) -> dict[int, list[int]]:
-        """First call of each batch of messages -> its calls. gloo needs none: its messages do not queue."""
+        """First call of each batch of messages -> all calls of the batch. Not needed for gloo: its messages do not
+        queue."""
         found: dict[int, list[int]] = {}
         for row, batch in enumerate(self.program.comms.batch.tolist()):
             if batch >= 0 and self.issues[row] is not None:
@@ -142,7 +144,8 @@ class Player:
         return {rows[0]: rows for rows in found.values()}
 
     def _batch(self, rows: list[int], works: dict[int, list[Any]], start: list[int], order: list[int]) -> None:
-        """Messages as one: NCCL would run them in order, and a send could wait for a receive behind it."""
+        """Issues messages as one batch: otherwise NCCL would run them in order, and a send could wait for a later
+        receive."""
         with dist._coalescing_manager(device=self.communicator.device, async_ops=True) as manager:
             for row in rows:
                 issue = self.issues[row]
@@ -155,7 +158,7 @@ class Player:
 
 
 def _stamp(works: list[Any], end: list[int], row: int) -> None:
-    """Notes when a call is complete, if the backend reports it: gloo does, except for messages."""
+    """Records when a call is complete, if the backend reports it: gloo does, except for messages."""
     try:
         futures = [work.get_future() for work in works]
     except (RuntimeError, AttributeError):

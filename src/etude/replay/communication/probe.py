@@ -1,4 +1,4 @@
-"""The links between the processes of a node, measured with one collective at a time."""
+"""Measures the links between the processes of a node, with one collective at a time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from etude.replay.program import CommKind, Program
 
 
 def probe_links(processes: int, sizes_bytes: Sequence[int], options: PlayOptions) -> list[list[float]]:
-    """Seconds of an all-reduce of each size among this many processes, per iteration: from the arrival of the last
-    member until the last one has the sum."""
+    """Seconds that an all-reduce of each size takes among this many processes, in each iteration: from the arrival of
+    the last member until the last member has the sum."""
     results = play(probe_programs(processes, sizes_bytes), options)
     start = np.max([r.start_ns for r in results], axis=0)
     end = np.max([r.end_ns for r in results], axis=0)
@@ -22,7 +22,7 @@ def probe_links(processes: int, sizes_bytes: Sequence[int], options: PlayOptions
 
 
 def probe_programs(processes: int, sizes_bytes: Sequence[int]) -> list[Program]:
-    """All-reduces of these sizes among all processes, one after the other."""
+    """Programs with all-reduces of these sizes among all processes, one after the other."""
     found = []
     for rank in range(processes):
         b = ProgramBuilder(rank=rank, world_size=processes, job="probe", only="communication")

@@ -1,6 +1,6 @@
-"""Starts the processes of a replay on this machine, and ends them all when one fails or Ctrl-C comes.
+"""Starts the processes of a replay on this machine, and ends all of them if one fails or on Ctrl-C.
 
-The processes meet through a file in a folder of their own, so no port is taken and two replays never meet.
+The processes meet through a file in their own folder, so no port is needed and two replays do not interfere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ I64 = NDArray[np.int64]
 _PATIENCE_S: Final = 5.0
 _POLL_S: Final = 0.02
 INTERRUPTED: Final = (130, -signal.SIGINT)
-"""Exit codes of a process that Ctrl-C ended before it had anything to keep."""
+"""Exit codes of a process that Ctrl-C ended before it had any result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +43,16 @@ class PlayOptions:
     iterations: int = 10
     warmup: int = 1
     host: bool = False
-    """The time between calls is as recorded."""
+    """Whether the time between calls is as recorded."""
     verify: bool = True
-    """The calls of the last iteration are compared with the program."""
+    """Whether the calls of the last iteration are compared with the program."""
     timeout_s: float = 120.0
-    """A call that takes longer has failed."""
+    """Time limit of a call, after which it has failed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProcessResult:
-    """What one process brought back."""
+    """The result of one process."""
 
     rank: int
     wall_ns: I64
@@ -63,23 +63,24 @@ class ProcessResult:
 
 
 def under_torchrun() -> tuple[int, int] | None:
-    """(process, processes) where `torchrun` started this process; None where it did not."""
+    """(process, number of processes) if `torchrun` started this process, else None."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def spread_out() -> bool:
-    """Do processes of other machines take part?"""
+    """Whether processes of other machines take part."""
     return os.environ.get("LOCAL_WORLD_SIZE", "") != os.environ.get("WORLD_SIZE", "")
 
 
 def play(
     programs: Sequence[Program], options: PlayOptions | None = None, *, tick: Callable[[], None] | None = None
 ) -> list[ProcessResult]:
-    """Plays one program a process; the results in the order of the programs.
+    """Plays one program in each process. Returns the results in the order of the programs.
 
-    Under `torchrun` this process is one of them, and every process gets all results; else they are started here."""
+    Under `torchrun` this process is one of them and every process gets all results; otherwise they are started here.
+    """
     chosen = options or PlayOptions()
     if find_spec("torch") is None:
         raise UsageError("a replay needs PyTorch, which is not installed", hint='pip install "etude[torch]"')
@@ -116,7 +117,8 @@ def _play_joined(
 def processes_run(
     programs: Sequence[Program], told: dict[str, Any], tick: Callable[[], None] | None, module: str
 ) -> Iterator[Path]:
-    """The folder in which `module` has played each program in a process of its own; gone afterwards."""
+    """Plays each program in its own process with `module` and yields the folder of results, which is deleted
+    afterwards."""
     with tempfile.TemporaryDirectory(prefix="etude-replay-") as name:
         folder = Path(name)
         for process, program in enumerate(programs):
@@ -142,7 +144,7 @@ def _run_processes(folder: Path, count: int, tick: Callable[[], None] | None, mo
                 )
             try:
                 _watch(folder, started, tick)
-            except KeyboardInterrupt:  # they end with what is done; a second one ends them at once
+            except KeyboardInterrupt:  # they end and keep the iterations done; a second Ctrl-C ends them at once
                 _ask_to_stop(started)
                 _watch(folder, started, tick)
     finally:
@@ -150,7 +152,7 @@ def _run_processes(folder: Path, count: int, tick: Callable[[], None] | None, mo
 
 
 def _watch(folder: Path, started: list[subprocess.Popen[bytes]], tick: Callable[[], None] | None) -> None:
-    """Until all have ended well; the first failure is raised at once."""
+    """Waits until all processes have ended successfully; raises the first failure at once."""
     while True:
         codes = [child.poll() for child in started]
         bad = [process for process, code in enumerate(codes) if code not in (None, 0)]
@@ -166,7 +168,8 @@ def _watch(folder: Path, started: list[subprocess.Popen[bytes]], tick: Callable[
 
 
 def _ask_to_stop(started: list[subprocess.Popen[bytes]]) -> None:
-    """A terminal signals them itself; ending only this process does not."""
+    """Sends SIGINT to the processes: a terminal does that itself on Ctrl-C, but a signal to this process alone does not
+    reach them."""
     for child in started:
         if child.poll() is None:
             with suppress(ProcessLookupError):
@@ -174,9 +177,9 @@ def _ask_to_stop(started: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _failure(folder: Path, started: list[subprocess.Popen[bytes]], bad: list[int]) -> EtudeError:
-    """What a process reported about its failure; a typed error comes before the time-outs that follow from it."""
-    time.sleep(10 * _POLL_S)  # others may be about to write theirs
-    written = sorted(folder.glob("*.error"), key=lambda file: file.stat().st_mtime_ns)  # the first is the cause
+    """The error that a process reported. Typed errors take precedence over the time-outs that follow from them."""
+    time.sleep(10 * _POLL_S)  # other processes may be about to write theirs
+    written = sorted(folder.glob("*.error"), key=lambda file: file.stat().st_mtime_ns)  # the oldest is the cause
     told = [(int(file.stem), json.loads(file.read_text())) for file in written]
     typed = [entry for entry in told if entry[1]["type"]]
     for process, problem in typed + told:
@@ -191,7 +194,7 @@ def _failure(folder: Path, started: list[subprocess.Popen[bytes]], bad: list[int
 
 
 def _end(started: list[subprocess.Popen[bytes]]) -> None:
-    """No process is left behind: asked first, then made to."""
+    """Ends all processes that still run: asks them first, then kills them."""
     for child in started:
         if child.poll() is None:
             with suppress(ProcessLookupError):

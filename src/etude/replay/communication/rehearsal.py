@@ -1,7 +1,7 @@
-"""Plays the communication of all programs on paper, before any process starts.
+"""Checks the communication of all programs without running it, before any process starts.
 
-A call is complete when every member has issued it, a message when both ends have. Whoever waits for what never
-completes is named, and so are members that disagree about a call.
+A call is complete when every member has issued it, a message when both ends have. Ranks that wait for something that
+never completes are reported, and so are members that disagree about a call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.errors import DeadlockError, MismatchError
 from etude.replay.program import CommKind, Program, StepKind
 
 SHOWN: Final = 8
-"""Waiting ranks that the message names; the error holds all."""
+"""Number of waiting ranks that the message lists; the error has all of them."""
 _SAME_SIZE: Final = (CommKind.ALL_REDUCE, CommKind.REDUCE, CommKind.BROADCAST)
 _SHARED_OUT: Final = (CommKind.ALL_GATHER, CommKind.GATHER)
 _SHARED_IN: Final = (CommKind.REDUCE_SCATTER, CommKind.REDUCE_SCATTER_BLOCK, CommKind.SCATTER)
@@ -25,7 +25,7 @@ _SHARED_IN: Final = (CommKind.REDUCE_SCATTER, CommKind.REDUCE_SCATTER_BLOCK, Com
 
 @dataclass(slots=True)
 class _Meeting:
-    """One collective, or one message, as its members come to it."""
+    """One collective or message, and the members that have issued it."""
 
     needs: tuple[int, ...]
     calls: dict[int, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class _Meeting:
 
 
 def rehearse(programs: Sequence[Program]) -> int:
-    """Raises MismatchError or DeadlockError; returns how many collectives and messages took place."""
+    """Returns how many collectives and messages took place. Raises MismatchError or DeadlockError."""
     stage = _Stage({int(p.about["rank"]): p for p in programs})
     ready = list(stage.programs)
     while ready:
@@ -57,10 +57,10 @@ class _Stage:
         self.joined: dict[tuple[int, int], _Meeting] = {}
         self.count: dict[tuple[object, ...], int] = {}
         self.stuck: dict[int, int] = {}
-        """Rank -> row of the call it waits for."""
+        """Rank -> row of the call that it waits for."""
 
     def go_on(self, rank: int) -> list[int]:
-        """Runs a rank until it waits; the ranks that can go on because of it."""
+        """Runs a rank until it waits; returns the ranks that can continue because of it."""
         steps, freed = self.steps[rank], list[int]()
         self.stuck.pop(rank, None)
         while self.at[rank] < len(steps):
@@ -105,7 +105,7 @@ class _Stage:
     # -- agreement -----------------------------------------------------------------------------------------------------
 
     def agree(self, rank: int, row: int, other: int, their: int) -> None:
-        """Two members of one call must mean the same."""
+        """Raises MismatchError if two members of one call do not agree on it."""
         here, there = self.programs[rank].comms, self.programs[other].comms
         kind, their_kind = CommKind(int(here.kind[row])), CommKind(int(there.kind[their]))
         if kind in (CommKind.SEND, CommKind.RECV):
@@ -124,7 +124,7 @@ class _Stage:
             )
 
     def size(self, rank: int, row: int, kind: CommKind) -> int | None:
-        """Bytes that all members must agree on; None where shares are unequal."""
+        """Bytes that must be the same on all members; None if shares are unequal."""
         comms = self.programs[rank].comms
         into, out, n = int(comms.in_bytes[row]), int(comms.out_bytes[row]), len(self.key(rank, row)[1])
         if kind in _SAME_SIZE:
@@ -136,7 +136,8 @@ class _Stage:
         return into * n if kind in _SHARED_OUT else out * n if kind in _SHARED_IN else 0
 
     def agree_on_shares(self, meeting: _Meeting) -> None:
-        """What one member of an all-to-all sends to another is what that one takes from it."""
+        """Checks that what each member of an all-to-all sends to another is what the other receives. Raises
+        MismatchError."""
         first = next(iter(meeting.calls))
         if self.programs[first].comms.kind[meeting.calls[first]] != CommKind.ALL_TO_ALL:
             return
@@ -192,7 +193,7 @@ class _Stage:
 
 
 def _shares(splits: list[int], size_bytes: int, n: int) -> NDArray[np.int64]:
-    """Bytes for each member."""
+    """Bytes of each member's share."""
     if not splits:
         return np.full(n, size_bytes // n)
     rows = np.array(splits, np.int64)
@@ -200,7 +201,7 @@ def _shares(splits: list[int], size_bytes: int, n: int) -> NDArray[np.int64]:
 
 
 def _talk(program: Program) -> list[tuple[bool, int]]:
-    """(issue or wait, row) of each step that communicates; what is not async is waited for at once."""
+    """(is it an issue, row) for each issue and each wait; a call that is not async is waited for at once."""
     found, steps = list[tuple[bool, int]](), program.steps
     later = program.comms.is_async.tolist()
     for kind, row in zip(steps.kind.tolist(), steps.row.tolist(), strict=True):

@@ -1,8 +1,8 @@
-"""Fits programs to the processes that there are: groups lose the ranks that have none.
+"""Fits programs to the available processes: groups lose the ranks that have no process.
 
-A collective goes on among the members that have a process. Its sizes are either *kept*, so that the whole buffer is as
-large as recorded and each member's share grows, or *scaled*, so that a share is as recorded and the buffer shrinks.
-Calls of which no other member has a process are left out, and counted.
+A collective is played among the members that have a process. Its sizes are either *kept*, so that the whole buffer is
+as large as recorded and each member's share grows, or *scaled*, so that a share is as recorded and the buffer shrinks.
+Calls for which no other member has a process are left out, and counted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MESSAGES: Final = (CommKind.SEND, CommKind.RECV)
 
 
 def shrink(program: Program, ranks: Sequence[int], sizes: Sizes = "kept") -> Program:
-    """The program among these ranks. `about` says under `shrunk` what became of it: how sizes were treated, the groups
-    that lost members, the calls that lost bytes or were left out."""
+    """The program restricted to these ranks. `about["shrunk"]` describes the changes: how sizes were treated, the
+    groups that lost members, and the calls that lost bytes or were left out."""
     if sizes not in SIZES:
         raise UsageError(f"--sizes: unknown value `{sizes}`", hint=", ".join(SIZES))
     here, rank = set(ranks), int(program.about["rank"])
@@ -63,7 +63,7 @@ def shrink(program: Program, ranks: Sequence[int], sizes: Sizes = "kept") -> Pro
 def _comms(
     program: Program, before: list[tuple[int, ...]], after: list[tuple[int, ...]], here: set[int], sizes: Sizes
 ) -> tuple[Comms, np.ndarray, np.ndarray]:
-    """The calls among those who are here, which of them are left out, and which have other sizes now."""
+    """The calls among the ranks present, which calls are left out, and which have other sizes now."""
     old = program.comms
     count = len(old.kind)
     left_out, changed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
@@ -98,9 +98,9 @@ def _comms(
 def _resized(
     program: Program, row: int, kind: CommKind, were: tuple[int, ...], are: tuple[int, ...], sizes: Sizes
 ) -> tuple[int, int, tuple[list[int], list[int]]]:
-    """Bytes in and out, and splits, among those who are here.
+    """Input bytes, output bytes and splits of a call among the ranks present.
 
-    Every share is made by one rule from what the ranks at its two ends know alike, so both still agree on it.
+    The two ranks at the ends of a share compute it by the same rule from what both know, so they still agree on it.
     """
     comms = program.comms
     into, out = int(comms.in_bytes[row]), int(comms.out_bytes[row])
@@ -134,7 +134,8 @@ def _resized(
 
 
 def _width(program: Program, row: int, whole: int, n: int) -> int:
-    """Bytes that a share is a multiple of: an element."""
+    """Bytes of which a share must be a multiple: an element, or 1 if equal shares of the recorded buffer are not whole
+    elements."""
     width = ELEMENT.get(program.dtypes[int(program.comms.dtype[row])], 1)
     return width if whole % (width * n) == 0 else 1
 
@@ -146,7 +147,8 @@ def _bytes_of_a_row(into: int, out: int, in_splits: list[int], out_splits: list[
 
 
 def _steps(program: Program, left_out: np.ndarray) -> tuple[Steps, StandIns, tuple[str, ...]]:
-    """The steps without the calls that are left out. One that makes tensors becomes a copy of as many bytes."""
+    """The steps without the calls that are left out. A left-out call that makes tensors becomes a copy of as many
+    bytes."""
     steps, stand_ins = program.steps, program.stand_ins
     talks = (steps.kind == StepKind.COMM) | (steps.kind == StepKind.WAIT)
     gone = np.zeros(len(steps.kind), np.bool_)

@@ -1,4 +1,4 @@
-"""Ctrl-C among processes that wait for one another: all end with the iterations that all have done."""
+"""Ctrl-C for processes that wait for one another: all of them stop after the same iteration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 
 class Stopping:
-    """Takes Ctrl-C as a wish from `watch()` on. Before that it ends the process, as ever."""
+    """Handles Ctrl-C as a request to stop once `watch()` has been called. Before that, Ctrl-C ends the process as
+    usual."""
 
     def __init__(self, device: torch.device) -> None:
         self._asked = torch.zeros(1, dtype=torch.int32, device=device)
@@ -23,8 +24,8 @@ class Stopping:
         self.wanted = True
 
     def agreed(self, some: bool = True) -> bool:
-        """Meets the other processes, as a barrier does: is one of them to stop? With nothing done there is nothing to
-        keep."""
+        """Synchronises with the other processes, like a barrier. Returns whether any of them is to stop; raises
+        KeyboardInterrupt instead if there is nothing to keep (`some` is False)."""
         self._asked.fill_(int(self.wanted))
         dist.all_reduce(self._asked, op=dist.ReduceOp.MAX)
         if not int(self._asked.item()):

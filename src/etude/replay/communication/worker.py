@@ -21,7 +21,7 @@ from etude.errors import EtudeError
 
 
 def main(folder: Path, process: int, play: Callable[..., Any] | None = None) -> int:
-    """`play` is `run`, or what takes its place."""
+    """Plays the program of this process with `play` (default: `run`) and writes the result. Returns the exit code."""
     began = time.perf_counter()
     _die_with_the_parent()
     options = json.loads((folder / "options.json").read_text())
@@ -34,7 +34,7 @@ def main(folder: Path, process: int, play: Callable[..., Any] | None = None) -> 
     except EtudeError as problem:
         told = {"type": type(problem).__name__, "problem": problem.problem, "where": problem.where}
         return _failed(folder, process, told | {"hint": problem.hint})
-    except Exception as problem:  # the parent shows it; nothing of it is lost
+    except Exception as problem:  # the parent process reports it, with its traceback
         first = str(problem).strip().splitlines() or [type(problem).__name__]
         told = {"type": "", "problem": f"{type(problem).__name__}: {first[0]}", "where": "", "hint": ""}
         return _failed(folder, process, told | {"traceback": traceback.format_exc()})
@@ -46,7 +46,7 @@ def main(folder: Path, process: int, play: Callable[..., Any] | None = None) -> 
 
 
 def run(program: Any, process: int, options: dict[str, Any], began: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Plays the program of this process: arrays of times, and what else there is to say."""
+    """Plays the program of this process. Returns arrays of times, and other results."""
     from etude.replay.communication import flight
 
     if options["verify"]:
@@ -91,7 +91,8 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
 
 
 def _verified(program: Any, communicator: Any, played: Any) -> dict[str, Any]:
-    """The last iteration compared with the program: collectives by the Flight Recorder, messages at the call."""
+    """Compares the last iteration with the program: collectives by the Flight Recorder, messages by the tensors
+    passed."""
     from etude.replay.communication import flight
     from etude.replay.program import CommKind
 
@@ -102,10 +103,10 @@ def _verified(program: Any, communicator: Any, played: Any) -> dict[str, Any]:
     collectives = [row for row in order if kinds[row] not in (CommKind.SEND, CommKind.RECV)]
     parts = [communicator.expressed.get(row, 1) for row in collectives]
     entries = flight.recorded()
-    entries = entries[: len(entries) - played.stopped]  # behind the last iteration they agreed to stop
+    entries = entries[: len(entries) - played.stopped]  # the last entry is the all-reduce by which they agreed to stop
     seen: list[int] = []
     if len(entries) >= sum(parts):
-        # Behind the last iteration nothing else was issued yet. What other calls stand for is held at the call.
+        # Nothing else has been issued since the last iteration. Calls that other calls express are checked at the call.
         last = iter(entries[len(entries) - sum(parts) :])
         pieces = [[next(last) for _ in range(count)] for count in parts]
         seen = [row for row in collectives if row not in communicator.expressed]
@@ -136,7 +137,8 @@ def _failed(folder: Path, process: int, told: dict[str, Any]) -> int:
 
 
 def _die_with_the_parent() -> None:
-    """A process that was left alone would hold its GPU and its memory until its calls time out."""
+    """On Linux, has the kernel end this process when its parent ends. Otherwise it would hold its GPU and its memory
+    until its calls time out."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
