@@ -1,4 +1,4 @@
-"""A training step: fragments placed one after another, gradients and weights exchanged, memory counted."""
+"""Training steps: fragments placed one after another, exchange of gradients and weights, memory."""
 
 from typing import TYPE_CHECKING
 

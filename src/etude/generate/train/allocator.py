@@ -1,8 +1,8 @@
-"""What PyTorch's caching allocator takes from a device for tensors of given sizes.
+"""Memory that PyTorch's caching allocator takes from a device for tensors of given sizes.
 
-A tensor's block is rounded up to 512 bytes. Blocks of up to 1 MiB share segments of 2 MiB, those of less than 10 MiB
-segments of 20 MiB; a larger block has a segment of its own, rounded up to 2 MiB. What is lost because freed blocks do
-not fit what comes next is not in here.
+A tensor's block is rounded up to 512 bytes. Blocks of up to 1 MiB share segments of 2 MiB, blocks of less than 10 MiB
+share segments of 20 MiB; a larger block has a segment of its own, rounded up to 2 MiB. Fragmentation (freed blocks that
+do not fit the next tensor) is not modelled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def segments_bytes(sizes: I64) -> int:
 
 
 def rounding(sizes: I64) -> float:
-    """Bytes of segments over bytes of tensors."""
+    """Ratio of segment bytes to tensor bytes."""
     total = int(sizes.sum())
     return segments_bytes(sizes) / total if total else 1.0
 

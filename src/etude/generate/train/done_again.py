@@ -1,4 +1,5 @@
-"""Memory of a job some of whose forward work was put in once more: that of the plan which does the same work again."""
+"""Memory of a job some of whose forward work was repeated in the backward pass: the memory of the plan that recomputes
+the same operators."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ _UNCHANGED: Final = "memory is that of the unchanged job: no `--recompute` recom
 
 
 def with_memory(found: Generated, job: Job) -> tuple[Generated, str]:
-    """The generated job in another form, with the memory of the plan that does the same operators again, and a word on
-    which that is. Where no plan does, the memory is as it was."""
+    """The generated job with its edited form `job` and the memory of the plan that recomputes the same operators, and a
+    note that names this plan. Where no plan does, the memory is unchanged."""
     changed = replace(found, job=job)
     again = None if found.plan.twice or found.rounds else _done_again(found.job, job)
     if again is None:
@@ -41,7 +42,7 @@ def with_memory(found: Generated, job: Job) -> tuple[Generated, str]:
 
 
 def _plans() -> Iterator[str]:
-    """What `--recompute` takes, the least first."""
+    """Values of `--recompute`, those that recompute least first."""
     for parts in chain.from_iterable(combinations(PARTS, n) for n in range(1, len(PARTS) + 1)):
         yield f"selective:{','.join(parts)}"
     yield "full"
@@ -50,7 +51,8 @@ def _plans() -> Iterator[str]:
 
 
 def _work(blocks: list[Block], twice: frozenset[str]) -> set[Work] | None:
-    """What a plan does again; None where communication is part of that, which an edit leaves out."""
+    """Operators that a plan recomputes; None if communication is among them, because an edit leaves communication
+    out."""
     found: set[Work] = set()
     made: dict[int, set[Work] | None] = {}
     for block in blocks:
@@ -66,8 +68,8 @@ def _work(blocks: list[Block], twice: frozenset[str]) -> set[Work] | None:
 
 
 def _done_again(before: Job, after: Job) -> set[Work] | None:
-    """What the backward passes of every rank do beside what they did, if that is all of the forward passes' work of
-    these operators and nothing else."""
+    """Operators that the backward passes of every rank repeat: those with a changed count, if the additions are exactly
+    their work in the forward passes; else None."""
     pairs = set(zip(before.trace_of.tolist(), after.trace_of.tolist(), strict=True))
     found: set[Work] = set()
     told = []

@@ -1,15 +1,15 @@
 """Fragment: the ops of one action (a stage forward or backward) as rows with edges, ready to be placed many times.
 
-How rows hang together. The compute stream runs in order: `tip` is its last row. `value` is the row whose result comes
-next.
+How rows depend on one another: the compute stream runs in order, and `tip` is its last row. `value` is the row whose
+result the next op takes as its input.
 
-    compute            waits for the value, and for the tip's turn; is both
-    weight gradient    waits for the tip's turn; is the tip, not the value
+    compute            waits for the value, and for the tip's turn; becomes both
+    weight gradient    waits for the tip's turn; becomes the tip, not the value
     communication      waits for the value, and for the tip's turn (as a kernel waits for the stream that issued it);
-                       is the value, unless it was only started: then whoever names it waits
+                       becomes the value, unless it was only started: then the ops that name it wait for it
     receive            waits for nothing
 
-Before the first row stand the value and the tip of whatever comes before: rows that need those are kept apart.
+The first rows depend on the value and the tip of the fragment before: rows that need these are listed separately.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from etude.model.schema import Kind
 
 I32 = NDArray[np.int32]
 BEFORE = -1
-"""The value or the tip that a fragment begins with."""
+"""Denotes the value or the tip of the fragment before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fragment:
-    """Rows of one action. Edges are (row, row that it waits for), inside."""
+    """Rows of one action. Edges inside it are pairs (row, row that it waits for)."""
 
     op: I32
     module: I32
     data: I32
-    """Pairs, 2 x edges."""
+    """Edges, 2 x number of edges."""
     ctrl: I32
     on_value: list[int]
-    """Rows that wait for the value before."""
+    """Rows that wait for the value of the fragment before."""
     on_tip: list[int]
-    """Rows that wait for the tip before."""
+    """Rows that wait for the tip of the fragment before."""
     value: int
-    """Row that gives the result; BEFORE if there is none."""
+    """Row with the result; BEFORE if there is none."""
     tip: int
     """Last row on the compute stream; BEFORE if there is none."""
     first: I32
-    """First row of each block, in the order in which they are done; len(op) for a block without rows."""
+    """First row of each block, in the order in which blocks run; len(op) for a block without rows."""
     last: I32
-    """Tip after each block; BEFORE where no row came yet."""
+    """Tip after each block; BEFORE if there is no row yet."""
     blocks: I32
-    """Which block of the stage each of these is."""
+    """Index in the stage of each of these blocks."""
 
     def __len__(self) -> int:
         return len(self.op)
@@ -65,7 +65,7 @@ class Emitter:
     book: Book
     op: list[int] = field(default_factory=list)
     module: list[int] = field(default_factory=list)
-    """Number of each row's path among these."""
+    """Index of each row's module path in `paths`."""
     paths: dict[tuple[str, str], int] = field(default_factory=dict)
     data: list[tuple[int, int]] = field(default_factory=list)
     ctrl: list[tuple[int, int]] = field(default_factory=list)
@@ -137,21 +137,21 @@ def _numbers(book: Book, paths: Iterable[tuple[str, str]]) -> I32:
 
 
 class Pattern(NamedTuple):
-    """A fragment that stages of the same blocks share but for the names of these."""
+    """A fragment that stages with the same blocks share, except for the names of the blocks."""
 
     blocks: Sequence[Block]
-    """Kept, since the key has the ids of their ops."""
+    """Kept alive, because the key contains the ids of their ops."""
     fragment: Fragment
     paths: list[tuple[int, str]]
-    """Number of the block and path in it, of each module."""
+    """For each module: index of the block, and path inside the block."""
     module: I32
-    """Row of `paths` of each row."""
+    """For each row: index into `paths`."""
 
 
 def _alike(
     book: Book, kind: Hashable, blocks: Sequence[Block], emit: Callable[[], tuple[Emitter, Fragment]]
 ) -> Fragment:
-    """The fragment that `emit` makes; that of blocks with the same ops with their own names, if there is one."""
+    """The fragment that `emit` makes, or the known one of blocks with the same ops, with the names of these blocks."""
     key = kind, tuple(id(b.ops) for b in blocks)
     made = book.patterns.get(key)
     if made is None:
@@ -165,7 +165,7 @@ def _alike(
 
 
 def forward(book: Book, blocks: Sequence[Block]) -> Fragment:
-    """A stage's forward pass."""
+    """Fragment of a stage's forward pass."""
     return _alike(book, "forward", blocks, lambda: _forward(book, blocks))
 
 
@@ -184,7 +184,8 @@ BOTH = (Phase.INPUT, Phase.WEIGHT)
 
 
 def backward(book: Book, blocks: Sequence[Block], twice: frozenset[str], phases: Sequence[Phase] = BOTH) -> Fragment:
-    """A stage's backward pass, or the part of it that `phases` names; blocks and their ops from last to first."""
+    """Fragment of a stage's backward pass, or of the part that `phases` names; blocks and their ops run from last to
+    first."""
     return _alike(book, (twice, *phases), blocks, lambda: _backward(book, blocks, twice, phases))
 
 

@@ -1,4 +1,4 @@
-"""generate(model, plan): the folded job of a training step, or of several, and its numbers."""
+"""generate(model, plan): the folded job of one or more training steps, and its totals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from etude.units import format_bytes
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Generated:
-    """A job and what it adds up to. Sums are over all ranks; memory is the maximum over ranks."""
+    """A job and its totals. Sums are over all ranks; memory is the maximum over ranks."""
 
     model: Model
     plan: Plan
@@ -59,17 +59,17 @@ class Generated:
     params: int
     """Parameters of the model."""
     model_flops: int
-    """Products of the forward and backward passes, nothing twice: what utilisation is measured with."""
+    """FLOPs of the products of the forward and backward passes, without recomputation: the basis of utilisation."""
     memory: tuple[Memory, ...]
     """Memory of each pipeline rank."""
     dealt: Dealt | None = None
-    """Where samples have lengths of their own: what each data-parallel rank has."""
+    """With samples of different lengths: the work of each data-parallel rank."""
     rounds: Rounds | None = None
-    """Under `roundrobin`: what is dispatched where."""
+    """Under `roundrobin`: which stage is dispatched to which rank."""
     pair_cost: float = 0.0
-    """With lengths: work of a pair of query and key in units of the work of a token."""
+    """With lengths: work of a pair of query and key, in units of the work of a token."""
     mapped: Mapped | None = None
-    """With a map: what each context-parallel rank has."""
+    """With a map: tokens and pairs of each context-parallel rank."""
 
     def __repr__(self) -> str:
         return f"Generated(`{self.model.name}`: {self.job!r}, memory {format_bytes(self.memory_peak_bytes)})"
@@ -88,9 +88,9 @@ class Generated:
         return max(m.peak_bytes for m in self.memory)
 
     def pipeline(self) -> dict[str, Any]:
-        """Figures of the pipeline schedule alone, with actions of equal time: the idle fraction, the most micro-batches
+        """Metrics of the pipeline schedule alone, with actions of equal time: the idle fraction, the most micro-batches
         in flight, the most whose activations a rank holds (in chunks), and the most updates between the forward and the
-        backward of one."""
+        backward pass of a micro-batch."""
         schedule = self.layout.schedule
         if self.rounds:
             return round_figures(self.layout, self.rounds)
@@ -110,7 +110,7 @@ class Generated:
 
 
 def shard_of(model: Model, plan: Plan) -> Shard:
-    """What one rank sees."""
+    """The part of the model that one rank sees. Raises UsageError where the plan does not fit the model."""
     samples, seq = plan.micro_batch, plan.seq
     if plan.domain and model.family != Family.CONVNET:
         raise UsageError(
@@ -149,15 +149,16 @@ def shard_of(model: Model, plan: Plan) -> Shard:
 
 
 def _grad_bytes(plan: Plan) -> float:
-    """Moved for each weight when its gradient is made: read and written where those of micro-batches are summed."""
+    """Bytes moved per weight when its gradient is computed: read and written where gradients of micro-batches are
+    summed."""
     if plan.zero >= 2 and not is_round_robin(plan):  # reduced after each micro-batch
         return width(plan.dtype)
     return width(plan.grad_dtype) * (2 if plan.micro_batches > 1 else 1)
 
 
 def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> Generated:
-    """The job of the plan's steps. Raises UsageError where the plan cannot be. Without a head it ends with the last
-    layer."""
+    """The job of the plan's steps; without a head it ends with the last layer. Raises UsageError for an impossible
+    plan."""
     found = _usual(model, plan, name, head=head)
     if plan.domain:
         return replace(found, job=with_domain(found.job, found.plan))
@@ -168,7 +169,7 @@ def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> 
 
 
 def _with_parts(usual: Generated) -> Generated:
-    """Unequal tokens and heads of context-parallel ranks."""
+    """The job with unequal tokens and heads of context-parallel ranks."""
     model, plan = usual.model, usual.plan
     if not model.heads:
         raise UsageError(f"`{model.name}` has heads of several kinds", hint="leave out --cp-shares and --cp-heads")
@@ -179,7 +180,8 @@ def _with_parts(usual: Generated) -> Generated:
 
 
 def _with_map(usual: Generated, done: Generated) -> Generated:
-    """What context-parallel ranks have of documents that a map deals out; `usual`: with samples of equal length."""
+    """The job with documents that a map distributes over context-parallel ranks; `usual` has samples of equal
+    length."""
     plan = usual.plan
     if plan.cp_shares:
         check_sum("cp-shares", plan.cp_shares, plan.seq)
@@ -198,7 +200,7 @@ def _with_activations(memory: Memory, times: float) -> Memory:
 
 
 def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
-    """The job with samples of the usual length."""
+    """The job with samples of equal length."""
     plan, blocks, layout = lay_out(model, plan, head=head)
     directives = read_directives(plan.directives) if plan.directives else []
     book, kept = Book(), plan
@@ -243,7 +245,8 @@ def _memory(plan: Plan, layout: Layout, rounds: Rounds | None) -> tuple[Memory, 
 
 
 def _with_lengths(found: Generated) -> Generated:
-    """The same with samples as long as they are. Model FLOPs and activations follow; an epoch says how many steps."""
+    """The job with samples of different lengths. Model FLOPs and activations follow; an epoch determines the number of
+    steps."""
     plan = found.plan
     pair = work_of(found.job.traces, plan)
     dealt = deal(Lengths.parse(plan.lengths), plan, pair_cost=pair, most_tokens=_room(found))
@@ -265,7 +268,8 @@ def _with_lengths(found: Generated) -> Generated:
 
 
 def _room(found: Generated) -> int:
-    """Tokens of a micro-batch that the memory budget has room for: what is not static grows with them."""
+    """Tokens of a micro-batch that fit the memory budget: all memory that is not static grows with them. Raises
+    UsageError if the static memory alone does not fit."""
     limit, plan = found.plan.memory_budget_bytes, found.plan
     if not limit:
         return LONGEST
@@ -283,7 +287,7 @@ def _room(found: Generated) -> int:
 
 
 def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], Layout]:
-    """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
+    """The plan with its sequence length, the blocks of a rank, and the layout: all except the nodes."""
     if plan.moe_loads and not model.experts:
         raise UsageError(f"`{model.name}` has no experts", hint="leave out --moe-loads")
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
@@ -312,8 +316,7 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
 
 
 def plan_memory(model: Model, plan: Plan, *, moving: bool = True) -> tuple[Memory, ...]:
-    """What each pipeline rank needs, without generating anything. Not `moving`: static bytes alone,
-    which takes less time."""
+    """Memory of each pipeline rank, without generating the job. `moving=False`: static bytes only, which is faster."""
     if plan.directives:
         return generate(model, plan).memory
     plan, blocks, layout = lay_out(model, plan)
@@ -329,7 +332,8 @@ def sequence_of(model: Model) -> int:
 
 
 def model_flops(model: Model, plan: Plan) -> int:
-    """Products of all steps as one rank would do them alone: what ranks of a plan all do counts once."""
+    """FLOPs of the products of all steps as one rank would do them alone: work that several ranks repeat counts
+    once."""
     flash = plan.attention == Attention.FLASH
     one = 0
     seq = plan.seq or sequence_of(model)
@@ -339,7 +343,7 @@ def model_flops(model: Model, plan: Plan) -> int:
             back = sum(op.flops for op in forward.backward if op.kind == Kind.COMP and is_product(op.name))
             one += back
             if forward.kind == Kind.COMP and is_product(forward.name):
-                # Fused attention makes its scores again on the way back: the model needs them once.
+                # Fused attention recomputes its scores in the backward pass: the model needs them once.
                 one += forward.flops - (max(back - 2 * forward.flops, 0) if forward.core else 0)
     return one * plan.dp * plan.micro_batches * plan.steps
 

@@ -1,4 +1,4 @@
-"""Blocks of a model into stages, and stages onto pipeline ranks."""
+"""Splits the blocks of a model into stages, and assigns stages to pipeline ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from etude.generate.train.stage import Layout
 
 
 def split(count: int, stages: int) -> list[int]:
-    """Layers of each stage: even; what is over goes to the stages after the first, the first and last come last."""
+    """Number of layers of each stage, as even as possible. Remaining layers go to the middle stages first, then to the
+    last, then to the first."""
     sizes = [count // stages] * stages
     order = [*range(1, stages - 1), stages - 1, 0] if stages > 1 else [0]
     for stage in order[: count % stages]:
@@ -31,7 +32,8 @@ def split(count: int, stages: int) -> list[int]:
 
 
 def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
-    """Blocks into stages, stages onto pipeline ranks."""
+    """Splits blocks into stages, and assigns stages to pipeline ranks. Raises UsageError if they do not fit the
+    schedule."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
     counted = np.array([_counted(block) for block in blocks])
     layers = int(counted.sum())
@@ -62,8 +64,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
 
 
 def _ends(counted: NDArray[np.bool_], sizes: Sequence[int]) -> list[int]:
-    """Block behind the last one of each stage. What is no layer goes with what follows it at the start, and with the
-    last stage at the end."""
+    """Index after the last block of each stage. Blocks that are not layers go to the first stage at the start of the
+    model and to the last stage at its end."""
     before = np.append(0, np.cumsum(counted))
     found, at = [], 0
     for number, size in enumerate(sizes):
@@ -76,7 +78,7 @@ def _ends(counted: NDArray[np.bool_], sizes: Sequence[int]) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _homes(made: PipelineSchedule) -> dict[tuple[int, int], int]:
-    """(Stage, micro-batch) -> pipeline rank that works on it."""
+    """(stage, micro-batch) -> pipeline rank that works on it."""
     found: dict[tuple[int, int], int] = {}
     for rank in range(made.ranks):
         rows = made.rows(rank)
@@ -87,5 +89,5 @@ def _homes(made: PipelineSchedule) -> dict[tuple[int, int], int]:
 
 
 def _counted(block: Block) -> bool:
-    """A layer that any stage may have."""
+    """Whether a block is a layer that any stage may have."""
     return is_layer(block) and not block.last

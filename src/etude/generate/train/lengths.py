@@ -1,8 +1,8 @@
-"""Sample lengths: how long training samples are, how they are put into micro-batches, and what that makes of the work.
+"""Sample lengths: their distribution, how samples are grouped into micro-batches, and the effect on the work.
 
-The plan's micro-batch is `micro_batch` samples of `seq` tokens. With lengths, each data-parallel rank has micro-batches
-of its own: their tokens scale what depends on tokens, their pairs of query and key scale attention. The structure
-stays; the figures are values of the ranks.
+The plan's micro-batch is `micro_batch` samples of `seq` tokens. With lengths, each data-parallel rank has its own
+micro-batches: their tokens scale all work per token, their pairs of query and key scale attention. The structure of the
+job stays the same; the values differ by rank.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 LONGEST: Final = 1 << 40
-"""Tokens of a sample: beyond any sequence."""
+"""Limit of a sample's length in tokens, longer than any sequence."""
 BY_TOKENS: Final = ("tp", "cp", "ep", "ep_in", "ep_out", "etp")
 """Groups whose collectives carry activations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lengths:
-    """Lengths and how often each comes."""
+    """Lengths of samples and the frequency of each."""
 
     tokens: I64
     share: F64
 
     @classmethod
     def parse(cls, text: str) -> Lengths:
-        """`2048`, or `512:0.5,2048:0.3,8192:0.2`, or a CSV file with columns `length` and, optionally, `count`."""
+        """Reads `2048`, or `512:0.5,2048:0.3,8192:0.2`, or a CSV file with columns `length` and, optionally, `count`.
+        Raises UsageError or FormatError."""
         if text.lower().endswith(".csv"):
             return cls._of(_read(Path(text)), text)
         pairs = []
@@ -67,7 +68,7 @@ class Lengths:
         return cls(tokens, share / share.sum())
 
     def stream(self, seed: int, longest: int) -> Iterator[int]:
-        """Samples one after another, without end; cut at the sequence length."""
+        """Endless stream of sample lengths, cut at `longest`."""
         random = np.random.default_rng(seed)
         while True:
             yield from np.minimum(random.choice(self.tokens, 4096, p=self.share), longest).tolist()
@@ -86,20 +87,20 @@ def _read(path: Path) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dealt:
-    """What each data-parallel rank (row) has in each of its micro-batches (column), those of all steps in turn."""
+    """Work of each data-parallel rank (row) in each of its micro-batches (column), steps one after another."""
 
     samples: I64
     tokens: I64
-    """Worked on: with padding, where samples are padded."""
+    """Tokens worked on: with padding, where samples are padded."""
     pairs: I64
-    """Pairs of query and key, causal: each token with itself and those before it; with padding."""
+    """Causal pairs of query and key: each token with itself and those before it; with padding."""
     own_tokens: I64
-    """Tokens of the samples themselves."""
+    """Tokens of the samples, without padding."""
     own_pairs: I64
     per_step: int
     """Micro-batches of a step."""
     left: int = 0
-    """Samples of the epoch that no step took."""
+    """Samples of the epoch that are in no step."""
 
     @property
     def steps(self) -> int:
@@ -107,11 +108,11 @@ class Dealt:
 
     @property
     def padding(self) -> float:
-        """Part of the tokens worked on that is padding."""
+        """Fraction of the tokens worked on that is padding."""
         return 1.0 - float(self.own_tokens.sum()) / float(self.tokens.sum())
 
     def imbalance(self, pair_cost: float) -> float:
-        """What steps take, since each ends with its fullest rank, over what they would if ranks were even, less one."""
+        """Work of the steps, each as long as its fullest rank's, over that with even ranks, minus one."""
         work = (self.tokens + pair_cost * self.pairs).reshape(len(self.tokens), self.steps, self.per_step).sum(axis=2)
         return float(work.max(axis=0).sum() / work.mean(axis=0).sum() - 1.0)
 
@@ -122,21 +123,21 @@ Batch = list[int]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a micro-batch may have; of infinity nothing."""
+    """Limits of a micro-batch; infinity: no limit."""
 
     count: float = math.inf
     tokens: float = math.inf
     padded: float = math.inf
-    """Tokens once all are as long as the longest."""
+    """Tokens with all samples padded to the longest."""
     work: float = math.inf
-    """Tokens and `pair_cost` of each pair."""
+    """Tokens plus `pair_cost` for each pair."""
     pair_cost: float = 0.0
     powers: float = math.inf
-    """Samples times longest^power."""
+    """Number of samples times longest^power."""
     power: float = 1.0
 
     def take(self, count: int, tokens: int, pairs: int, longest: int) -> bool:
-        """Whether this many samples are one micro-batch. A little more than the work is rounding."""
+        """Whether these samples fit one micro-batch; an excess of 1e-9 counts as rounding."""
         return (
             count <= self.count
             and tokens <= self.tokens
@@ -147,7 +148,7 @@ class Bounds:
 
     @classmethod
     def of(cls, plan: Plan, pair_cost: float, most_tokens: int) -> Bounds:
-        """`most_tokens`: those that memory has room for."""
+        """Limits of the plan; `most_tokens`: the tokens that fit into memory."""
         budget = plan.budget or plan.micro_batch * plan.seq
         sequences = budget / plan.seq
         match plan.batching:
@@ -164,8 +165,8 @@ class Bounds:
 
 
 def deal(lengths: Lengths, plan: Plan, *, pair_cost: float, most_tokens: int = LONGEST) -> Dealt:
-    """Samples dealt out to micro-batches. `pair_cost`: work of a pair in units of the work of a token; `most_tokens`
-    of a micro-batch of several samples."""
+    """Distributes samples over micro-batches. `pair_cost`: work of a pair in units of the work of a token;
+    `most_tokens`: limit of a micro-batch with several samples."""
     stream = lengths.stream(plan.length_seed, plan.seq)
     wanted = plan.dp * plan.micro_batches * plan.steps
     if plan.batching == Batching.PACKED:
@@ -180,7 +181,7 @@ def deal(lengths: Lengths, plan: Plan, *, pair_cost: float, most_tokens: int = L
 
 
 def _in_turn(plan: Plan, flat: I64) -> Dealt:
-    """Micro-batches of one stream: each rank's first, then each rank's second."""
+    """Distributes the micro-batches of one stream: the first of each rank, then the second of each rank."""
     return Dealt(*_five(np.moveaxis(flat.reshape(-1, plan.dp, 5), (2, 1), (0, 1)).copy()), plan.micro_batches)
 
 
@@ -190,8 +191,9 @@ def _five(found: I64) -> tuple[I64, I64, I64, I64, I64]:
 
 
 def _epoch(plan: Plan, samples: Batch, bounds: Bounds) -> Dealt:
-    """Every rank has its own samples, dealt out one by one, and makes its own micro-batches. All do as many steps: as
-    the fewest ranks can fill, or with `join` as the last rank needs, the others with empty micro-batches."""
+    """Every rank gets its own samples, in round-robin order, and forms its own micro-batches. All ranks do the same
+    number of steps: as many as every rank can fill, or with `join` as many as the longest rank needs, the others with
+    empty micro-batches. Raises UsageError if the samples do not fill one step."""
     mine = [list(_batches(plan, iter(samples[rank :: plan.dp]), bounds)) for rank in range(plan.dp)]
     m, made = plan.micro_batches, [len(batches) for batches in mine]
     steps = -(-max(made) // m) if plan.join else min(made) // m
@@ -215,7 +217,8 @@ def _batches(plan: Plan, stream: Iterator[int], bounds: Bounds) -> Iterator[Batc
 
 
 def _arriving(stream: Iterator[int], bounds: Bounds) -> Iterator[Batch]:
-    """As they come: a sample that does not fit begins the next micro-batch. One alone always fits."""
+    """Micro-batches in order of arrival: a sample that does not fit begins the next one. A single sample always
+    fits."""
     batch: Batch = []
     tokens = pairs = longest = 0
     for length in stream:
@@ -230,8 +233,8 @@ def _arriving(stream: Iterator[int], bounds: Bounds) -> Iterator[Batch]:
 
 
 def _online(stream: Iterator[int], budget: float, window: int) -> Iterator[Batch]:
-    """`window` samples wait. A micro-batch is the one that waits longest and those nearest to it in length, the sooner
-    the earlier, as many as fit when all are padded to the longest."""
+    """Micro-batches out of `window` waiting samples: the one that has waited longest and those nearest to it in length
+    (on ties the longer one first), as many as fit when all are padded to the longest."""
     number = count()
     waiting = sorted((length, next(number)) for length in islice(stream, window))
     while waiting:
@@ -272,7 +275,8 @@ def _pairs(length: int) -> int:
 
 
 def _packed(plan: Plan, stream: Iterator[int], left: list[int]) -> tuple[int, int, int, int, int]:
-    """Sequences filled to the last token with documents, which do not see one another; the last is cut and goes on."""
+    """A micro-batch of sequences filled to the last token with documents that do not attend to one another; the last
+    document is cut and continues in the next sequence. Returns the five figures of `_counted`."""
     number, pairs = 0, 0
     for _ in range(plan.micro_batch):
         room = plan.seq
@@ -288,7 +292,7 @@ def _packed(plan: Plan, stream: Iterator[int], left: list[int]) -> tuple[int, in
 
 
 def work_of(traces: tuple[Trace, ...], plan: Plan) -> float:
-    """Work of a pair in units of the work of a token, from the FLOPs of a job."""
+    """Work of a pair in units of the work of a token, from the FLOPs of a job's traces."""
     attention = other = 0.0
     for trace in traces:
         core, rest = _rows(trace)
@@ -300,7 +304,7 @@ def work_of(traces: tuple[Trace, ...], plan: Plan) -> float:
 
 
 def _rows(trace: Trace) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Compute of micro-batches: the core of attention, and the rest."""
+    """Compute rows of micro-batches: (core of attention, all others)."""
     codes, words = trace.coded("module")
     core = np.array([w.endswith("attention.core") or "attention.core.far." in w for w in words] + [False])[codes]
     work = (trace.kind == int(Kind.COMP)) & (trace.micro_batch != UNKNOWN) & (trace.cpu != 1) & (trace.flops != UNKNOWN)
@@ -308,13 +312,13 @@ def _rows(trace: Trace) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 
 def with_lengths(job: Job, plan: Plan, dealt: Dealt) -> Job:
-    """The job with each rank's own figures. Ranks of one stage and one data-parallel rank share them."""
+    """The job with the values of each rank. Ranks of the same stage and data-parallel rank share them."""
     grid = Grid.of(plan)
     tokens = dealt.tokens / (plan.micro_batch * plan.seq)
     pairs = dealt.pairs / (plan.micro_batch * _pairs(plan.seq))
     made: dict[tuple[int, int, int], dict[str, I64]] = {}
     values: dict[int, Mapping[str, NDArray[Any]]] = {}
-    copies = grid.at["dp" if len(tokens) == plan.dp else "copy"]  # context-parallel ranks may have their own
+    copies = grid.at["dp" if len(tokens) == plan.dp else "copy"]  # context-parallel ranks may differ
     for rank, (stage, copy) in enumerate(zip(grid.at["pp"].tolist(), copies.tolist(), strict=True)):
         before = job.values.get(rank)
         key = stage, copy, id(before)
@@ -326,7 +330,7 @@ def with_lengths(job: Job, plan: Plan, dealt: Dealt) -> Job:
 
 
 def attention_rows(trace: Trace) -> tuple[Bool, Bool, Bool]:
-    """(Attention itself, other work on tokens, messages and collectives that carry activations) of micro-batches."""
+    """Rows of micro-batches: (core of attention, other compute, messages and collectives that carry activations)."""
     core, rest = _rows(trace)
     carries = np.array([label in BY_TOKENS for label in trace.group_slots] + [False])[trace.group]
     carries |= np.isin(trace.kind, (int(Kind.SEND), int(Kind.RECV)))

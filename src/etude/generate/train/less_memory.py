@@ -1,4 +1,4 @@
-"""Memory of a generated job of which some lies elsewhere."""
+"""Memory of a generated job with some of it moved off its ranks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from etude.generate.train.memory import Memory
 I64 = NDArray[np.int64]
 
 _FIELD = {"weights": "weights", "experts": "weights", "optimizer": "optimizer", "activations": "activations"}
-"""What lies elsewhere -> the part of the memory that it was in; other things were never counted."""
+"""What is moved -> the field of Memory that contained it; anything else was never counted."""
 
 
 def with_less(found: Generated, freed: Iterable[tuple[str, NDArray[np.integer], int]]) -> Generated:
-    """(what, ranks, bytes) that ranks no longer hold; of activations those of each micro-batch that is in progress. The
+    """The job without the (what, ranks, bytes) in `freed`; activations are given for each micro-batch in flight. The
     memory of a pipeline rank is that of its fullest rank."""
     if found.rounds:
         return found

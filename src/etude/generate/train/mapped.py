@@ -1,5 +1,5 @@
-"""with_map(job, plan): a job of mapped attention with what each context-parallel rank really has: tokens, pairs, and
-messages as large as they are. Messages of nothing, and attention to no keys, are removed."""
+"""with_map(job, plan, mapped): a job of mapped attention with the actual tokens, pairs and message sizes of each
+context-parallel rank. Empty messages, and attention to no keys, are removed."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mapped:
-    """For every data-parallel rank (first axis) and micro-batch (second): the shares of its context-parallel ranks."""
+    """Shares of context-parallel ranks, for every data-parallel rank (first axis) and micro-batch (second)."""
 
     tokens: I64
     pairs: I64
-    """Pairs of queries of a rank (third axis) and keys of a rank (fourth)."""
+    """Pairs of the queries of one rank (third axis) with the keys of another (fourth)."""
     moved: I64
-    """Tokens of keys and values from rank (third axis) to rank (fourth)."""
+    """Tokens of keys and values sent from rank (third axis) to rank (fourth)."""
     pair_cost: float
 
     @property
     def imbalance(self) -> float:
-        """Work of the fullest rank over the mean, less one, weighed over micro-batches."""
+        """Work of the fullest rank over the mean, minus one, weighted over micro-batches."""
         work = self.tokens + self.pair_cost * self.pairs.sum(axis=3)
         return float(work.max(axis=2).sum() / work.mean(axis=2).sum() - 1)
 
     @property
     def part_moved(self) -> float:
-        """Tokens of keys and values that are sent over those that a ring sends, (cp - 1) times all."""
+        """Tokens of keys and values that are sent, over those that a ring sends: (cp - 1) times all."""
         return float(self.moved.sum() / (self.tokens.sum() * max(self.tokens.shape[2] - 1, 1)))
 
     def summary(self) -> dict[str, Any]:
@@ -51,7 +51,8 @@ class Mapped:
 
 
 def micro_batches(plan: Plan) -> Iterator[list[int]]:
-    """Documents of each micro-batch, each data-parallel rank's first, then each rank's second: as lengths are dealt."""
+    """Documents of each micro-batch: the first of each data-parallel rank, then the second of each, as lengths are
+    dealt."""
     count = plan.dp * plan.micro_batches * plan.steps
     if not plan.lengths:
         yield from ([plan.seq] * plan.micro_batch for _ in range(count))
@@ -90,7 +91,7 @@ def map_of(job: Job, plan: Plan) -> Mapped:
 
 
 def with_map(job: Job, plan: Plan, mapped: Mapped) -> Job:
-    """Structure and values of every rank."""
+    """The job with the structure and values of every rank."""
     grid = Grid.of(plan)
     scaled = with_lengths(job, plan, _as_dealt(plan, mapped))
     traces: dict[tuple[int, bytes], int] = {}
@@ -112,8 +113,8 @@ def with_map(job: Job, plan: Plan, mapped: Mapped) -> Job:
 
 
 def _as_dealt(plan: Plan, mapped: Mapped) -> Dealt:
-    """A row for each data- and context-parallel rank, in the order of their copies, over one that has all: so that a
-    usual rank, with its part of the tokens, counts as one."""
+    """Tokens and pairs with a row for each data- and context-parallel rank, in the order of their copies, times cp: so
+    a rank with an equal part of the tokens has the factor 1."""
     tokens = np.moveaxis(mapped.tokens, 2, 1).reshape(plan.replicas, -1) * plan.cp
     pairs = np.moveaxis(mapped.pairs.sum(axis=3), 2, 1).reshape(plan.replicas, -1) * plan.cp
     return Dealt(np.ones_like(tokens), tokens, pairs, tokens, pairs, plan.micro_batches)
@@ -122,7 +123,7 @@ def _as_dealt(plan: Plan, mapped: Mapped) -> Dealt:
 def _own(
     trace: Trace, scaled: Trace, peers: I64, mapped: Mapped, copy: int, cp: int, plan: Plan
 ) -> tuple[dict[str, I64], Bool]:
-    """Values of a rank, and the rows that it has."""
+    """Values of a rank, and which rows it keeps."""
     codes, words = trace.coded("module")
     known = trace.micro_batch != UNKNOWN
     slot = np.where(known, np.where(known, trace.step, 0) * plan.micro_batches + trace.micro_batch, 0)
@@ -138,7 +139,7 @@ def _own(
     for kind, end in ((Kind.SEND, trace.dst), (Kind.RECV, trace.src)):
         at = np.flatnonzero((keys | back) & (trace.kind == int(kind)))
         other = peers[end[at]]
-        # Keys go from their owner to a reader, their gradients the other way.
+        # Keys go from their owner to a reader; their gradients go the other way.
         out = back[at] != (kind == Kind.SEND)
         tokens = np.where(out, mapped.moved[copy, slot[at], cp, other], mapped.moved[copy, slot[at], other, cp])
         size[at] = trace.in_bytes[at] // whole * tokens
@@ -148,7 +149,7 @@ def _own(
 
 
 def _behind(module: str) -> int:
-    """How far behind on the ring the owner of the keys is: 0 for a rank's own, -1 where it is no attention."""
+    """How many places behind on the ring the owner of the keys is: 0 for the rank's own keys, -1 outside attention."""
     _, mark, number = module.rpartition("attention.core.far.")
     return int(number) if mark else 0 if module.endswith("attention.core") else -1
 
@@ -158,7 +159,7 @@ def _ends(codes: I32, words: list[str], end: str) -> Bool:
 
 
 def with_domain(job: Job, plan: Plan) -> Job:
-    """A job of tiles without the messages to and from where the field ends."""
+    """A job of tiles without the messages across the border of the field."""
     rows, columns = plan.domain_of
     grid = Grid.of(plan)
     traces: dict[tuple[int, bytes], int] = {}
@@ -179,7 +180,8 @@ def with_domain(job: Job, plan: Plan) -> Job:
 
 
 def _offsets(trace: Trace) -> tuple[I64, I64]:
-    """For each row, how far up and to the right its neighbour is; 0 if it is not a halo message."""
+    """For each row, the offset of its neighbour in rows and columns of the grid of tiles; 0 if it is not a halo
+    message."""
     codes, words = trace.coded("module")
     marks = [w.rpartition(".halo.")[2] if ".halo." in w else "+0+0" for w in words] + ["+0+0"]
     return np.array([int(m[:2]) for m in marks])[codes], np.array([int(m[2:]) for m in marks])[codes]
@@ -189,7 +191,7 @@ def _offsets(trace: Trace) -> tuple[I64, I64]:
 
 
 def without(trace: Trace, keep: Bool) -> Trace:
-    """The trace with these rows alone. What waited for one that is gone waits for what that waited for."""
+    """The trace with only these rows. A row that waited for a removed one waits for what that one waited for."""
     if keep.all():
         return trace
     n, place = int(keep.sum()), np.cumsum(keep) - 1
@@ -216,7 +218,7 @@ def _pairs(trace: Trace, which: str) -> Edges:
 
 
 def _bridged(data: Edges, ctrl: Edges, keep: Bool) -> dict[str, Edges]:
-    """Edges between rows that are kept: of a row that is gone its data pass as data, its turn as order."""
+    """Edges between kept rows. Through a removed row, data after data stays data; all else becomes control."""
     found = {"data": data, "ctrl": ctrl}
     found = {which: (row[keep[row]], waited[keep[row]]) for which, (row, waited) in found.items()}
     while any(not keep[waited].all() for _, waited in found.values()):
@@ -232,7 +234,7 @@ def _bridged(data: Edges, ctrl: Edges, keep: Bool) -> dict[str, Edges]:
 
 
 def _through(edges: Edges, more: Edges) -> Edges:
-    """From rows to what those wait for that they wait for; rows of `more` ascend."""
+    """Edges from each row to what the rows that it waits for wait for; rows of `more` ascend."""
     late, early = more
     first = np.searchsorted(late, edges[1])
     count = np.searchsorted(late, edges[1], side="right") - first

@@ -1,7 +1,8 @@
-"""Memory of a rank over its step: weights, gradients, optimizer, activations. From the same blocks as the program.
+"""Memory of a rank over its step: weights, gradients, optimizer, activations; from the same blocks as the program.
 
-A backward pass goes block by block and op by op from last to first: what an op kept is freed behind it, and the
-gradients of its weights appear. So a step with one micro-batch never has all activations and all gradients at once.
+A backward pass goes block by block and op by op from last to first: what an op kept is freed after it, and the
+gradients of its weights are added. So a step with one micro-batch never holds all activations and all gradients at
+once.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Bytes of one pipeline rank. Of each action of its schedule, at its fullest moment: `activations` that are kept,
-    `working` additional memory, `present` gradients."""
+    """Bytes of one pipeline rank. For each action of its schedule, at its peak: kept `activations`, `working` memory in
+    addition, and the gradients `present`."""
 
     weights: int
     gradients: int
-    """When all are there: at the update."""
+    """All gradients, as at the update."""
     optimizer: int
     activations: I64
     working: I64
     present: I64
     rounding: tuple[float, float] = (1.0, 1.0)
-    """Bytes of the allocator's segments over those of tensors: of weights and what is as large, and of activations."""
+    """Bytes of the allocator's segments over bytes of tensors: for weights, gradients and optimizer, and for
+    activations."""
 
     @property
     def static_bytes(self) -> int:
@@ -53,7 +55,7 @@ class Memory:
 
     @property
     def moving_bytes(self) -> int:
-        """What comes and goes with micro-batches, at most."""
+        """Peak of the memory that comes and goes with micro-batches."""
         return int((self.activations + self.working).max(initial=0))
 
     @property
@@ -62,7 +64,7 @@ class Memory:
 
     @property
     def reserved_bytes(self) -> int:
-        """What PyTorch's allocator takes for the peak, with its blocks and segments rounded up."""
+        """Memory that PyTorch's allocator takes for the peak, with its blocks and segments rounded up."""
         total = self.over_time()
         at = int(np.argmax(total)) if len(total) else 0
         moving = int((self.activations + self.working)[at]) if len(total) else 0
@@ -75,18 +77,18 @@ class Memory:
 
 
 class Moments(NamedTuple):
-    """What a stage holds while it works on a micro-batch, at the fullest moment: bytes that it keeps of it, those
-    beside, and gradients of its weights."""
+    """Memory of a stage while it works on a micro-batch, at the peak of each pass: (kept bytes, working bytes,
+    gradients of its weights)."""
 
     kept: int
-    """Between the passes."""
+    """Bytes kept between the passes."""
     gradients: int
-    """When its backward pass was done once."""
+    """Bytes of gradients after the first backward pass."""
     forward: tuple[int, int, int]
     first: tuple[int, int, int]
-    """The backward pass that makes the gradients."""
+    """The backward pass that creates the gradients."""
     later: tuple[int, int, int]
-    """One that adds to them."""
+    """A backward pass that adds to them."""
 
 
 class _BlockSizes(NamedTuple):
@@ -94,18 +96,18 @@ class _BlockSizes(NamedTuple):
 
     kept: I64
     full: I64
-    """Without recomputation: what is there while the block goes backward."""
+    """Kept without recomputation: present while the block runs backward."""
     gradients: I64
     forward: I64
-    """Additional bytes while it runs."""
+    """Additional bytes while the op runs."""
     backward: I64
-    """The same of its backward pass: with gradients of what goes in and comes out."""
+    """Additional bytes in its backward pass, with the gradients of its inputs and outputs."""
     added: I64
-    """And where gradients are added to others: those of its weights as they are made."""
+    """Additional bytes where gradients are summed: those of its weights before they are added."""
 
 
 def saved(block: Block, twice: frozenset[str], load: float = 1.0) -> I64:
-    """Bytes that each op of a block keeps for the backward pass; `load`: of the fullest experts."""
+    """Bytes that each op of a block keeps for the backward pass; `load`: load of the fullest experts."""
     if not block.goes_back:
         return np.zeros(len(block.ops), np.int64)
     sizes = np.array(kept(block, twice), np.int64)
@@ -118,9 +120,9 @@ def _sizes(plan: Plan, block: Block, load: float) -> _BlockSizes:
     each = [0 if op.frozen else op.local_params / parts[op.expert] for op in block.ops]
     full = saved(block, NOTHING, load)
     beside = np.array([op.back_bytes or op.temp_bytes for op in block.ops], np.int64)
-    alone = plan.zero < 2  # sharded gradients have a buffer
+    alone = plan.zero < 2  # sharded gradients have a buffer of their own
     added = [0 if op.frozen or not alone else bytes_of(op.local_params, plan.dtype) for op in block.ops]
-    # What comes out of an op is what the next one that keeps anything kept; its gradient is as large.
+    # The output of an op is what the next op that keeps anything has kept; its gradient is as large.
     there = np.append(np.flatnonzero(full), len(full))
     following = np.append(full, 0)[there[np.searchsorted(there, np.arange(len(full)), side="right")]]
     return _BlockSizes(
@@ -159,7 +161,7 @@ def _fullest(held: I64, beside: I64, gradients: I64) -> tuple[int, int, int]:
 
 
 def memory_of(plan: Plan, layout: Layout, rank: int, alike: dict[Any, Moments] | None = None) -> Memory:
-    """`alike`: what is known of stages so far."""
+    """Memory of a pipeline rank; `alike` caches the moments of stages."""
     fixed, buffer = _static(plan, layout, rank)
     blocks = [b for stage in layout.schedule.held[rank] for b in layout.stages[stage]]
     return Memory(*fixed, *_over_time(plan, layout, rank, buffer, alike), rounding=_rounding(plan, blocks))
@@ -172,7 +174,8 @@ def static_of(plan: Plan, layout: Layout, rank: int) -> Memory:
 
 
 def _static(plan: Plan, layout: Layout, rank: int) -> tuple[tuple[int, int, int], int]:
-    """(Weights, gradients, optimizer), and of the gradients those of a block before ZeRO shards them."""
+    """(Weights, gradients, optimizer), and the part of the gradients that is the buffer of a block before ZeRO shards
+    it."""
     held = layout.schedule.held[rank]
     blocks = [b for stage in held for b in layout.stages[stage]]
     weights, gradients, buffer = 0, 0, 0
@@ -184,7 +187,7 @@ def _static(plan: Plan, layout: Layout, rank: int) -> tuple[tuple[int, int, int]
         params, trained = (sum(by[id(b.ops)] for b in blocks) for by in (held_by, trained_by))
         largest, most = (max(by.values(), default=0) for by in (held_by, trained_by))
         part = -(-params // shards)
-        # Sharded weights come back for the block at work and those ahead of it; without resharding all stay.
+        # Sharded weights are whole for the running block and those prefetched; without resharding all stay whole.
         weights += bytes_of(part if plan.zero == 3 else params, plan.dtype)
         whole = (plan.prefetch + 1) * largest if plan.reshard else params
         weights += bytes_of(min(whole, params), plan.dtype) if plan.zero == 3 and shards > 1 else 0
@@ -196,7 +199,7 @@ def _static(plan: Plan, layout: Layout, rank: int) -> tuple[tuple[int, int, int]
 
 
 def _rounding(plan: Plan, blocks: Sequence[Block]) -> tuple[float, float]:
-    """Rounding of the weights of each op as one tensor, and of what each keeps."""
+    """Rounding factors of weights, each op's as one tensor, and of what each op keeps."""
     if not blocks:
         return 1.0, 1.0
     alike = _distinct(blocks)
@@ -207,12 +210,12 @@ def _rounding(plan: Plan, blocks: Sequence[Block]) -> tuple[float, float]:
 
 
 def _distinct(blocks: Sequence[Block]) -> dict[int, Block]:
-    """One of each kind: alike layers share their ops."""
+    """One block of each kind: equal layers share their ops."""
     return {id(b.ops): b for b in blocks}
 
 
 def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
-    """Weights that are held in 8 or 4 bits beside: all, or those of the blocks that ZeRO 3 has whole."""
+    """Number of weights that have an 8- or 4-bit copy: all, or those of the blocks that ZeRO 3 has whole."""
     sizes = [b.cast_params for b in blocks]
     if plan.zero < 3 or not plan.reshard:
         return sum(sizes)
@@ -222,7 +225,7 @@ def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
 def _over_time(
     plan: Plan, layout: Layout, rank: int, buffer: int, alike: dict[Any, Moments] | None
 ) -> tuple[I64, I64, I64]:
-    """Activations, what is beside and gradients of each action. `buffer`: gradients of a block before ZeRO shards
+    """Activations, working memory and gradients of each action. `buffer`: gradients of a block before ZeRO shards
     them."""
     schedule, load = layout.schedule, layout.load(rank)
     rows = schedule.rows(rank)
@@ -234,13 +237,13 @@ def _over_time(
         if key not in known:
             known[key] = moments(plan, layout.stages[s], load)
         of[s] = known[key]
-    table = np.zeros((3, len(Action), schedule.stages, 3), np.int64)  # no, first or later gradients; action; stage
+    table = np.zeros((3, len(Action), schedule.stages, 3), np.int64)  # gradients (no, first, later); action; stage
     for s, m in of.items():
         table[:, Action.FORWARD, s] = m.forward
         for action_of, passed in ((Action.BACKWARD, True), (Action.WEIGHT, False)):
             for turn, (held, beside, new) in ((1, m.first), (2, m.later)):
                 table[turn, action_of, s] = held, (beside if passed else 0) + buffer, new
-        # Gradients of inputs alone free nothing.
+        # A backward pass of inputs alone frees nothing.
         table[:, Action.INPUT, s] = m.kept, max(sum(m.later[:2]) - m.kept, 0), 0
     done = (action == Action.BACKWARD) | (action == Action.WEIGHT)
     first = np.zeros(len(action), np.bool_)

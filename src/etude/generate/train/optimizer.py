@@ -1,4 +1,4 @@
-"""Optimizers: what they keep for a rank's weights, and what their update does.
+"""Optimizers: the state that they keep for a rank's weights, and the work of their update.
 
     adamw        two moments of every weight
     adamw_8bit   two moments of a byte each, with a scale in 32 bits for every 256 of them
@@ -26,9 +26,9 @@ from etude.generate.plan import Optimizer, Plan
 from etude.generate.train.sharing import copies, owned
 
 SCALED: Final = 256
-"""Weights that share a scale in 8 bits."""
+"""Number of 8-bit moments that share a scale."""
 ROUNDS: Final = 5
-"""Rounds of Newton and Schulz in which Muon makes a matrix orthogonal: three products each."""
+"""Newton-Schulz iterations with which Muon makes a matrix orthogonal: three products each."""
 NAMES: Final = {
     Optimizer.ADAMW: "aten::_fused_adamw_",
     Optimizer.ADAMW_8BIT: "optimizer::adamw_8bit",
@@ -38,13 +38,13 @@ NAMES: Final = {
     Optimizer.SGD: "aten::_fused_sgd_",
 }
 FLOPS: Final = {Optimizer.MOMENTUM: 4, Optimizer.SGD: 2}
-"""For a weight; 14 where there are moments of two kinds."""
+"""FLOPs per weight; 14 for all other optimizers."""
 
 Stages = Sequence[Sequence[Block]]
 
 
 def state_bytes(plan: Plan, stages: Stages) -> int:
-    """What a rank keeps for these stages."""
+    """Bytes of state that a rank keeps for these stages."""
     params = sum(owned(plan, blocks) for blocks in stages)
     return _moments(plan, stages, params) + _master(plan) * params
 
@@ -72,7 +72,8 @@ def _moments(plan: Plan, stages: Stages, params: int) -> int:
 
 
 def _factored(plan: Plan, blocks: Sequence[Block]) -> int:
-    """Figures in place of second moments: a row and a column for each matrix, one for each other weight."""
+    """Number of values in place of second moments: one for each row and column of a matrix, one for each other
+    weight."""
     total = 0
     for expert in (False, True):
         found = 0
@@ -85,7 +86,7 @@ def _factored(plan: Plan, blocks: Sequence[Block]) -> int:
 
 
 def hidden_matrices(stages: Stages) -> Counter[tuple[int, int]]:
-    """Shapes of the matrices of layers that are trained, and how many: not of embeddings, not of the head."""
+    """Shapes of the trained matrices of layers, and the number of each; without embeddings and head."""
     found: Counter[tuple[int, int]] = Counter()
     for op in (op for blocks in stages for b in blocks if "." in b.name for op in b.ops):
         shape = _matrix(op) if op.name in PRODUCTS and not op.frozen else None
@@ -95,7 +96,7 @@ def hidden_matrices(stages: Stages) -> Counter[tuple[int, int]]:
 
 
 def _matrix(op: Op) -> tuple[int, int, int] | None:
-    """Rows and columns of an op's weight and how many such it has; None where it has no matrix."""
+    """Rows and columns of an op's weight, and the number of such matrices; None where it has no matrix."""
     if not op.local_params or (op.name not in PRODUCTS and op.name != "aten::embedding"):
         return None
     tensors = json.loads(op.in_shapes)
@@ -111,7 +112,8 @@ def _matrix(op: Op) -> tuple[int, int, int] | None:
 
 
 def update(plan: Plan, stages: Stages, params: int) -> list[Op]:
-    """The gradient is read, the state read and written, the weight written (and read, if there is no copy)."""
+    """Ops of the update: the gradient is read, the state read and written, the weight written (and read, if there is no
+    copy)."""
     weight = width(plan.dtype) * (1 if _master(plan) else 2)
     kept = _moments(plan, stages, params) + _master(plan) * params
     size = int(params * (width(plan.grad_dtype) + weight)) + 2 * kept
@@ -122,14 +124,15 @@ def update(plan: Plan, stages: Stages, params: int) -> list[Op]:
 
 
 def norm(plan: Plan, params: int) -> Op:
-    """The norm of the gradients, by which they are clipped: each is read."""
+    """The op that computes the norm of the gradients for clipping: each gradient is read."""
     w = Work(op_class=OpClass.REDUCTION, flops=2 * params, size_bytes=bytes_of(params, plan.grad_dtype))
     one = compute("aten::_foreach_norm", "norm", w, shapes((params,)), shapes((1,)), phase=Phase.OPTIMIZER)
     return one.replace(dtype=plan.grad_dtype)
 
 
 def _orthogonal(stages: Stages) -> list[Op]:
-    """In bf16, with the shorter side m: X X', its square, and the product of both with X."""
+    """Products in bf16 that make matrices orthogonal, with m the shorter side: X X', its square, and the product of
+    both with X."""
     ops: list[Op] = []
     for (rows, columns), count in hidden_matrices(stages).items():
         m, n, batch = min(rows, columns), max(rows, columns), ROUNDS * count

@@ -1,4 +1,4 @@
-"""Program: all nodes of one pipeline rank's step. Fragments are placed one after another and joined."""
+"""Program: all nodes of one pipeline rank's step. Fragments are placed one after another and connected."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ I64 = NDArray[np.int64]
 
 
 class Program:
-    """Rows and edges as they come. `place` returns the row at which a fragment begins.
+    """Rows and edges in order of creation. `place` returns the row at which a fragment begins.
 
-    A fragment is placed once for each micro-batch, so placing only notes where; the columns are made at the end, all
+    A fragment is placed once for each micro-batch, so `place` only records where; the columns are built at the end, all
     places of a fragment at once.
     """
 
@@ -26,19 +26,19 @@ class Program:
         self.book = book
         self.rows = 0
         self._placed: dict[int, tuple[Fragment, list[int], list[int]]] = {}
-        """Fragment -> (it, its first rows, its micro-batches)."""
+        """id of a fragment -> (fragment, its first rows, its micro-batches)."""
         self._single: list[tuple[int, int, int, int, int]] = []
-        """Nodes by themselves: row, op, module, micro-batch, tag."""
+        """Single nodes: row, op, module, micro-batch, tag."""
         self._steps: list[tuple[int, int]] = [(0, 0)]
-        """Rows from which on another step is written, and which."""
+        """(first row, step) of each step."""
         self._data: list[tuple[int, int]] = []
         self._ctrl: list[tuple[int, int]] = []
         self.units: list[tuple[int, ...]] = []
-        """Rows of `Units`, where directives are to rewrite the program."""
+        """Rows of `Units`, recorded where directives rewrite the program."""
         self.ends: list[End] = []
 
     def begin(self, step: int) -> None:
-        """What comes now belongs to this step."""
+        """All rows added from now on belong to this step."""
         if self._steps[-1][1] != step:
             self._steps.append((self.rows, step))
 
@@ -62,7 +62,7 @@ class Program:
         ctrl: Sequence[int] = (),
         tag: int = -1,
     ) -> int:
-        """One node by itself."""
+        """Adds a single node and returns its row."""
         row = self.rows
         path = f"{module}.{op.part}" if op.part else module
         self._single.append((row, self.book.op(op), self.book.module(path), micro_batch, tag))
@@ -71,7 +71,7 @@ class Program:
         return row
 
     def join(self, row: int, data: Sequence[int] = (), ctrl: Sequence[int] = ()) -> None:
-        """Let a row wait for others."""
+        """Adds dependencies of a row on others."""
         self._data += [(row, w) for w in data if w != BEFORE]
         self._ctrl += [(row, w) for w in ctrl if w != BEFORE]
 
@@ -89,7 +89,7 @@ class Program:
         return op, module, micro, tag
 
     def _edges(self, name: str, more: list[tuple[int, int]]) -> I32:
-        """The fragments' own edges and those between them."""
+        """Edges inside fragments and between them."""
         found = [np.array(more, np.int32).reshape(-1, 2).T]
         for fragment, bases, _ in self._placed.values():
             inside: I32 = getattr(fragment, name)
@@ -97,7 +97,7 @@ class Program:
         return np.concatenate(found, axis=1)
 
     def nodes(self) -> Nodes:
-        """Every node by itself."""
+        """All nodes of the program, with fragments expanded."""
         op, module, micro, tag = self._rows()
         since, step = np.array(self._steps, np.int64).T
         units = np.array(self.units, np.int64).reshape(-1, len(Units._fields)).T

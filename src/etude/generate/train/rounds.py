@@ -1,5 +1,5 @@
-"""The program and the memory of a rank under `roundrobin`: visit after visit, weights up from the host's memory,
-gradients down to it. The optimizer runs on the host, beside all this, and is not in the program."""
+"""Program and memory of a rank under `roundrobin`: visit by visit, weights are loaded from the host's memory and
+gradients stored to it. The optimizer runs on the host at the same time and is not in the program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_round_robin(plan: Plan) -> bool:
 
 
 def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
-    """How these blocks are cut and dispatched; what speaks of weights that ranks hold is refused."""
+    """How these blocks are cut and dispatched. Raises UsageError for options that assume weights held by ranks."""
     for given, flag, why in (
         (plan.directives, "directives", "directives define what the ranks of a stage share"),
         (plan.stages, "stages", "stages are cut by the work of blocks"),
@@ -56,7 +56,7 @@ def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
 
 
 def layout_of_rounds(rounds: Rounds, blocks: Sequence[Block]) -> Layout:
-    """Its stages are the cuts. No rank has a copy of a tied embedding: the host adds up its gradients."""
+    """Layout whose stages are the cuts. No rank has a copy of a tied embedding: the host sums its gradients."""
     stages = tuple(tuple(blocks[c.first : c.last]) for c in rounds.cuts)
     return Layout(rounds.schedule(), {}, stages, 0, frozenset())
 
@@ -72,7 +72,7 @@ def costs(layout: Layout, rounds: Rounds) -> list[float]:
 
 
 def round_figures(layout: Layout, rounds: Rounds) -> dict[str, Any]:
-    """As of other pipelines, with times in FLOPs; and how uneven the ranks are."""
+    """Metrics of the schedule as for other pipelines, with times in FLOPs, and the number of stages."""
     cost = costs(layout, rounds)
     begin, end = rounds.times(cost)
     each = len(rounds.cuts)
@@ -91,7 +91,7 @@ def round_figures(layout: Layout, rounds: Rounds) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class RoundWalk:
-    """One rank being written."""
+    """Writes the program of one rank."""
 
     plan: Plan
     layout: Layout
@@ -100,7 +100,7 @@ class RoundWalk:
     program: Program
     fragments: dict[tuple[int, bool], Fragment] = field(default_factory=dict)
     ops: dict[tuple[object, ...], Op] = field(default_factory=dict)
-    """Equal loads, stores and messages are one op of the book."""
+    """Equal loads, stores and messages share one op of the book."""
     tip: int = BEFORE
     ended: list[int] = field(default_factory=list)
     """Last row of each visit."""
@@ -126,7 +126,8 @@ class RoundWalk:
         self.ended.append(self.tip)
 
     def _upload(self, blocks: Sequence[Block]) -> list[list[int]]:
-        """Weights of each block, once the visit before the last is done: two stages have room."""
+        """Loads the weights of each block; starts after the visit before the last, because two stages fit. Returns
+        rows."""
         after = [self.ended[-2]] if len(self.ended) > 1 else []
         found = []
         for block in blocks:
@@ -142,18 +143,19 @@ class RoundWalk:
         return found
 
     def _own(self, block: Block, *, trained: bool = False) -> int:
-        """Weights of a block that a rank has in its host's memory: all, or of copies its part."""
+        """Number of a block's weights in the memory of the rank's host: all of them, or its part if copies share
+        them."""
         sizes = [(block.local_params(expert=e, trained=trained), e) for e in (False, True)]
         return sum(-(-params // copies(self.plan, expert=e).shards) for params, e in sizes)
 
     def _whole(self, block: Block, loaded: int) -> list[int]:
-        """Gathers of the weights of which copies have loaded a part each."""
+        """Gathers of weights of which each copy has loaded a part."""
         groups = [group for group in kinds(self.plan, [block]) if group.shards > 1]
         ops = [gather(self.plan, group, block.local_params(expert=group.expert)) for group in groups]
         return [self.program.add(op, block.name, data=[loaded]) for op in ops]
 
     def _pass(self, step: int, number: int, micro: int, weights: list[list[int]]) -> int:
-        """One micro-batch: forward, or forward once more and backward. Returns the row of what comes out."""
+        """One micro-batch: forward, or forward and backward. Returns the row of the result."""
         one = self.rounds.cuts[number]
         come = self._receive(step, number, micro)
         if not one.back:
@@ -183,7 +185,7 @@ class RoundWalk:
     # -- messages, loads and stores ---------------------------------------------------------------------------
 
     def _receive(self, step: int, number: int, micro: int) -> list[int]:
-        """What the stage dispatched before made."""
+        """Rows with the result of the stage dispatched before, or with the loaded batch."""
         if not number:
             return [self._load(micro)] if self.plan.data_loading else []
         source = self.rounds.rank(step, number - 1)
@@ -213,7 +215,7 @@ class RoundWalk:
         return self.ops.setdefault(key, made)
 
     def _border(self, at: int) -> int:
-        """Bytes of a micro-batch between block at - 1 and block at."""
+        """Bytes of a micro-batch between blocks at - 1 and at."""
         blocks = [b for c, s in zip(self.rounds.cuts, self.layout.stages, strict=True) if not c.back for b in s]
         blocks += [b for c, s in zip(self.rounds.cuts, self.layout.stages, strict=True) if c.fused for b in s]
         return blocks[at - 1].out_bytes
@@ -227,7 +229,7 @@ class RoundWalk:
         return self.ops.setdefault((kind, part, size, phase), op.replace(mark=mark) if mark else op)
 
     def _keep(self, one: Cut, micro: int, value: int) -> None:
-        """What backward stages begin with goes to the host."""
+        """Stores the inputs of backward stages on the host."""
         for at in self._borders():
             if one.first < at <= one.last:
                 op = self._memory(Kind.MEM_STORE, "activations", self._border(at), Phase.FORWARD)
@@ -237,7 +239,7 @@ class RoundWalk:
         return [c.first for c in self.rounds.cuts if c.back and not c.fused and c.first]
 
     def _again(self, one: Cut, micro: int) -> list[int]:
-        """What a backward stage begins with, from the host."""
+        """Loads the input of a backward stage from the host."""
         if not one.first:
             return []
         op = self._memory(Kind.MEM_LOAD, "activations", self._border(one.first), Phase.RECOMPUTE)
@@ -245,7 +247,7 @@ class RoundWalk:
         return [self.program.add(op, "pipeline", micro_batch=micro, ctrl=after)]
 
     def _download(self, blocks: Sequence[Block]) -> None:
-        """Gradients of all micro-batches, summed over the copies, to the host."""
+        """Stores the gradients of all micro-batches, summed over the copies, on the host."""
         for block in reversed(blocks):
             done = [self.tip]
             for group in kinds(self.plan, [block], trained=True):
@@ -268,7 +270,7 @@ def _forward(program: Program, blocks: Sequence[Block], phase: Phase | None) -> 
 
 
 def memory_of_rounds(plan: Plan, layout: Layout, rounds: Rounds, rank: int) -> Memory:
-    """Weights and gradients of two visits, the one at work and the one beside it; activations of one micro-batch."""
+    """Weights and gradients of two visits, the current one and the one before; activations of one micro-batch."""
     visits = [number for _, number in rounds.visits(rank)]
     load = layout.routing.fullest([b for n in visits for b in layout.stages[n]]) if layout.routing else 1.0
     weights, gradients = [0], [0]
@@ -291,5 +293,5 @@ def memory_of_rounds(plan: Plan, layout: Layout, rounds: Rounds, rank: int) -> M
 
 
 def _two(sizes: list[int]) -> list[int]:
-    """Sums of each visit and the one before it."""
+    """For each visit, the sum of its size and that of the one before."""
     return [a + b for a, b in zip(sizes[1:], sizes[:-1], strict=True)]

@@ -1,7 +1,7 @@
-"""Routing: where experts are not equally full, what each expert-parallel rank has to do, to keep and to receive.
+"""Routing with unequal expert load: what each expert-parallel rank computes, keeps and receives.
 
-Every rank sends as many tokens as every other; what an expert rank receives, works on and sends back is its load.
-These are values of the ranks over one structure.
+Every rank sends equally many tokens; what an expert rank receives, works on and sends back is proportional to its load.
+The structure of the job is the same for all ranks; only values differ.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routing:
-    """How full expert-parallel ranks are, in each layer with experts."""
+    """Load of expert-parallel ranks in each layer with experts."""
 
     layers: tuple[str, ...]
-    """Names of their blocks; empty: all are alike."""
+    """Names of the layers' blocks; empty: all layers are alike."""
     load: F64
     """Tokens of each rank over the mean, layers x ranks."""
 
     def fullest(self, blocks: Iterable[Block]) -> float:
-        """Load of the fullest rank in these layers on average: what memory is needed for."""
+        """Largest load of a rank on average over these layers; memory is sized by it."""
         names = {b.name for b in blocks}
         mine = [i for i, name in enumerate(self.layers) if name in names]
         load = self.load[mine] if mine else self.load[:1]
         return float(load.mean(axis=0).max())
 
     def rows(self, paths: Sequence[str]) -> I64:
-        """Row of `load` of each module path."""
+        """Row of `load` for each module path, and 0 for none."""
         number = {name: i for i, name in enumerate(self.layers)}
         return np.array([number.get(path.partition(".experts.")[0], 0) for path in paths] + [0], np.int64)
 
 
 def routing_of(plan: Plan, blocks: Sequence[Block], experts: int, tokens: int) -> Routing | None:
-    """`tokens`: those that a rank sends to experts in a layer, a copy for each of its choices."""
+    """Load of each rank; None if equal. `tokens`: token copies that a rank sends to experts in a layer, one per
+    choice."""
     if plan.moe_loads:
         names = tuple(b.name for b in blocks if any(op.expert for op in b.ops))
         each = expert_tokens(plan, experts, len(names), tokens)
@@ -62,8 +63,8 @@ def routing_of(plan: Plan, blocks: Sequence[Block], experts: int, tokens: int) -
 
 
 def expert_tokens(plan: Plan, experts: int, layers: int, tokens: int) -> I64:
-    """Tokens of each expert from all ranks, layers x experts. None is lost but for those over the capacity: what a
-    share leaves over goes to the experts with the largest remainders."""
+    """Tokens of each expert from all ranks, layers x experts. Remainders of rounding go to the experts with the largest
+    fractions, so that only tokens over the capacity are lost."""
     loads = loads_of(plan.moe_loads, experts, layers, plan.moe_seed)
     exact = loads * (tokens * plan.ep / experts)
     found = np.floor(exact).astype(np.int64)
@@ -76,12 +77,12 @@ def expert_tokens(plan: Plan, experts: int, layers: int, tokens: int) -> I64:
 
 
 def is_uneven(plan: Plan, experts: int) -> bool:
-    """Do experts of a rank have unequal work?"""
+    """Whether experts have unequal work."""
     return bool(plan.moe_loads) and not np.allclose(loads_of(plan.moe_loads, experts, 1, plan.moe_seed), 1.0)
 
 
 def _steep(skew: float, ranks: int) -> F64:
-    """Steeper than a line from 0 to 2: skew (e / n)^a for e of 1 to n, with the a whose mean is 1."""
+    """Loads for a skew of more than 2: skew (e / n)^a for e = 1 to n, with the a for which the mean is 1."""
     place = np.arange(1, ranks + 1) / ranks
     low, high = 0.0, 64.0 * ranks
     for _ in range(200):
@@ -91,7 +92,7 @@ def _steep(skew: float, ranks: int) -> F64:
 
 
 def routed(grid: Grid, traces: list[Trace], routing: Routing | None) -> Mapping[int, Mapping[str, I64]]:
-    """Values of every rank, shared by the ranks of one stage and one expert coordinate."""
+    """Values of every rank, shared by ranks of the same stage and expert coordinate."""
     if routing is None or (routing.load == 1.0).all():
         return {}
     made: dict[tuple[int, int], dict[str, I64]] = {}
@@ -104,7 +105,8 @@ def routed(grid: Grid, traces: list[Trace], routing: Routing | None) -> Mapping[
 
 
 def _loaded(trace: Trace, routing: Routing, rank: int) -> dict[str, I64]:
-    """Figures of an expert rank. Of the tokens that there are, the mean of the loads is sent at all."""
+    """Values of an expert rank. The fraction of tokens that is sent is the mean of the loads; the rest is over
+    capacity."""
     slots = np.array([*trace.group_slots, ""])[trace.group]
     exchange, within = slots == "ep", slots == "etp"
     codes, paths = trace.coded("module")
@@ -112,7 +114,7 @@ def _loaded(trace: Trace, routing: Routing, rank: int) -> dict[str, I64]:
     load, kept = routing.load[layer, rank], routing.load.mean(axis=1)[layer]
     at_home = _named(trace, "module", lambda w: w.endswith(".experts.dispatch"))
     onward = _named(trace, "phase", lambda w: w in ("forward", "recompute"))
-    # A dispatch leaves home and a combine comes back; their gradients go the other way.
+    # Dispatches leave the tokens' rank and combines return to it; their gradients go the other way.
     leaves = exchange & (at_home == onward)
     work = _named(trace, "module", lambda w: ".experts." in w and w.rpartition(".")[2] in ROUTED)
     work &= (trace.kind == int(Kind.COMP)) & (trace.flops != UNKNOWN)
@@ -125,7 +127,7 @@ def _loaded(trace: Trace, routing: Routing, rank: int) -> dict[str, I64]:
 
 
 ROUTED = ("up", "down", "activation", "sort")
-"""Parts of a mixture that work on what was received."""
+"""Parts of an expert layer that work on received tokens."""
 
 
 def _named(trace: Trace, column: str, wanted: Any) -> Bool:
@@ -134,7 +136,7 @@ def _named(trace: Trace, column: str, wanted: Any) -> Bool:
 
 
 def _times(column: I64, rows: Bool, factor: F64) -> I64:
-    """No less than 1: readers divide by operations."""
+    """The column with these rows scaled; at least 1, because readers divide by operations."""
     out = column.copy()
     out[rows] = np.maximum(np.rint(column[rows] * factor[rows]), 1).astype(np.int64)
     return out

@@ -1,6 +1,6 @@
-"""Gradients and weights between the copies of a stage: buckets, and the collectives of DDP, ZeRO and FSDP.
+"""Exchange of gradients and weights between the copies of a stage: buckets, and the collectives of DDP, ZeRO and FSDP.
 
-Two kinds of weights live in a stage, dense ones and experts; each kind has groups of its own.
+A stage has two kinds of weights, dense ones and experts; each kind has its own groups.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from etude.model.schema import Collective
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Who holds the same weights: `shards` ranks with a part each (1: whole), and `replicas` such sets."""
+    """Ranks with the same weights: `shards` ranks with a part each (1: whole), and `replicas` such sets."""
 
     expert: bool
     shards: int
@@ -39,8 +39,9 @@ def copies(plan: Plan, *, expert: bool) -> Copies:
 
 
 def kinds(plan: Plan, blocks: Sequence[Block], *, trained: bool = False) -> list[Copies]:
-    """The kinds of weights that these blocks have and that are not alone; `trained`: of those that get gradients."""
-    if plan.directives:  # these say what copies share
+    """Kinds of weights in these blocks of which there are several copies or shards; `trained`: only weights with
+    gradients."""
+    if plan.directives:  # directives define what copies share
         return []
     found = [
         copies(plan, expert=e) for e in (False, True) if any(b.local_params(expert=e, trained=trained) for b in blocks)
@@ -49,7 +50,8 @@ def kinds(plan: Plan, blocks: Sequence[Block], *, trained: bool = False) -> list
 
 
 def buckets(blocks: Sequence[Block], order: Sequence[int], limit: int, *, expert: bool) -> list[tuple[int, list[int]]]:
-    """(parameters that are trained, positions in `order` of their blocks): blocks in turn up to the limit."""
+    """(trained parameters, positions of their blocks in `order`) of each bucket: consecutive blocks until the limit is
+    reached."""
     found: list[tuple[int, list[int]]] = []
     size = 0
     members: list[int] = []
@@ -65,7 +67,7 @@ def buckets(blocks: Sequence[Block], order: Sequence[int], limit: int, *, expert
 
 
 def gather(plan: Plan, group: Copies, params: int, phase: Phase = Phase.FORWARD) -> Op:
-    """Whole weights from their shards."""
+    """Op that gathers whole weights from their shards."""
     full = bytes_of(group.padded(params), plan.dtype)
     return collective(
         Collective.ALL_GATHER,
@@ -80,7 +82,7 @@ def gather(plan: Plan, group: Copies, params: int, phase: Phase = Phase.FORWARD)
 
 
 def reduce(plan: Plan, group: Copies, params: int) -> list[Op]:
-    """Gradients summed over the copies: to each its shard, then over the replicas of the shard."""
+    """Ops that sum gradients over the copies: a reduce-scatter to the shards, then an all-reduce over replicas."""
     ops = []
     full = bytes_of(group.padded(params), plan.grad_dtype)
     if group.shards > 1:
@@ -115,8 +117,8 @@ def reduce(plan: Plan, group: Copies, params: int) -> list[Op]:
 def tied_copies(
     stages: Sequence[tuple[Block, ...]], held: Sequence[Sequence[int]]
 ) -> tuple[tuple[tuple[Block, ...], ...], int, frozenset[int]]:
-    """The stages with copies of the embedding where blocks use it on a pipeline rank that does not have it, one a rank;
-    the weights of a copy; and the pipeline ranks that then have one (none: no copy is needed)."""
+    """The stages, with a copy of the embedding added on each pipeline rank that uses it without having it; the weights
+    of a copy; and the pipeline ranks that train one (empty if no copy is needed or the embedding is frozen)."""
     using = [s for s, blocks in enumerate(stages) if any(op.tied_params for b in blocks for op in b.ops)]
     found, users = list(stages), set[int]()
     for rank, mine in enumerate(held):
@@ -133,7 +135,7 @@ def tied_copies(
 
 
 def _with_copy(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """The first op that uses the embedding has it."""
+    """Adds the embedding to the first op that uses it."""
     found = list(blocks)
     for at, block in enumerate(blocks):
         for i, op in enumerate(block.ops):
@@ -145,8 +147,8 @@ def _with_copy(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
 
 def tensor_sums(plan: Plan, blocks: Sequence[Block]) -> dict[str, int]:
-    """By group slot: weights that tensor-parallel ranks have in common and of whose gradient each makes a part. With
-    sequence parallelism these are all that are not split, because each rank has its own tokens."""
+    """By group slot: number of weights that tensor-parallel ranks share and for whose gradient each computes a part.
+    With sequence parallelism these are all weights that are not split, because each rank has its own tokens."""
     found: dict[str, int] = {}
     if plan.tp == 1:
         return found
@@ -160,7 +162,7 @@ def tensor_sums(plan: Plan, blocks: Sequence[Block]) -> dict[str, int]:
 
 
 def kept_bytes(plan: Plan, params: int) -> int:
-    """Bytes of gradients of this many dense weights on a rank after the reduction: its shard from ZeRO 2 on."""
+    """Bytes of gradients of `params` dense weights on a rank after the reduction: its shard from ZeRO 2 on."""
     return bytes_of(-(-params // plan.shards) if plan.zero >= 2 else params, plan.grad_dtype)
 
 

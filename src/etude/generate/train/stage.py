@@ -1,4 +1,5 @@
-"""The step of one pipeline rank: its schedule walked action by action, weights and gradients exchanged, optimizer."""
+"""The step of one pipeline rank: goes through its schedule action by action, with exchange of weights and gradients,
+and the optimizer."""
 
 from __future__ import annotations
 
@@ -27,30 +28,30 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Which blocks each stage has, and where each stage's micro-batch is done."""
+    """The blocks of each stage, and the pipeline rank of each stage's micro-batch."""
 
     schedule: PipelineSchedule
     home: dict[tuple[int, int], int]
     """(stage, micro-batch) -> pipeline rank."""
     stages: tuple[tuple[Block, ...], ...]
     tied_params: int
-    """Weights of an embedding that blocks of other pipeline ranks use too and have a copy of; 0: there are none."""
+    """Weights of an embedding of which other pipeline ranks have a copy; 0: there is no copy."""
     tied_ranks: frozenset[int]
-    """The pipeline ranks that have it and train it."""
+    """Pipeline ranks that have the embedding and train it."""
     goes_back: int = 0
-    """The first stage that has anything to do in a backward pass."""
+    """First stage with work in the backward pass."""
     routing: Routing | None = None
-    """How full expert-parallel ranks are; None: equally."""
+    """Load of expert-parallel ranks; None: equal."""
 
     def load(self, rank: int) -> float:
-        """Load of the fullest expert-parallel rank among those of a pipeline rank."""
+        """Load of the fullest expert-parallel rank in the layers of a pipeline rank."""
         mine = (b for stage in self.schedule.held[rank] for b in self.stages[stage])
         return self.routing.fullest(mine) if self.routing else 1.0
 
 
 @dataclass(slots=True)
 class Walk:
-    """One pipeline rank being written."""
+    """Writes the program of one pipeline rank."""
 
     plan: Plan
     layout: Layout
@@ -58,23 +59,23 @@ class Walk:
     program: Program
     fragments: dict[tuple[Action, int], Fragment] = field(default_factory=dict)
     exits: dict[tuple[Action, int, int], int] = field(default_factory=dict)
-    """Row with the result of an action."""
+    """Row with the result of (action, stage, micro-batch)."""
     tips: list[int] = field(default_factory=list)
-    """Last rows on the compute stream: two where a forward and a backward run together."""
+    """Last rows on the compute stream; two where a forward and a backward pass run at the same time."""
     units: list[int] = field(default_factory=list)
-    """Last row of each block done so far."""
+    """Last row of each block run so far."""
     reduced: list[int] = field(default_factory=list)
     """Rows that the optimizer waits for."""
     updated: list[int] = field(default_factory=list)
-    """The update of the step before, and what gathers the weights that it made."""
+    """The update of the previous step, or the last gather of the weights after it."""
     graded: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    """Rows with the gradients of a stage and window, where several ranks hold it."""
+    """Rows with the gradients of a stage in a window."""
     fresh: set[int] = field(default_factory=set)
-    """Stages whose weights were not used since they are new."""
+    """Stages whose weights have not been used since they were updated."""
     gathered: dict[int, dict[int, list[int]]] = field(default_factory=dict)
-    """Rows that gather the weights of a stage's blocks."""
+    """Rows that gather the weights of each block, by stage."""
     offset: int = 0
-    """Micro-batches of the rounds before."""
+    """Number of micro-batches in the rounds before."""
     messages: dict[tuple[Kind, int, int, Phase], Op] = field(default_factory=dict)
     casts: dict[int, Op] = field(default_factory=dict)
 
@@ -99,7 +100,7 @@ class Walk:
         return self.layout.home[stage, micro_batch]
 
     def run(self) -> None:
-        """The schedule once for each step, or more often where a step has several rounds of it."""
+        """Runs the schedule once for each step, or several times where a step has several rounds of it."""
         count = self.layout.schedule.micro_batches
         for offset in range(0, self.plan.steps * self.plan.micro_batches, count):
             self.offset = offset
@@ -136,13 +137,13 @@ class Walk:
             tip = self._action(action, stage, micro, final=i in last)
             if pair:
                 paired, together = [tip], True
-                self.tips = tips  # the other one begins where this one did
+                self.tips = tips  # the paired action begins where this one did
             else:
                 self.tips = [*paired, tip] if together else [tip]
                 paired, together = [], False
 
     def _lasts(self, actions: list[tuple[Action, int, int, bool]]) -> set[int]:
-        """Actions with the last weight gradient of a stage before an update."""
+        """Indices of the actions that compute the last weight gradient of a stage before an update."""
         last: dict[tuple[int, int], int] = {}
         window = self.layout.schedule.window or self.layout.schedule.micro_batches
         for i, (action, stage, micro, _) in enumerate(actions):
@@ -151,7 +152,7 @@ class Walk:
         return set(last.values())
 
     def _renew(self) -> None:
-        """Weights are new: of the first step, or updated. What copies or casts of them there are is made anew."""
+        """Marks all weights as new, at the first step or after an update: they are gathered and cast again."""
         self.fresh = set(self.held)
         self.gathered = self._gather_ahead() if self.plan.zero in (1, 2) and self.plan.overlap_params else {}
 
@@ -192,7 +193,7 @@ class Walk:
     def _note_units(
         self, action: Action, stage: int, micro: int, fragment: Fragment, base: int, *, opens: bool
     ) -> None:
-        """For directives: where the blocks of this pass begin and end."""
+        """Records for directives where the blocks of this pass begin and end."""
         update = len(self.program.ends) - 1
         about = update, int(action), stage, self._number(micro)
         whole = base, base + len(fragment) - 1, base + fragment.tip, int(opens)
@@ -203,7 +204,7 @@ class Walk:
             self.program.units.append((*about, number, at, tips[position], *whole))
 
     def _inputs(self, action: Action, stage: int, micro: int) -> list[int]:
-        """Rows with what an action works on: received, or made here before."""
+        """Rows with the inputs of an action: received, or computed on this rank before."""
         s = self.layout.stages
         if action == Action.WEIGHT:
             return [self.exits[Action.INPUT, stage, micro]]
@@ -240,7 +241,7 @@ class Walk:
         self.program.add(op, "pipeline", micro_batch=self._number(micro), data=[value], tag=tag)
 
     def _message(self, kind: Kind, rank: int, size: int, phase: Phase) -> Op:
-        """Equal messages are one op of the book."""
+        """Equal messages share one op of the book."""
         key = kind, rank, size, phase
         if key not in self.messages:
             stream = Stream.PIPELINE if kind == Kind.SEND else Stream.NONE
@@ -252,7 +253,7 @@ class Walk:
         return 1 + ((self.offset + micro) * len(self.layout.stages) + source) * 2 + back
 
     def _number(self, micro: int) -> int:
-        """Micro-batch of its step."""
+        """Index of a micro-batch in its step."""
         return (self.offset + micro) % self.plan.micro_batches
 
     def _load(self, micro: int) -> int:
@@ -264,7 +265,8 @@ class Walk:
     # -- weights and gradients -----------------------------------------------------------------------------
 
     def _gather_ahead(self) -> dict[int, dict[int, list[int]]]:
-        """ZeRO 1 and 2: what the last step updated is gathered, bucket by bucket, while the forward pass begins."""
+        """ZeRO 1 and 2: gathers the weights that the last step updated, bucket by bucket, while the forward pass
+        begins."""
         found: dict[int, dict[int, list[int]]] = {}
         for stage in self.held:
             blocks = self.layout.stages[stage]
@@ -280,7 +282,7 @@ class Walk:
         return found
 
     def _pull(self, action: Action, stage: int, fragment: Fragment) -> dict[int, list[int]]:
-        """ZeRO 3: each block's weights are gathered before it is used; by position in the fragment."""
+        """ZeRO 3: gathers each block's weights before it is used. Rows by position in the fragment."""
         plan = self.plan
         if plan.zero < 3 or action == Action.WEIGHT or (action != Action.FORWARD and not plan.reshard):
             return {}
@@ -296,7 +298,7 @@ class Walk:
         return found
 
     def _cast(self, stage: int, fragment: Fragment, come: dict[int, list[int]]) -> dict[int, list[int]]:
-        """Weights of 8-bit products are cast once a step, and with ZeRO 3 whenever they were gathered."""
+        """Casts weights for low-precision products: once a step, and with ZeRO 3 after every gather."""
         blocks = self.layout.stages[stage]
         found: dict[int, list[int]] = {}
         for position, number in enumerate(fragment.blocks.tolist()):
@@ -308,8 +310,7 @@ class Walk:
         return found
 
     def _order_pulls(self, base: int, fragment: Fragment, pulled: dict[int, list[int]]) -> None:
-        """A block's weights come while those before it are at work, as many as the plan says: when the one before
-        these is done."""
+        """Delays the gather of a block's weights until the block `prefetch + 1` places before it is done."""
         ahead = self.plan.prefetch + 1
         for position in range(len(fragment.blocks)):
             if position in pulled and len(self.units) >= ahead:
@@ -334,7 +335,7 @@ class Walk:
                 self.reduced.append(done)
 
     def _window(self, action: Action, stage: int, window: int) -> None:
-        """Gradients of a window are there on all ranks: they are summed, and then the weights updated."""
+        """All ranks have the gradients of a window: sums them, or updates the weights."""
         schedule = self.layout.schedule
         last = min((window + 1) * schedule.window, schedule.micro_batches)
         self.program.begin((last - 1) // self.plan.micro_batches)
@@ -347,13 +348,13 @@ class Walk:
             self._renew()
 
     def _sum_copies(self, stage: int, waits: list[int]) -> list[int]:
-        """Gradients of a stage that several pipeline ranks hold."""
+        """Sums the gradients of a stage over the pipeline ranks that hold it."""
         holders, blocks = self.layout.schedule.holders[stage], self.layout.stages[stage]
         params = owned(self.plan, blocks)
         own = (op for block in blocks for op in block.ops if op.local_params)
         tied = self.layout.tied_ranks and (stage == 0 or any(0 < op.tied_params <= op.local_params for op in own))
         if tied:
-            params -= -(-self.layout.tied_params // self.plan.shards)  # summed over all that have it
+            params -= -(-self.layout.tied_params // self.plan.shards)  # summed over all ranks that have the embedding
         if len(holders) == 1 or not params:
             return []
         op = self._summed(f"holders{stage}", len(holders), bytes_of(params, self.plan.grad_dtype), "gradients")
@@ -365,7 +366,8 @@ class Walk:
     # -- the end of the step ------------------------------------------------------------------------------------------
 
     def _finish(self, *, last: bool) -> None:
-        """The update, behind which the next step begins. A checkpoint is written behind the last."""
+        """Sums the remaining gradients and updates the weights; the next step begins after that. The last update is
+        followed by the checkpoint."""
         plan, program = self.plan, self.program
         end = self.program.ends[-1]
         waits = [*self.tips, *self.reduced]
@@ -405,14 +407,14 @@ class Walk:
             program.add(op, "checkpoint", data=[row])
 
     def _others_update(self) -> bool:
-        """Is there another rank with weights that are trained?"""
+        """Whether another rank has trained weights."""
         held = self.layout.schedule.held
         return self.plan.stage_ranks > 1 or any(
             owned(self.plan, self.layout.stages[s]) for rank, mine in enumerate(held) if rank != self.rank for s in mine
         )
 
     def _written_bytes(self) -> int:
-        """Bytes of a checkpoint: weights and optimizer, of which each copy writes its part."""
+        """Bytes that a rank writes of a checkpoint: weights and optimizer state, of which each copy writes its part."""
         stages, total = [self.layout.stages[s] for s in self.held], 0
         each = state_bytes(self.plan, stages) / max(sum(owned(self.plan, blocks) for blocks in stages), 1)
         for expert in (False, True):
@@ -429,7 +431,8 @@ class Walk:
         )
 
     def _sum_over_tensor(self, waits: list[int]) -> list[int]:
-        """Gradients of weights that are not split over tensor-parallel ranks, of which each rank made a part."""
+        """Sums the gradients of weights that are not split over tensor-parallel ranks, where each rank computed a
+        part."""
         blocks = [b for s in self.held for b in self.layout.stages[s]]
         found = []
         for slot, params in tensor_sums(self.plan, blocks).items():
@@ -439,15 +442,15 @@ class Walk:
         return found
 
     def _mirror(self, waits: list[int]) -> list[int]:
-        """Stages that two pipeline ranks hold (DualPipe), or several: their gradients are summed, of sharded ones the
-        shards. Where updates come by windows that was done before."""
+        """Sums the gradients of stages that two (DualPipe) or more pipeline ranks hold; of sharded gradients, the
+        shards. With update windows this was done before."""
         schedule, plan = self.layout.schedule, self.plan
         if schedule.window or sum(map(len, schedule.held)) == schedule.stages:
             return []
         if any(len(held) != 2 or sum(held) != schedule.ranks - 1 for held in schedule.held):
             return [row for stage in sorted(self.held) for row in self._sum_copies(stage, waits)]
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
-        if self.rank in self.layout.tied_ranks:  # summed over all that have it
+        if self.rank in self.layout.tied_ranks:  # summed over all ranks that have the embedding
             params -= -(-self.layout.tied_params // plan.shards)
         if not params:
             return []
@@ -460,11 +463,11 @@ class Walk:
         return [row]
 
     def _note_sum(self, row: int, params: list[tuple[int, bool]], *, updated: bool = False) -> None:
-        """For directives."""
+        """Records a sum for directives."""
         self.program.ends[-1].sums.append(FurtherSum(row, tuple(params), updated))
 
     def _sum_tied(self, waits: list[int]) -> list[int]:
-        """The gradient of an embedding that several pipeline ranks have."""
+        """Sums the gradient of an embedding that several pipeline ranks have."""
         ranks = self.layout.tied_ranks
         if self.rank not in ranks:
             return []
@@ -485,8 +488,8 @@ class Walk:
 
 
 def quantise(plan: Plan, params: int) -> Op:
-    """Weights to 8 or 4 bits: read once (twice if their largest value is looked for), written in both layouts, for the
-    product forward and those backward. The call of the product issues it."""
+    """Op that casts weights to 8 or 4 bits: read once (twice if their maximum is needed), written in two layouts, for
+    the forward and the backward products. The product's call issues it."""
     reads = 2 if plan.scaling == Scaling.CURRENT else 1
     size = reads * bytes_of(params, plan.dtype) + 2 * bytes_of(params, plan.product_dtype)
     size += 2 * round(params * plan.weight_scale_bytes)

@@ -1,5 +1,5 @@
-"""with_parts(job, plan, heads): a job of heads for tokens (Ulysses) in which context-parallel ranks have unequal parts
-of both. Products scale with a rank's tokens, attention with its heads."""
+"""with_parts(job, plan, tokens, heads): a job with exchange of heads for tokens (Ulysses) whose context-parallel ranks
+have unequal parts of both. Products scale with a rank's tokens, attention with its heads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ F64 = NDArray[np.float64]
 
 
 def parts_of(plan: Plan, heads: int, kv_heads: int) -> tuple[F64, F64]:
-    """(Tokens, heads) of each context-parallel rank, over those of an equal part. `heads`: those that context-parallel
-    ranks share, tensor-parallel ones apart."""
+    """(Tokens, heads) of each context-parallel rank, over an equal part. `heads`: heads that context-parallel ranks
+    share, after the split over tensor-parallel ranks."""
     tokens = plan.cp_shares or (plan.seq // plan.cp,) * plan.cp
     own = plan.cp_heads or (heads // plan.cp,) * plan.cp
     check_sum("cp-shares", tokens, plan.seq)
@@ -27,7 +27,7 @@ def parts_of(plan: Plan, heads: int, kv_heads: int) -> tuple[F64, F64]:
 
 
 def with_parts(job: Job, plan: Plan, tokens: F64, heads: F64) -> Job:
-    """An exchange of heads for tokens is as large as the larger of what a rank gives and what it gets."""
+    """The job with these parts. An exchange of heads for tokens is as large as the larger of a rank's two parts."""
     at = Grid.of(plan).at["cp"].tolist()
     values, made = {}, {}
     for rank, cp in enumerate(at):

@@ -1,9 +1,9 @@
-"""The work of a step without its nodes: each op once, and the paths that every simulation of it goes along.
+"""Work of a step without its nodes: each op once, and the dependencies that every simulation of it follows.
 
 A compute stream runs in order (see fragment.py), so the actions of a pipeline rank follow one another; an action waits
-for what the stages beside it made; collectives of one stream follow one another too. `least_step_ns` goes along these
-waits alone, from passes of whole blocks. What it leaves out (messages, other streams, who else uses a link) can only
-take longer, so it is at most the simulated time.
+for the results of the neighbouring stages; collectives of one stream follow one another too. `least_step_ns` follows
+only these dependencies, with passes of whole blocks. What it leaves out (messages, other streams, contention on links)
+can only add time, so the result is at most the simulated time.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from etude.model.schema import Kind
 
 F64 = NDArray[np.float64]
 Times = Callable[[Plan, Sequence[Op]], list[float]]
-"""Plan, ops -> least time of each, ns."""
+"""(Plan, ops) -> least time of each op, ns."""
 Ends = tuple[float, float]
-"""When the value and the tip of a pass are there, ns after its begin."""
+"""When the value and the tip of a pass are ready, ns after its begin."""
 Reduction = tuple[int, tuple[int, ...]]
 """(position of the last block of a bucket in the backward pass, ops that reduce it)."""
 
 
 def least_step_ns(model: Model, plan: Plan, times: Times, *, alone: bool = False) -> float:
-    """ns that a step takes at least, where each op takes what `times` says; 0 where no path is known. `alone`: without
-    what copies exchange and the update, which leaves what holds for any sharding."""
+    """Lower bound of a step's time in ns, with the op times of `times`; 0 for plans without a known bound. `alone`:
+    without the update and the exchange between copies, so that the bound holds for any sharding."""
     plan, _, layout = lay_out(model, plan)
     if plan.lengths or plan.directives or plan.domain or plan.cp_map != ContextMap.NONE or is_round_robin(plan):
         return 0.0
@@ -55,18 +55,18 @@ def least_step_ns(model: Model, plan: Plan, times: Times, *, alone: bool = False
 
 @dataclass(slots=True)
 class Work:
-    """Distinct ops of a plan, and where they come."""
+    """Distinct ops of a plan, and where they are used."""
 
     plan: Plan
     layout: Layout
     alone: bool = False
     book: Book = field(default_factory=Book)
     passes: dict[tuple[int, Action], list[tuple[int, Op]]] = field(default_factory=dict)
-    """(number, op) of a block's pass in an action, by the id of its ops."""
+    """(id of a block's ops, action) -> (number, op) of its pass."""
     pulls: dict[int, list[list[int]]] = field(default_factory=dict)
-    """Stage -> ops that gather the weights of each block."""
+    """Stage -> ops that gather the weights, for each block."""
     reductions: dict[int, list[Reduction]] = field(default_factory=dict)
-    """Stage -> what a backward pass reduces, in the order in which it is issued."""
+    """Stage -> reductions of a backward pass, in the order in which they are issued."""
     updates: list[list[int]] = field(default_factory=list)
     """For each pipeline rank: the norm, if gradients are clipped, and the update."""
 
@@ -96,7 +96,8 @@ class Work:
         return found
 
     def _pulls(self, blocks: Sequence[Block]) -> list[list[int]]:
-        """ZeRO 3: of every pass; ZeRO 1 and 2: of the first forward pass, by the first block of each bucket."""
+        """Ops that gather the weights of each block: with ZeRO 3 in every pass; with ZeRO 1 and 2 in the first forward
+        pass, at the first block of each bucket."""
         plan, found = self.plan, [list[int]() for _ in blocks]
         if plan.zero == 3:
             for group in kinds(plan, blocks):
@@ -118,7 +119,7 @@ class Work:
         return [self.book.op(op) for op in ops]
 
     def costs(self, times: Times) -> list[float]:
-        """Least time of each op. Where ranks have unequal work, of what is routed nothing counts."""
+        """Least time of each op, ns. Where experts have unequal load, routed work counts as 0."""
         found = times(self.plan, self.book.ops)
         if self.layout.routing is not None:
             for number, op in enumerate(self.book.ops):
@@ -128,7 +129,7 @@ class Work:
 
 
 def job_of_ops(plan: Plan, ops: Sequence[Op]) -> tuple[Job, list[int]]:
-    """A job whose only trace has each of these ops once, in their order, and a rank of each pipeline stage."""
+    """A job with a single trace that has each of these ops once, in order; and one rank of each pipeline stage."""
     book = Book()
     numbers = np.array([book.op(op) for op in ops], np.int32)
     columns, groups, peers = columns_of(book, numbers)
@@ -140,7 +141,7 @@ def job_of_ops(plan: Plan, ops: Sequence[Op]) -> tuple[Job, list[int]]:
 
 @dataclass(slots=True)
 class Clock:
-    """The schedule gone through with the least time of each pass."""
+    """Goes through the schedule with the least time of each pass."""
 
     work: Work
     costs: list[float]
@@ -149,20 +150,20 @@ class Clock:
     """Passes of stages that wait for no weights: their ends, and the tip after each block."""
     tip: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
-    """End of the first of two actions that run together."""
+    """End of the first of two actions that run at the same time."""
     gathered: list[float] = field(default_factory=list)
     reduced: list[float] = field(default_factory=list)
     units: list[list[float]] = field(default_factory=list)
     """For each pipeline rank: tips after the blocks done so far."""
     done: dict[tuple[bool, int, int], float] = field(default_factory=dict)
-    """(forward?, stage, micro-batch) -> when its value is there."""
+    """(forward?, stage, micro-batch) -> when its value is ready."""
 
     def step_ns(self) -> float:
         plan, schedule = self.work.plan, self.work.layout.schedule
         ranks = schedule.ranks
         self.tip, self.beside, self.gathered, self.reduced = ([0.0] * ranks for _ in range(4))
         self.units = [[] for _ in range(ranks)]
-        if plan.steps > 1:  # the ends of steps overlap: what each rank works in one remains
+        if plan.steps > 1:  # steps overlap: only each rank's own work in a step is a bound
             return self._busiest() + plan.step_overhead_ns
         rank_of = np.repeat(np.arange(ranks), np.diff(schedule.start))
         order = np.lexsort((np.arange(len(schedule)), unit_times(schedule).begin))
@@ -178,7 +179,7 @@ class Clock:
         return self._updated() + plan.step_overhead_ns
 
     def _lasts(self, rank_of: NDArray[np.int64]) -> set[int]:
-        """Rows with the last weight gradient of a stage on a rank."""
+        """Rows that compute the last weight gradient of a stage on a rank."""
         schedule, found = self.work.layout.schedule, dict[tuple[int, int], int]()
         for i in np.flatnonzero(np.isin(schedule.action, (Action.BACKWARD, Action.WEIGHT))).tolist():
             found[int(rank_of[i]), int(schedule.stage[i])] = i
@@ -214,7 +215,7 @@ class Clock:
         return max(self.done.get((True, stage, micro), 0.0), self.done.get((False, stage + 1, micro), 0.0))
 
     def _order(self, stage: int, action: Action) -> list[int]:
-        """Blocks in the order in which an action does them."""
+        """Blocks in the order in which an action runs them."""
         blocks = self.work.layout.stages[stage]
         if action == Action.FORWARD:
             return list(range(len(blocks)))
@@ -259,7 +260,7 @@ class Clock:
             self.reduced[rank] = max(self.reduced[rank], made) + sum(self.costs[op] for op in ops)
 
     def _updated(self) -> float:
-        """The end: ranks that clip wait for the norm of all."""
+        """End of the update; with clipping, ranks wait for the norm of all."""
         ready = [max(pair) for pair in zip(self.tip, self.reduced, strict=True)]
         costs = [[self.costs[op] for op in ops] for ops in self.work.updates]
         if self.work.plan.clip and all(costs):
@@ -278,7 +279,7 @@ class Clock:
 
 
 def _holds(ops: Sequence[tuple[int, Op]]) -> bool:
-    """Does all of a pass come behind its first op?"""
+    """Whether the whole pass waits for its first op."""
     return bool(ops) and ops[0][1].kind == Kind.COMP and not ops[0][1].side
 
 
@@ -296,8 +297,8 @@ def _ops(block: Block, action: Action, twice: frozenset[str]) -> Iterable[Op]:
 
 
 def _through(ops: Sequence[tuple[int, Op]], costs: Sequence[float], lead: float) -> Ends:
-    """When value and tip are there after these ops, where the tip is there at 0 and the value at `lead`. What an op
-    waits for is what fragment.py says."""
+    """When value and tip are ready after these ops, with the tip ready at 0 and the value at `lead`. fragment.py says
+    what an op waits for."""
     value, tip = lead, 0.0
     pending: dict[str, float] = {}
     for number, op in ops:
