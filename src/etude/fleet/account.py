@@ -175,7 +175,7 @@ class Account:
 
 
 def _stretches(row: Row) -> Iterator[Row]:
-    """The rows that one of several cycles stands for."""
+    """Expands a row of several cycles into a row for each stretch."""
     if not row.stall_ns and row.cycles == 1:
         yield row
         return

@@ -346,7 +346,7 @@ def _dealt(plan: Plan, gpus: int) -> Plan:
 
 
 def check_shape(costs: Costs, shape: str) -> None:
-    """Refuses a way to go on that no degraded state of the plan can run."""
+    """Raises UsageError for a recovery that no degraded state of the plan can run."""
     if shape in (SHRINK, REDISTRIBUTE) and costs.healthy.gpus < 2 * costs.replica_gpus:
         raise UsageError(
             f"--recover {shape}: the plan has one replica of {costs.replica_gpus:,} GPUs, so none is left without it",

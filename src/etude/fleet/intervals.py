@@ -1,4 +1,4 @@
-"""The best interval between saves: looked for by running the loop, and compared with Young and Daly."""
+"""The best interval between saves: searched by running the loop, and compared with Young and Daly."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from etude.fleet.checkpoint import SaveTier, daly_ns, young_ns
 from etude.fleet.costs import Costs
 
 GRID: Final = tuple(2 ** (k / 2) for k in range(-4, 5))
-"""Intervals that are tried, over Young's."""
+"""Intervals that are tried, relative to Young's."""
 FURTHEST: Final = 64
-"""Over Young's, at most."""
+"""Largest interval, relative to Young's."""
 SEEDS: Final = 4
 
 
@@ -27,7 +27,7 @@ class Searched:
     daly_s: float
     best_s: float
     tried: tuple[tuple[float, float], ...]
-    """(seconds between saves, mean part of the time that is useful)."""
+    """(seconds between saves, mean useful fraction of the time)."""
 
     def record(self) -> dict[str, Any]:
         return {
@@ -41,8 +41,8 @@ def best_interval(
     costs: Costs, tiers: tuple[SaveTier, ...], mtbf_ns: float,
     useful: Callable[[tuple[SaveTier, ...], int], float], *, seeds: Sequence[int] = range(SEEDS),
 ) -> tuple[tuple[SaveTier, ...], Searched]:  # fmt: skip
-    """The tiers with an interval for the one that has none, and what was tried. `useful(tiers, seed)` runs the job;
-    every interval sees the same faults."""
+    """The tiers with an interval for the one that has none, and the search. `useful(tiers, seed)` runs the job; every
+    interval meets the same faults. Raises UsageError if no fault has a rate."""
     open_tier = next(i for i, tier in enumerate(tiers) if not tier.every_ns and not tier.steps)
     tier, nodes = tiers[open_tier], costs.nodes
     if math.isinf(mtbf_ns):
@@ -61,7 +61,7 @@ def best_interval(
             tried[steps] = sum(useful(chosen, seed) for seed in seeds) / len(seeds)
         best = max(tried, key=lambda steps: tried[steps])
         if not factors and best == max(tried) and factor < FURTHEST:
-            factors.append(2 * factor)  # the best lies beyond: copies are hardly needed
+            factors.append(2 * factor)  # the best is larger still: copies are hardly needed
     each = costs.healthy.step_ns / 1e9
     found = Searched(
         tier.name, save_ns / 1e9, mtbf_ns / 1e9, young / 1e9, daly_ns(save_ns, mtbf_ns) / 1e9, best * each,

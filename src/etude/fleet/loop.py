@@ -1,7 +1,7 @@
 """The long loop of one training job: steps, saves, faults and recoveries from event to event, never node by node.
 
-What ends at an instant ends before what breaks at it. Whole steps between two events are one addition, so a month is as
-many rounds of the loop as it has saves and faults.
+At the same instant, work ends before faults occur. Whole steps between two events are one addition, so a month takes as
+many iterations of the loop as it has saves and faults.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from etude.fleet.recovery import STAY, WAIT, Policy, Recovery, View, asked, rest
 
 RUNNING, BUSY, WAITING = "running", "busy", "waiting"
 DEAL: Final = "deal"
-"""A change of who does how many micro-batches."""
+"""Redistributes micro-batches over replicas."""
 RESTAGE: Final = "restage"
-"""A change of which stage has how many layers."""
+"""Redistributes layers over stages."""
 NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ran:
-    """One job from its start to the horizon."""
+    """Result of one job from its start to the horizon."""
 
     account: Account
     copies: Copies
     hit: NDArray[np.bool_]
-    """Events that the job felt."""
+    """Events that affected the job."""
     interruptions: int
     transitions: dict[str, int]
     node_up_ns: int
-    """Sum over all nodes; with unlimited spares, none is ever missing."""
+    """Up time summed over all nodes; with unlimited spares no node is ever missing."""
     nodes: int
     horizon_ns: int
 
@@ -70,24 +70,24 @@ class Job:
     todo: int = 0
     """Remaining time of the current step; 0: none."""
     kept: int = 0
-    """Micro-batches of the step in progress that the replicas had done before it was cut."""
+    """Micro-batches of the current step that replicas had done before a fault interrupted it."""
     going: tuple[int, int] | None = None
-    """For a step that a fault interrupted: its progress, and when. Remaining replicas continue until they are
+    """For a step that a fault interrupted: its progress, and when. The remaining replicas continue until they are
     notified."""
     factor: float = 1.0
     phases: list[Phase] = field(default_factory=list)
     after: tuple[str, ...] = ()
-    """What follows the phases: ("saved", tiers ...), ("decide",), ("go",)."""
+    """What follows the phases: ("saved",), ("decide",) or ("go",)."""
     target: Config | None = None
     saving: dict[int, float] = field(default_factory=dict)
-    """Tiers that are saved to, and the part of the state that each writes."""
+    """Tiers of the current save, and the part of the state that each writes."""
     forced: int = -1
     """Event for which the state is saved at the next step border, before its nodes are given up."""
     forced_tier: int = 0
     change: str = ""
-    """Way to run on more nodes, taken at the next step border."""
+    """Change of the configuration at the next step border: a recovery that uses more nodes, or DEAL."""
     memory: bool = True
-    """The replicas that are left hold the state."""
+    """Whether the remaining replicas hold the state."""
     scope: str = ""
     up: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     used: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
@@ -100,7 +100,7 @@ class Job:
     transitions: dict[str, int] = field(default_factory=dict)
     node_up_ns: int = 0
     seen_ns: int = 0
-    """Up to which node_up_ns counts."""
+    """Time up to which node_up_ns is counted."""
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Job:
         self._cut("idle")
         undecided = self.mode == WAITING or self.after == ("decide",)
         if undecided and (not self.memory or self.policy is restart):
-            self._load(self.costs.nodes)  # what no copy holds is lost, even without a reported fault
+            self._load(self.costs.nodes)  # progress that no copy holds is lost, even without a reported fault
 
     def _count_up(self) -> None:
         self.node_up_ns += int(self.up.sum()) * (self.now - self.seen_ns)
@@ -140,7 +140,7 @@ class Job:
         return self.config.step_ns if factor == 1.0 else round(self.config.step_ns * factor)
 
     def _run(self, until: int) -> None:
-        """Steps up to the next save, or to `until`, in the middle of a step if need be."""
+        """Runs steps up to the next save, or to `until`, which may be in the middle of a step."""
         if self.todo:
             if self.now + self.todo > until:
                 self.into += until - self.now
@@ -173,7 +173,7 @@ class Job:
             self.todo = step_ns
 
     def _cycles(self, step_ns: int, until: int) -> bool:
-        """Many equal stretches with a save behind each, at once: what a month mostly is."""
+        """Runs many equal stretches, each with a save, at once: most of a month."""
         found = self.copies.regular(self.account.step, self.now)
         if found is None:
             return False
@@ -190,7 +190,7 @@ class Job:
         return True
 
     def _border(self, *, ended: bool) -> bool:
-        """What waits for the end of a step; whether the steps stop for it."""
+        """Handles what waits for the end of a step; returns whether the steps stop for it."""
         self.copies.settle(self.now)
         due = self.copies.due(self.account.step, self.now) if ended else []
         if self.forced >= 0 and self.forced_tier not in due:
@@ -207,13 +207,13 @@ class Job:
         return -(-self.config.gpus // self.costs.gpus_per_node)
 
     def _save(self, tiers: list[int]) -> None:
-        """All that are due, one after the other; a tier that still writes is waited for."""
+        """Saves to all tiers that are due, one after the other; waits for a tier that still writes."""
         stall, nodes = 0, self._nodes()
         for i in tiers:
             pending = self.copies.pending[i]
             stall = max(stall, pending.ready_ns - self.now) if pending is not None else stall
         for i in tiers:
-            whole = self.forced >= 0 and i == self.forced_tier  # nodes go: a copy that is in progress is of no use
+            whole = self.forced >= 0 and i == self.forced_tier  # nodes leave: a copy in progress does not help
             stall += self.copies.stall_ns(i, self.account.step, self.costs.state_bytes, nodes, whole=whole)
         self.saving = {i: self.copies.part(i, self.account.step) for i in tiers}
         self._busy([Phase("checkpoint", stall)], ("saved",))
@@ -224,7 +224,7 @@ class Job:
             self._go_on(self.now)
 
     def _go_on(self, until: int) -> None:
-        """One phase, or a part of it."""
+        """Runs one phase, or a part of it up to `until`."""
         while self.phases and self.phases[0].left_ns == 0:
             self.phases.pop(0)
         if self.phases:
@@ -256,7 +256,7 @@ class Job:
             self._start(self.target)
 
     def _cut(self, part: str) -> None:
-        """The step in progress does not end; what a fault interrupted and was not resumed is repeated."""
+        """Drops the current step; the part that a fault interrupted and that was not resumed is repeated."""
         self.account.let_go("redo" if self.going is not None else part)
         self.account.part_of_step(self.now - self.into, self.now, part, self.config)
         self.into = self.todo = self.kept = 0
@@ -317,7 +317,8 @@ class Job:
             self._back()
 
     def _give_up(self, event: int, within_ns: int) -> None:
-        """Nodes that will go, or are slow: the state is saved at the next step border, if there is time for it."""
+        """Saves the state at the next step border, if there is time, before nodes are taken away or left out as
+        slow."""
         if self.mode != RUNNING or self.forced >= 0 or not self.used[self._struck(event)].any():
             return
         safe = self.copies.safe_tier(NODE, self.account.step + 1, self.now, self.costs.state_bytes, self._nodes())
@@ -329,14 +330,14 @@ class Job:
         return max(felt, default=1.0)
 
     def _slowest(self) -> int:
-        """The place of the slowest node among those of the job."""
+        """Index of the slowest node among the nodes of the job."""
         worst = max(self.slow, key=lambda event: self.slow[event], default=-1)
         struck = self._struck(worst)[:1] if worst >= 0 and self.events.nodes[worst] else np.zeros(0, np.int64)
         place = int(self.used[: int(struck[0])].sum()) if len(struck) else 0
         return min(place, self.costs.nodes - 1)
 
     def _speed(self) -> bool:
-        """The slowest of the job's nodes says how fast steps are; whether that changed."""
+        """Sets the step time by the slowest of the job's nodes; returns whether it changed."""
         factor = max(self._felt() / self.config.absorbs, 1.0)
         changed = factor != self.factor
         if changed and self.todo:
@@ -345,7 +346,7 @@ class Job:
         return changed
 
     def _lose_nodes(self, event: int, *, planned: bool = False) -> None:
-        """Fail-stop of an event's nodes, or of the processes."""
+        """Fail-stop of an event's nodes, or of the processes if it has none."""
         struck = self._struck(event)
         felt = bool(self.used[struck].any()) if len(struck) else True
         if self.spares is not None:
@@ -357,7 +358,7 @@ class Job:
             self.down_until[fresh] = self.now + lasting
             if len(fresh):
                 self._push(self.now + lasting, "repaired", event)
-        if len(struck):  # what comes in their place is not slow
+        if len(struck):  # their replacements are not slow
             self.slow = {e: f for e, f in self.slow.items() if not np.isin(self._struck(e), struck).any()}
         if not felt:
             return
@@ -396,7 +397,7 @@ class Job:
         )  # fmt: skip
 
     def _decide(self) -> None:
-        """After a fault was noticed, or a repair was waited for."""
+        """Decides on a recovery, after a fault was noticed or a repair has ended."""
         answer, up = asked(self.policy, self._view(lost=True)), int(self.up.sum())
         config = None if answer == WAIT else self.costs.at(answer if answer in SHAPES else RESTART, up)
         if config is None:
@@ -415,8 +416,9 @@ class Job:
         self._busy([Phase("restart", wait)], ("go",))
 
     def _settle_step(self, answer: str) -> None:
-        """What counts of the step that a fault cut. Replicas that hold the state, and processes that live, end it where
-        they need the lost ones no more; under `redistribute` they keep the micro-batches that they have done."""
+        """Decides what counts of the step that a fault interrupted. If processes live and replicas hold the state, they
+        end it where they no longer need the lost ones; under `redistribute` they keep the micro-batches that they have
+        done."""
         lives = answer != RESTART and self.memory
         rounds = self.config.rounds
         if self.going is not None:
@@ -434,7 +436,7 @@ class Job:
             self.account.let_go("redo")
 
     def _load(self, nodes: int) -> int:
-        """Goes back to the nearest copy; the time that its load takes, with what storage is waited for."""
+        """Goes back to the nearest copy; returns the time of its load, including the wait for storage, ns."""
         found = self.copies.nearest(self.costs.node_bytes, nodes)
         mark: Mark = found[0] if found is not None else START
         self.account.back_to(mark)
@@ -445,7 +447,7 @@ class Job:
         return wait + found[2]
 
     def _start(self, config: Config) -> None:
-        """On as many nodes as the configuration takes, those that were in the job first."""
+        """Starts on as many nodes as the configuration needs, preferring those that were in the job."""
         self.config, self.target, self.memory = config, None, True
         if self.kept and config.rounds is not None:
             rest = self._step_ns() - round(self.kept * config.rounds.each_ns * self.factor)
@@ -460,7 +462,7 @@ class Job:
         self._speed()
 
     def _back(self) -> None:
-        """Nodes are up again."""
+        """Handles nodes that are up again."""
         if self.mode == WAITING:
             self._decide()
         elif self.mode == RUNNING and self.recovery.reintegrate and not self.change:
@@ -470,8 +472,8 @@ class Job:
                 self.change = answer
 
     def _deal(self) -> None:
-        """Micro-batches by the speed of their replicas, or other layers for stages; or as planned again. The state of
-        layers moves, there and back."""
+        """Redistributes micro-batches by the speed of replicas, or layers over stages; or returns to the plan. The
+        state of moved layers is sent, in both directions."""
         slow, all_there = self._felt(), self.config.gpus == self.costs.healthy.gpus
         config = self.costs.slowed(slow, self._slowest()) if all_there else None
         if config is None and self.config.absorbs > 1.0:
@@ -503,8 +505,8 @@ def run_job(
     costs: Costs, events: Events, *, tiers: tuple[SaveTier, ...] = (), policy: Policy, recovery: Recovery,
     spares: int | None, horizon_ns: int, excluded: tuple[int, ...] = (),
 ) -> Ran:  # fmt: skip
-    """`spares` None: a lost node is replaced by one that is never missing elsewhere. `excluded` nodes are never used,
-    and what happens to them is not felt."""
+    """Runs a job to the horizon. `spares=None`: a lost node is replaced at once, and nodes never run out. `excluded`
+    nodes are never used, and their faults do not affect the job. Raises UsageError for impossible input."""
     if horizon_ns <= 0:
         raise UsageError("no time is given", hint="--days 54")
     if costs.healthy.step_ns <= 0:

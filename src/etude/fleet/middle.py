@@ -1,8 +1,8 @@
-"""One step with one fault, node by node: what the long loop says of it, from the engine.
+"""One step with one fault, simulated node by node by the engine, to compare with the long loop.
 
-The engine runs the step, the ranks of the lost replicas stop in the middle of it, the others go on until the fault is
-noticed. What follows is simulated as a job of its own: the step again (`restart`), the step of the replicas that are
-left (`shrink`), or what they have not done of the batch (`redistribute`).
+The engine runs the step, the ranks of the lost replicas stop in the middle of it, the others continue until the fault
+is noticed. What follows is simulated as a separate job: the step again (`restart`), the step of the remaining replicas
+(`shrink`), or their remaining part of the batch (`redistribute`).
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ if TYPE_CHECKING:
 
 
 class Middle(NamedTuple):
-    """What one fault in a step comes to. Times are from the start of the step."""
+    """Result of one fault in a step. Times are from the start of the step."""
 
     end_ns: int
-    """When the step, or the one in its place, is over."""
+    """End of the step, or of the one that replaces it."""
     kept: int
-    """Micro-batches of each replica left that count, of those done when the fault was noticed."""
+    """Micro-batches of each remaining replica that count, of those done when the fault was noticed."""
     left: int
-    """Micro-batches that the fullest replica has to do yet."""
+    """Micro-batches that the fullest replica still has to do."""
     done_ns: int
-    """Time of nodes, over all ranks, that had ended when the ranks stopped."""
+    """Total time of the nodes of all ranks that had ended when the ranks stopped."""
     lost_ns: int
-    """The part of them that does not count."""
+    """The part of `done_ns` that does not count."""
     ended: bool
-    """The replicas that are left ended the step by themselves."""
+    """Whether the remaining replicas ended the step by themselves."""
 
 
 def fault_in_step(
     model: Model, plan: Plan, system: System, *, at_ns: int, replicas: int, recover: str, recovery: Recovery
 ) -> Middle:
-    """`replicas` whole replicas, the last ones, stop at `at_ns`."""
+    """Stops the last `replicas` whole replicas at `at_ns`. Raises UsageError for another recovery, or if replicas are
+    not whole."""
     if recover not in (RESTART, SHRINK, REDISTRIBUTE):
         raise UsageError(
             f"one step with one fault is not possible with `{recover}`", hint="restart, shrink or redistribute"
@@ -83,7 +84,7 @@ def fault_in_step(
 
 
 def _replica(job: Job, rank: int) -> int:
-    """Data-parallel replica of a rank: its place in the group over which gradients are summed."""
+    """Data-parallel replica of a rank: its index in the group over which gradients are summed."""
     slots = job.trace(rank).group_slots
     members = job.groups.ranks(int(job.group_slots(rank)[slots.index("dp")])) if "dp" in slots else None
     if members is None:

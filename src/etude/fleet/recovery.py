@@ -3,7 +3,7 @@
     def mine(view: View) -> str:
         return "spare" if view.spare_nodes else "shrink"
 
-It is asked when a fault has been noticed and when nodes come back, and answers with one of ANSWERS.
+It is called when a fault has been noticed and when nodes come back, and returns one of ANSWERS.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from etude.fleet.costs import REDISTRIBUTE, REPLAN, RESTART, SHRINK
 
 SPARE, WAIT, STAY = "spare", "wait", "stay"
 ANSWERS: Final = (RESTART, SPARE, SHRINK, REDISTRIBUTE, REPLAN, WAIT, STAY)
-"""restart: all processes start again on as many nodes as planned; spare: the others stay, new nodes take the place of
-lost ones; shrink: fewer replicas, each with its share of the batch; redistribute: fewer replicas, the same batch;
-replan: another plan; wait: for repairs; stay: as it is."""
+"""restart: all processes start again on as many nodes as planned; spare: the others stay, new nodes replace lost ones;
+shrink: fewer replicas, each with its share of the batch; redistribute: fewer replicas, the same batch; replan: another
+plan; wait: for repairs; stay: no change."""
 
 
 class View(NamedTuple):
     now_s: float
     lost: bool
-    """Nodes or processes were lost; else nodes came back."""
+    """True: nodes or processes were lost. False: nodes came back."""
     scope: str
     nodes_needed: int
     nodes_up: int
     nodes_in_job: int
     spare_nodes: int
-    """Up, and not in the job."""
+    """Nodes that are up and not in the job."""
     next_repair_s: float | None
     slow: float = 1.0
-    """By how much a node of the job is slow, once that is noticed; the answer `replan` deals micro-batches by speed."""
+    """Slowdown of the job's slowest node, once noticed; the answer `replan` then distributes micro-batches by speed."""
 
 
 Policy = Callable[[View], str]
@@ -46,7 +46,7 @@ def restart(view: View) -> str:
 
 
 def spare(view: View) -> str:
-    """Waits for repairs where there is none."""
+    """Waits for repairs if too few nodes are up."""
     return (SPARE if view.nodes_up >= view.nodes_needed else WAIT) if view.lost else STAY
 
 
@@ -68,7 +68,7 @@ POLICIES: Final[dict[str, Policy]] = {
 
 
 def policy_of(text: str) -> Policy:
-    """A built-in by name, or FILE.py:name."""
+    """A built-in policy by name, or one of a file as FILE.py:name."""
     if ":" in text:
         from etude.serve.pools import function_of
 
@@ -96,7 +96,7 @@ def asked(policy: Policy, view: View) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Times of transitions, and the nodes besides the job's. The times are assumptions: set your own."""
+    """Times of transitions, and spare nodes. The times are assumptions: set your own."""
 
     detect_ns: float = figure("time", "time until a fault is detected, unless given by its kind", 60e9, zero=True)
     restart_ns: float = figure("time", "time to restart all processes, before the state is loaded", 300e9, zero=True)
@@ -111,5 +111,5 @@ class Recovery:
 
     @property
     def spare_nodes(self) -> int | None:
-        """None: never short of one."""
+        """Number of spare nodes; None: always enough."""
         return int(self.spares) if self.spares else None

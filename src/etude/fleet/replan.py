@@ -1,8 +1,8 @@
 """Other plans for slow and for fewer nodes: layers of each stage, sizes of groups, and the state that a change moves.
 
-Ranks are numbered by the plan's order of axes. Which parts of the state a rank has: the layers of its stage, and the
-tensor-parallel part of each. A change moves what a rank needs and does not have; nodes that are left take the places in
-the new plan for which they have most.
+Ranks are numbered by the plan's order of axes. A rank has the layers of its stage, and its tensor-parallel part of
+each. A change moves the state that a rank needs and does not have; remaining nodes take the places in the new plan for
+which they have the most state.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from etude.generate.model import Model
 
 DEEP = 8
-"""Pipelines up to so deep, or twice as deep as planned, are tried."""
+"""Pipelines up to this depth, or twice as deep as planned, are tried."""
 
 
 class Part(NamedTuple):
-    """A part of the state: layers from `first` up to `end`, with embedding and head where they are, and of each the
-    part from `low` up to `high`."""
+    """A part of the state: layers from `first` up to `end`, embedding and head if the stage has them, and of each the
+    fraction from `low` up to `high`."""
 
     first: int
     end: int
@@ -33,14 +33,15 @@ class Part(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Bytes of state: weights and optimizer of a layer, and of embedding and head, each half."""
+    """Bytes of state (weights and optimizer): of a layer, and of one end, taken as half of embedding and head
+    together."""
 
     layer: float
     ends: float
 
 
 def coordinates(plan: Plan, rank: int) -> dict[str, int]:
-    """Number of a rank on each axis."""
+    """Coordinate of a rank on each axis."""
     sizes, found = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}, {}
     for axis in plan.order.split("-"):
         found[axis] = rank % sizes[axis]
@@ -49,7 +50,7 @@ def coordinates(plan: Plan, rank: int) -> dict[str, int]:
 
 
 def layers_of(plan: Plan, layers: int) -> tuple[int, ...]:
-    """Layers of each stage; if they do not divide evenly, as in the generator."""
+    """Number of layers of each stage; uneven ones are split as in the generator."""
     if plan.stages:
         return plan.stages
     from etude.generate.train import split
@@ -67,7 +68,7 @@ def part_of(plan: Plan, rank: int, layers: int) -> Part:
 
 
 def missing_bytes(needs: Part, has: Part | None, weights: Weights) -> float:
-    """What a rank needs and does not have."""
+    """Bytes that a rank needs and does not have."""
     whole = needs.high - needs.low
     there = 0.0 if has is None else max(min(needs.high, has.high) - max(needs.low, has.low), 0.0)
     same = 0 if has is None else max(min(needs.end, has.end) - max(needs.first, has.first), 0)
@@ -78,7 +79,7 @@ def missing_bytes(needs: Part, has: Part | None, weights: Weights) -> float:
 
 
 def moved_bytes(before: Plan, after: Plan, layers: int, weights: Weights, node: int, lost: int = 0) -> list[float]:
-    """Bytes for each rank of the new plan. `lost` of the old plan's nodes, its last ones, are gone; ranks of a node
+    """Bytes that each rank of the new plan receives. The last `lost` nodes of the old plan are gone; ranks of a node
     keep their order."""
     old = [
         [part_of(before, rank, layers) for rank in range(first, min(first + node, before.gpus))]
@@ -103,7 +104,7 @@ def _beside(needs: list[Part], held: list[Part]) -> list[tuple[Part, Part | None
 
 
 def weights_of(model: Model, plan: Plan, per_weight: float) -> Weights:
-    """`per_weight`: bytes of weights and optimizer for each byte of weights."""
+    """State of the model; `per_weight`: bytes of weights and optimizer for each byte of weights."""
     from etude.generate.train import plan_memory
 
     alone = plan.replace(
@@ -116,8 +117,9 @@ def weights_of(model: Model, plan: Plan, per_weight: float) -> Weights:
 
 
 def plans_for(plan: Plan, gpus: int, node: int) -> list[Plan]:
-    """Plans for this many devices with the batch of this one: tensor-parallel groups as they are, half and twice as
-    large (in a node), and pipelines as deep, half and twice as deep, or such that no device is left over."""
+    """Plans for `gpus` devices with at least the batch of this one: tensor-parallel groups of the same size, half and
+    twice as large (within a node), and pipelines as deep, half and twice as deep, or such that no device is left
+    over."""
     found: list[Plan] = []
     for tp in (plan.tp, plan.tp // 2, plan.tp * 2):
         if not tp or (tp > plan.tp and tp > node):
@@ -144,7 +146,7 @@ def _planned(plan: Plan, gpus: int, tp: int, pp: int) -> list[Plan]:
 
 
 def fastest(plans: list[Plan], one: Callable[[Plan], Any]) -> list[tuple[Any, Plan]]:
-    """What `one` says of those that can run, the shortest step first; of equal ones the first."""
+    """Results of `one` for the plans that can run, the shortest step first; ties keep their order."""
     found = []
     for plan in plans:
         try:
@@ -155,8 +157,8 @@ def fastest(plans: list[Plan], one: Callable[[Plan], Any]) -> list[tuple[Any, Pl
 
 
 def stages_for(plan: Plan, layers: int, stage: int, factor: float) -> list[Plan]:
-    """Fewer layers for a stage with a slow node, so many that it takes as long as the others (of equal ones the most),
-    and one more or less."""
+    """Plans with fewer layers in a stage with a slow node: as many as balance its time with the others' (on ties the
+    most), and one more or fewer."""
     if plan.pp < 2 or layers_of(plan, layers)[stage] < 2:
         return []
 

@@ -1,4 +1,4 @@
-"""What a fleet run comes to: the record of `etude fleet --json`, and its tables."""
+"""Results of a fleet run: the record of `etude fleet --json`, and its tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from etude.fleet.loop import Ran
 
 
 def summary(ran: Ran, costs: Costs, *, name: str = "", price: float = 0.0) -> dict[str, Any]:
-    """Times are of the job: `useful_s` and the parts of `lost_s` add up to `duration_s`."""
+    """The record. Times are those of the job: `useful_s` and the parts of `lost_s` add up to `duration_s`."""
     account, seconds = ran.account, ran.horizon_ns / 1e9
     lost = {part: account.lost_ns[part] / 1e9 for part in LOST}
     useful_s, interruptions = account.useful_ns / 1e9, ran.interruptions

@@ -1,10 +1,10 @@
-"""Retries: after a fault the job is started again and again until a try succeeds.
+"""Retries: after a fault the job is restarted until an attempt succeeds.
 
     parse_retries("auto:p=0.055,every=11min,tries=6;manual:p=0.125,every=1h")
 
-A chain of tries for every fault: the stages in order, each with the chance of a try, the time between two of them and
-how many there are at most. All draws are made before the job runs, one of each fault and stage, so that the same seed
-gives the same chains to every plan, interval and storage.
+Every fault has a chain of attempts: the stages in order, each with the success probability of an attempt, the time
+between two attempts and the largest number of them. All draws are made before the job runs, one for each fault and
+stage, so that the same seed gives the same chains for every plan, interval and storage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STREAM: Final = 1 << 31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Tries of one kind."""
+    """Attempts of one kind."""
 
     name: str = figure("text", "name")
     p: float = figure("fraction", "probability that an attempt succeeds")
@@ -41,18 +41,18 @@ class Stage:
 
 
 class Chains(NamedTuple):
-    """One for each fault."""
+    """Chains of attempts, one for each fault."""
 
     wait_ns: NDArray[np.float64]
-    """From the fault's notice to the try that succeeds."""
+    """Time from the notice of the fault to the successful attempt."""
     tries: NDArray[np.int64]
     ended: NDArray[np.int64]
-    """Row of `names`; -1: no try succeeded, and the job stays down."""
+    """Index into `names`; -1: no attempt succeeded, and the job stays down."""
     names: tuple[str, ...]
 
     def record(self, felt: NDArray[np.bool_]) -> dict[str, Any]:
-        """Record of faults that affected the job. Chains count whole, even if the end or another fault cuts one
-        short."""
+        """Record of the faults that affected the job. Chains count in full, even if the end or another fault interrupts
+        one."""
         ended = self.ended[felt]
         done = ended >= 0
         return {
@@ -65,7 +65,7 @@ class Chains(NamedTuple):
 
 
 def parse_retries(text: str) -> tuple[Stage, ...]:
-    """Stages in one line; nothing, or `none`: the first try succeeds at once."""
+    """Reads stages from one line; empty or `none`: the first attempt succeeds at once. Raises UsageError."""
     if text in ("", "none"):
         return ()
     try:
@@ -92,12 +92,12 @@ def _stage(text: str) -> Stage:
 
 
 def chains(stages: tuple[Stage, ...], count: int, *, most_ns: int, seed: int = 0) -> Chains:
-    """This many chains. A wait is `most_ns` at most, and that where no try succeeds."""
+    """Draws `count` chains. A wait is at most `most_ns`, and exactly that if no attempt succeeds."""
     draws = np.random.default_rng((seed, STREAM)).random((count, len(stages)))
     wait, tries = np.zeros(count), np.zeros(count, np.int64)
     ended, open_ = np.full(count, -1, np.int64), np.ones(count, bool)
     for number, stage in enumerate(stages):
-        with np.errstate(divide="ignore"):  # p = 1: the first
+        with np.errstate(divide="ignore"):  # p = 1: the first succeeds
             until = np.maximum(np.ceil(np.log1p(-draws[:, number]) / np.log1p(-stage.p)), 1.0)
         made = np.minimum(until, stage.tries or until)
         won = open_ & (made == until)
@@ -110,13 +110,13 @@ def chains(stages: tuple[Stage, ...], count: int, *, most_ns: int, seed: int = 0
 
 
 def stops(events: Events) -> NDArray[np.bool_]:
-    """Faults after which a job has to be started again; nodes that are given up beforehand have no chain."""
+    """Faults after which a job must be restarted; nodes that are given up beforehand have no chain."""
     found: NDArray[np.bool_] = events.effect == EFFECTS.index(Effect.STOP)
     return found
 
 
 def held_down(events: Events, found: Chains, *, detect_ns: int) -> Events:
-    """The same faults, each of which keeps the job down for its chain as well, before the restart that succeeds."""
+    """The same faults with the wait of each chain added to its detection time, before the successful restart."""
     noticed = np.where(events.detect_ns >= 0, events.detect_ns, detect_ns)
     later = np.where(stops(events), noticed + np.round(found.wait_ns).astype(np.int64), events.detect_ns)
-    return Events(**events._asdict() | {"detect_ns": later})  # its length is of rows, so it has no `_replace`
+    return Events(**events._asdict() | {"detect_ns": later})  # its len() is rows, so `_replace` fails

@@ -1,4 +1,4 @@
-"""simulate_fleet(costs, ...): a training job for days, under faults, with checkpoints and a way to recover."""
+"""simulate_fleet(costs, ...): days of a training job under faults, with checkpoints and a recovery policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from etude.fleet.retries import Chains, chains, held_down, parse_retries, stops
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fleet:
-    """One job's days."""
+    """Result of one job over days."""
 
     ran: Ran
     costs: Costs
@@ -52,8 +52,8 @@ class Fleet:
 
 
 def spares_of(recover: str, recovery: Recovery) -> int | None:
-    """Nodes that stand by. Where nothing is said, those that take the place of lost nodes never run out, and policies
-    that do without such nodes have none."""
+    """Number of spare nodes. By default policies that replace lost nodes never run out of them (None), and others have
+    none."""
     if recovery.spare_nodes is not None:
         return recovery.spare_nodes
     return None if recover in ("restart", "spare") else 0
@@ -63,8 +63,8 @@ def simulate_fleet(
     costs: Costs, *, days: float, faults: str = "none", tiers: tuple[SaveTier, ...] = (), recover: str = "restart",
     recovery: Recovery | None = None, seed: int = 0, excluded: tuple[int, ...] = (), retry: str = "",
 ) -> Fleet:  # fmt: skip
-    """`faults`: a named mix, kinds in one line, a YAML file, or a file of events; `excluded`: nodes out of use;
-    `retry`: tries until a restart succeeds."""
+    """Simulates days of a training job. `faults`: a named mix, kinds in one line, a YAML file, or a file of events;
+    `excluded`: nodes out of use; `retry`: attempts until a restart succeeds. Raises UsageError."""
     recovery = recovery or Recovery()
     stages = parse_retries(retry)
     if stages and recover != RESTART:
@@ -102,7 +102,7 @@ def simulate_fleet(
         known: dict[int, Events] = {}
 
         def useful(chosen: tuple[SaveTier, ...], number: int) -> float:
-            # other seeds than the run's own: an interval is not chosen by the faults that it will meet
+            # other seeds than the run's own: an interval must not be chosen by the faults that it will meet
             events = known.setdefault(number, tried(events_of(seed + 1 + number), seed + 1 + number)[0])
             return one(chosen, events).account.useful_ns / horizon_ns
 

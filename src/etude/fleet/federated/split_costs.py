@@ -1,5 +1,5 @@
-"""What the two sides of a cut take: a step with adapters is predicted once for each device, length and rank, and its
-nodes are dealt to the embedding, the layers and the head."""
+"""Times of the two sides of a cut: a step with adapters is predicted once for each device, length and rank, and its
+nodes are assigned to the embedding, the layers and the head."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Sides:
     backward_s: F64
     """Client time from the gradients that it gets to the update of its adapters."""
     server_s: F64
-    """Between them: the layers above the cut forward and backward, and the update of their adapters."""
+    """Server time between them: the layers above the cut forward and backward, and the update of their adapters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """By cut from 0 to the number of layers; bytes where nothing else is said."""
+    """Memory and adapters of a client, by cut from 0 to the number of layers; bytes unless stated otherwise."""
 
     memory: F64
     """Peak of a client: weights, adapters with gradients and state, and kept activations."""
@@ -48,7 +48,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is trained, and on what."""
+    """The model, the ranks of its adapters, and the micro-batch."""
 
     model: Model
     rank: int
@@ -81,7 +81,7 @@ def sides(asked: Asked, system: System, length: int) -> Sides:
 
 
 def _below(usual: F64, least: F64) -> F64:
-    """ns of the blocks below each cut: nothing below 0, the head too below the last."""
+    """Time in ns of the blocks below each cut: 0 below cut 0; the last cut includes the head."""
     own = np.concatenate([[0.0], np.cumsum(usual)])
     below = own[1:-1] - usual[:-1] + least[:-1]
     below[0], below[-1] = 0.0, own[-1]
@@ -94,13 +94,13 @@ def whole_step_s(asked: Asked, system: System, length: int) -> float:
 
 
 def _blocks(asked: Asked, system: System, length: int, rank: int) -> tuple[F64, F64, F64]:
-    """ns forward and backward of (embedding, layers, head), and of the update."""
+    """Times in ns of (embedding, layers, head): forward, backward, and update."""
     return _predicted(asked, _On(repr(system), system), length, rank)
 
 
 @dataclass(frozen=True, slots=True)
 class _On:
-    """A system as a key: by what it says."""
+    """A system as a cache key, compared by its text."""
 
     text: str
     system: Any
@@ -134,7 +134,8 @@ def _predicted(asked: Asked, on: _On, length: int, rank: int) -> tuple[F64, F64,
 
 
 def _block(module: str, layers: int) -> int:
-    """0 for the embedding, 1 for the first layer, the last for the head and what is of no layer."""
+    """Index of a module's block: 0 for the embedding, 1 for the first layer, the last for the head and everything
+    else."""
     first, _, rest = module.partition(".")
     number = rest.partition(".")[0]
     if first == "layers" and number.isdigit():
@@ -144,8 +145,8 @@ def _block(module: str, layers: int) -> int:
 
 @lru_cache(maxsize=64)
 def held_by_cut(asked: Asked, length: int) -> Held:
-    """From the memory of models with this many layers. The server has the head, unless the client has everything;
-    working memory inside a layer is not counted."""
+    """Memory by cut, from the memory of models with fewer layers. The server has the head, unless the client has
+    everything; working memory inside a layer is not counted. Raises UsageError for a model of one layer."""
     from etude.generate.train import plan_memory
 
     model, plan = asked.model, asked.plan(length, asked.rank)

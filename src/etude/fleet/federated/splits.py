@@ -1,4 +1,4 @@
-"""planned(clients, ...): what every client does on its side of its cut, and where that is."""
+"""planned(clients, ...): the cut of each client, and its work on its side of the cut."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 AUTO: Final = "auto"
 PARTS: Final = (8, 4, 2, 1)
-"""Lengths of `dirichlet`: the longest over these."""
+"""Divisors of the longest length; `dirichlet` has a class for each."""
 DRAWS: Final = 3
-"""Rounds that cuts are tried on where not all clients take part."""
+"""Number of sampled rounds on which cuts are tried if not all clients take part."""
 
 
 class Lengths:
@@ -52,8 +52,9 @@ def planned(
     clients: Clients, model: Model, how: str, *, rank: int, cut_rank: int, system: System, devices: int,
     micro_batch: int, seq: int, lengths: str, width: int, steps: int, count: int, limit: float, seed: int,
 ) -> Split:  # fmt: skip
-    """`how` is a number of layers, or `auto`: at least one, so that samples stay where they are (`auto:0`: none);
-    `width`: the bytes of a weight of an adapter on its way."""
+    """The split of the model for all clients. `how`: a number of layers, or `auto`, which keeps at least one layer on
+    the client, so that samples stay there (`auto:0`: no such limit); `width`: bytes per adapter weight in a transfer.
+    Raises UsageError where a client's memory is too small."""
     asked = Asked(model, rank, cut_rank, micro_batch)
     drawn = Lengths(lengths, seq, len(clients), seed)
     _check(asked, system, seq)
@@ -84,7 +85,7 @@ def planned(
 
 
 def _fewest(how: str, layers: int) -> int | None:
-    """Layers that clients hold at least; none where their number is given."""
+    """Least number of layers on a client; None where `how` gives the number."""
     word, colon, value = how.partition(":")
     if word == AUTO and (value.isdecimal() if colon else True) and int(value or 1) <= layers:
         return int(value or 1)
@@ -108,8 +109,8 @@ def _check(asked: Asked, system: System, seq: int) -> None:
 def _own(
     clients: Clients, asked: Asked, system: System, server: list[Sides], drawn: Lengths
 ) -> tuple[list[list[Sides]], F64]:  # fmt: skip
-    """Of each client by length; and its memory. Of one that says what a step takes: the server's times, all longer or
-    shorter by one factor."""
+    """Times of each client by length, and its memory in bytes. For a client that gives its step time: the server's
+    times, scaled by one factor."""
     from etude.machine import open_system
 
     room = np.full(len(clients), np.inf)
@@ -141,7 +142,7 @@ def _draws(clients: int, count: int, seed: int) -> list[I64]:
 
 
 class _Tables:
-    """[client, cut, length]"""
+    """Times and bytes of all clients, [client, cut, length]."""
 
     def __init__(
         self, clients: Clients, server: list[Sides], own: list[list[Sides]], held: Held, drawn: Lengths,
@@ -160,7 +161,8 @@ class _Tables:
         self.adapter_bytes = held.adapters * width
 
     def alone(self, steps: int) -> tuple[F64, F64]:
-        """Seconds of a round of each client by cut, on average over lengths: by itself, and of a server's device."""
+        """Seconds of a round of each client by cut, averaged over lengths: in total if it is alone, and on a server's
+        device."""
         up, down = self.clients.up_bytes_per_s[:, None], self.clients.down_bytes_per_s[:, None]
         compute = (self.forward_s + self.backward_s + self.server_s) * self.mix[:, None, :]
         sent = np.einsum("cl,nl->nc", self.step_bytes, self.mix)

@@ -1,11 +1,12 @@
-"""A swarm: every client's update to every other one, in chunks, over access links, without a server.
+"""A swarm: every client sends its update to every other one, in chunks, over access links, without a server.
 
-Time goes in slots, in each of which the fastest link carries one chunk; a slower link saves up until it has a whole
-one. In a slot a sender picks a receiver with room that lacks something, and one of the chunks it lacks; what is
-received can be passed on from the next slot on. Which, is drawn.
+Time advances in slots; in a slot the fastest link carries one chunk, and a slower link accumulates credit until it can
+carry a whole one. In a slot a sender picks a receiver with free capacity that lacks a chunk, and one of the chunks it
+lacks; a received chunk can be passed on from the next slot on. Both choices are random.
 
-A warm-up hides whose chunk it is: a client joins after a lag that is drawn, and until everybody holds `warmup` of all
-chunks those of others go first. `peers` bounds with how many others a client exchanges chunks.
+A warm-up hides the origin of chunks: a client joins after a random lag, and until every client holds `warmup` of all
+chunks, senders prefer the chunks of others. `peers`, rounded up to an even number, is the most
+clients that one exchanges chunks with.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from etude.kernels.compile import kernel
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 MOST: Final = 400_000_000
-"""Transfers of one round at most."""
+"""Largest number of transfers in a round."""
 WORD: Final = 64
 
 
@@ -44,12 +45,12 @@ class Swarm:
 
 
 class Spread(NamedTuple):
-    """One round."""
+    """Result of one round."""
 
     end_s: F64
     """For each client: when it held everything, or the end if it never did."""
     warm_s: float
-    """From the first chunk to the end of the warm-up; 0: there was none."""
+    """Time from the first chunk to the end of the warm-up; 0: no warm-up."""
     held: F64
     """For each client: fraction of the updates of others that it holds completely."""
     sent_bytes: F64
@@ -58,7 +59,7 @@ class Spread(NamedTuple):
 
 
 def max_flow_s(size: float, up: F64, down: F64) -> float:
-    """No way to spread an update of `size` bytes from each to all others is faster."""
+    """Lower bound of the time to spread an update of `size` bytes from each client to all others, s."""
     n = len(up)
     if n < 2:
         return 0.0
@@ -68,8 +69,8 @@ def max_flow_s(size: float, up: F64, down: F64) -> float:
 def spread(
     rules: Swarm, size: float, up: F64, down: F64, ready_s: F64, rng: np.random.Generator, end_s: float = math.inf
 ) -> Spread:
-    """Updates of `size` bytes, each there from `ready_s` on; a client joins a lag after the first is. At `end_s` all
-    stop."""
+    """Spreads updates of `size` bytes, each available from `ready_s` on; a client joins with a random lag after the
+    first one is. All transfers stop at `end_s`. Raises UsageError for more than MOST transfers."""
     n, chunks = len(up), max(math.ceil(size / rules.chunk_bytes), 1)
     if n * (n - 1) * chunks > MOST:
         raise UsageError(
@@ -93,18 +94,18 @@ def spread(
 
 class Links(NamedTuple):
     up: F64
-    """Chunks of a slot."""
+    """Chunks per slot."""
     down: F64
     joins: I64
-    """Slot from which on a client sends and receives."""
+    """Slot from which a client sends and receives."""
     offers: I64
-    """... and from which on it has an update of its own."""
+    """Slot from which it has its own update."""
     near: NDArray[np.bool_]
-    """[sender, receiver]: whether they know each other."""
+    """[sender, receiver]: whether they exchange chunks."""
 
 
 def _near(n: int, peers: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Rings through all clients in orders that are drawn: two neighbours of each."""
+    """Which clients exchange chunks: neighbours on random rings through all clients."""
     if not peers or peers >= n - 1:
         return ~np.eye(n, dtype=np.bool_)
     near = np.zeros((n, n), np.bool_)
@@ -123,7 +124,8 @@ def _next(state: int) -> int:
 
 @kernel
 def _lacking(of: Any, has: Any, low: int, high: int, start: int) -> int:
-    """A word between these in which one holds something that the other lacks, from `start` on around; -1: none."""
+    """A word from `low` up to `high` in which `of` holds a chunk that `has` lacks, searched from `start` on and around;
+    -1: none."""
     for k in range(start, high):
         if of[k] & ~has[k]:
             return k

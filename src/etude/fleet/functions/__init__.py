@@ -1,4 +1,4 @@
-"""Experts as functions: groups of experts that start when they are called, stay for a while, and go to zero."""
+"""Experts as functions: groups of experts that start when they are called, stay for a while, and scale to zero."""
 
 from typing import TYPE_CHECKING
 

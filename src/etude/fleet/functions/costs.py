@@ -1,4 +1,4 @@
-"""Times of passes without their experts, and times of experts by number and tokens: generated passes, simulated."""
+"""Times of passes without their experts, and times of experts by number and tokens, from simulated generated passes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 EXPERTS: Final = (".experts.up", ".experts.activation", ".experts.down")
 WIDTH: Final = 2
-"""Bytes of a weight."""
+"""Bytes per weight."""
 NUMBERS: Final = (16, 64)
-"""Experts of a call that are predicted, beside 1, those of a token and those of a function."""
+"""Numbers of experts in a call that are predicted, in addition to 1, top_k and the size of a function."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Pieces of one model on one device."""
+    """Times and sizes of one model on one device."""
 
     beside_ns: I64
-    """(pass, layers with experts + 1): from the end of one layer's experts to the begin of the next."""
+    """(pass, layers with experts + 1): time from the end of one layer's experts to the begin of the next."""
     numbers: I64
     rows: I64
     experts_ns: F64
-    """(number of experts, tokens of each), at `numbers` and `rows`; linear between them."""
+    """(number of experts, tokens of each), at `numbers` and `rows`; interpolated linearly."""
     dense_bytes: int
-    """That stay: attention, gates, shared experts, embedding and head."""
+    """Weights that always stay loaded: attention, gates, shared experts, embedding and head."""
     expert_bytes: int
     experts: int
     top_k: int
@@ -46,13 +46,13 @@ class Pieces:
         return self.beside_ns.shape[1] - 1
 
     def service_ns(self, number: I64, tokens: I64) -> I64:
-        """Time of calls with this many active experts, and this many tokens for all of them."""
+        """Time of calls with `number` active experts and `tokens` tokens in total, ns."""
         each = tokens / np.maximum(number, 1)
         at = np.clip(np.searchsorted(self.rows, each, "right") - 1, 0, max(len(self.rows) - 2, 0))
         low, high = self.rows[at], self.rows[np.minimum(at + 1, len(self.rows) - 1)]
         part = np.where(high > low, (each - low) / np.maximum(high - low, 1), 0.0)
         found = np.zeros(number.shape)
-        for k in range(len(self.rows)):  # a line over numbers of experts for each of the predicted tokens
+        for k in range(len(self.rows)):  # interpolates over numbers of experts, for each predicted number of tokens
             weight = np.where(at == k, 1 - part, np.where((at + 1 == k) & (high > low), part, 0.0))
             found += weight * np.interp(number, self.numbers, self.experts_ns[:, k])
         return np.rint(found).astype(np.int64)
@@ -60,7 +60,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class _On:
-    """A system as a key: by what it says."""
+    """A system as a cache key, compared by its text."""
 
     text: str
     system: Any = field(compare=False)
@@ -93,14 +93,14 @@ def expert_pieces(spec: Functions) -> Pieces:
 
 
 def _experts(model: Model, on: _On, number: int, rows: int) -> float:
-    """A layer of this many experts, all of which every one of `rows` tokens chooses."""
+    """Time of a layer with `number` experts that each of `rows` tokens chooses, ns."""
     alone = model.replace(layers=1, experts=number, top_k=number, dense_layers=0, moe_every=1, shared_ffn=0)
     return float(_passes(alone, on, rows, 1)[2][0, 0])
 
 
 @lru_cache(maxsize=256)
 def _passes(model: Model, on: _On, prompt: int, output: int) -> tuple[I64, int, I64]:
-    """Times without experts, bytes of all weights, and times of experts (pass, layer)."""
+    """Times without experts, bytes of all weights, and times of experts (pass, layer); ns."""
     from etude.generate import Plan
     from etude.generate.serving import Serving, serve
     from etude.predict import predict_serving
@@ -115,7 +115,8 @@ def _passes(model: Model, on: _On, prompt: int, output: int) -> tuple[I64, int, 
 
 
 def cut(modules: Sequence[str], begin: I64, end: I64, passes: int, where: str) -> tuple[I64, I64]:
-    """Times without experts (pass, layer + 1) and of experts (pass, layer). A pass begins with the first module."""
+    """Times without experts (pass, layer + 1) and of experts (pass, layer), ns. A pass begins with the first module.
+    Raises UsageError if the number of passes is wrong."""
     starts = np.array([m == modules[0] for m in modules])
     inside = np.array([m.endswith(EXPERTS) for m in modules])
     before = np.concatenate([[False], inside[:-1]])

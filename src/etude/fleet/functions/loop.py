@@ -1,7 +1,7 @@
 """Requests go through their layers; each layer calls the functions of the experts that its tokens chose.
 
-A call goes to the idle instance that was used last. Where none is idle it starts one, or waits where there may be no
-more. Calls of a layer are sent one after another, and the layer ends with the last answer. Ties: the lower request
+A call goes to the idle instance that was used last. If none is idle it starts a new one, or waits if their number is
+limited. Calls of a layer are sent one after another, and the layer ends with the last answer. Ties: the lower request
 number first, then the lower number of the function.
 """
 
@@ -21,7 +21,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """Rows of requests, and what functions came to; ns."""
+    """Times of requests and totals of functions; ns."""
 
     spec: Functions
     pieces: Pieces
@@ -31,20 +31,20 @@ class Calls:
     """Time of the first output token."""
     end_ns: I64
     time_ns: I64
-    """For each call, when it reaches its function."""
+    """Time at which each call reaches its function."""
     cold: NDArray[np.bool_]
     waited_ns: int
     """Time that calls waited for a busy instance."""
     held_ns: I64
-    """Sum over all instances of a function, from start to end; by tenant if they have their own."""
+    """Instance time of each function, from start to end, summed over instances; separate by tenant if not shared."""
     sizes: I64
-    """Experts of each of these functions."""
+    """Number of experts in each of these functions."""
     started: int
-    """Instances, those from the beginning among them."""
+    """Number of instances, including those present from the beginning."""
     busy_ns: int
     """Compute time of all instances."""
     starting_ns: int
-    """... and until they could, after a cold start."""
+    """Time of all instances in cold starts."""
     duration_ns: int
 
 
@@ -56,7 +56,7 @@ def call_functions(spec: Functions, pieces: Pieces | None = None, *, seed: int =
 
 
 def arrivals(spec: Functions, seed: int) -> tuple[I64, I64]:
-    """Tenant and time of each request, in order. Each tenant has draws of its own."""
+    """Tenant and time of each request, in order of time. Each tenant has its own random stream."""
     times, of = [], []
     for k in range(spec.tenants):
         draws, mean = np.random.default_rng([seed, 0, k]), spec.duration_ns / spec.every_ns
@@ -71,8 +71,8 @@ def arrivals(spec: Functions, seed: int) -> tuple[I64, I64]:
 
 
 def work(spec: Functions, pieces: Pieces, draws: np.random.Generator) -> I64:
-    """ns of (pass, layer, function) of one request; 0: not called. Tokens choose experts evenly, and the same ones
-    however experts are cut into functions."""
+    """Time in ns of (pass, layer, function) for one request; 0: not called. Tokens choose experts uniformly, and
+    independently of how experts are grouped into functions."""
     tokens, shape = np.zeros((spec.output, pieces.layers, pieces.experts), np.int64), (pieces.layers, pieces.experts)
     for at, count in ((0, spec.prompt), *((p, 1) for p in range(1, spec.output))):
         drawn = draws.random((count, *shape), np.float32)
@@ -93,7 +93,7 @@ def run_calls(spec: Functions, pieces: Pieces, tenant: I64, arrival_ns: I64, gro
     cold_ns = (spec.cold_ns + np.rint(load * sizes).astype(np.int64)).tolist()
     keep, most, invoke = spec.keep_ns, spec.instances, spec.invoke_ns
     beside = pieces.beside_ns.tolist()
-    # [free, start] of every instance of a function
+    # [time when free, start] of every instance of a function
     there: list[list[list[int]]] = [[[0, 0]] if keep is None else [] for _ in sizes]
     held = [0] * len(sizes)
     first, end = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)

@@ -1,4 +1,4 @@
-"""What experts as functions came to."""
+"""Results of experts as functions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from etude.fleet.services.results import spread
 
 
 def functions_record(found: Calls) -> dict[str, Any]:
-    """As `etude fleet --json` prints it. Useful and lost time are means over instances: computing, starting
+    """The record that `etude fleet --json` prints. Useful and lost time are means over instances: computing, starting
     (`restart`), and kept without a call (`idle`). Byte seconds count an instance from its start to its end; `of_full`
-    is over one full model that is there all the time, for all tenants together."""
+    is relative to one full model that is always loaded, for all tenants together."""
     spec, pieces = found.spec, found.pieces
     seconds = found.duration_ns / 1e9
     copies = 1 if spec.shared else spec.tenants
     dense = pieces.dense_bytes * copies * seconds
     experts = float(found.held_ns.astype(np.float64) @ found.sizes) * pieces.expert_bytes / 1e9
     full = pieces.dense_bytes + pieces.layers * pieces.experts * pieces.expert_bytes
-    # A call in the first `keep` may be cold since nothing was there, however often its function is called.
+    # A call in the first `keep` may be cold only because nothing was loaded yet, however often its function is called.
     settled = found.time_ns > (spec.keep_ns or 0)
     calls, late = len(found.time_ns), int(settled.sum())
     held = float(found.held_ns.sum()) or 1.0
@@ -52,7 +52,7 @@ def functions_record(found: Calls) -> dict[str, Any]:
 
 
 def functions_tables(found: Calls, record: dict[str, Any]) -> dict[str, pa.Table]:
-    """`states`: instances that start, call by call."""
+    """Tables of requests, of calls (`states`: time, and whether a cold start), and of tenants."""
     requests = pa.table({
         "tenant": found.tenant, "arrival_s": found.arrival_ns / 1e9, "first_s": found.first_ns / 1e9,
         "end_s": found.end_ns / 1e9, "latency_s": (found.end_ns - found.arrival_ns) / 1e9,

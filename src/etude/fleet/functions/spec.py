@@ -1,6 +1,6 @@
 """A file of experts that are served as functions.
 
-model: qwen1.5-moe.yaml   # a name of the catalogue, or a file, also one beside this
+model: qwen1.5-moe.yaml   # a name of the catalogue, or a file, also relative to this one
 system: dgx-a100
 experts_per_function: 6   # of one layer
 tenants: 8
@@ -9,11 +9,11 @@ duration: 6h
 prompt: 16                # tokens of a request, read in one pass; then a pass for each further token out
 output: 16
 cold: 500ms               # until a new instance answers
-load: 2GB/s               # and its weights on top of that; 0: at once
+load: 2GB/s               # load rate of its weights, in addition; 0: at once
 keep: 60s                 # how long an idle instance stays; `endless`: one of each is there from the start
-invoke: 1ms               # a call, for whoever sends it; calls of a layer are sent one after another
-instances: 0              # of a function at most, then calls wait; 0: a call that finds none idle starts one
-shared: true              # tenants use the same functions; else each has all of it for itself
+invoke: 1ms               # overhead of a call for its sender; calls of a layer are sent one after another
+instances: 0              # most instances of a function, then calls wait; 0: no limit
+shared: true              # tenants use the same functions; else each tenant has its own
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from etude.units import parse_time
 
 ENDLESS: Final = "endless"
 MOST: Final = 1_000_000
-"""Requests that a file may ask for."""
+"""Largest number of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Functions:
 
     @property
     def keep_ns(self) -> int | None:
-        """None: endless."""
+        """Time that an idle instance is kept, ns; None: endless."""
         return None if self.keep == ENDLESS else int(parse_time(self.keep))
 
 

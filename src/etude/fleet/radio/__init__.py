@@ -1,4 +1,5 @@
-"""Radio functions with hard deadlines and AI services on one set of nodes: fast shares, slow places."""
+"""Radio functions with hard deadlines and AI services on the same nodes: fast changes of shares, slow changes of
+places."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Slow: where functions and services should be. All places are tried where there are few, else moves one by one."""
+"""Slow changes: placement of functions and services. All placements are tried if they are few, else single moves."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FEW: Final = 20_000
 
 @kernel
 def best_place(members: Members, factor: F64, place: I64, horizon_s: float, migrate_s: float) -> I64:
-    """The places with the most members in time over the horizon, each counted alike, if what moves does nothing for
-    `migrate_s`. With 0 it is the best place; endless, it is where all are. Of equal ones the fewest moves."""
+    """The placement with the most members in time over the horizon, with equal weight, if a moving member does nothing
+    for `migrate_s`. With 0 this is the best placement; with infinity it is the current one. Ties: the fewest moves."""
     nodes = len(members.node_gpu)
     tries = 1.0
     for _ in range(len(place)):
@@ -53,7 +53,7 @@ def _by_moves(members: Members, factor: F64, place: I64, horizon_s: float, migra
 
 @kernel
 def worth(members: Members, factor: F64, now: I64, place: I64, horizon_s: float, migrate_s: float) -> float:
-    """Member seconds in time, less a little for every move so that none is made for nothing."""
+    """Member seconds in time, minus a small penalty per move that prevents useless moves."""
     expected, total, moves = expected_at(members, factor, place, DEADLINES), 0.0, 0
     for i in range(len(place)):
         if place[i] == now[i]:

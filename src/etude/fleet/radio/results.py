@@ -1,4 +1,4 @@
-"""What radio functions and AI services came to: the record of `etude fleet --json`, and its tables."""
+"""Results of radio functions and AI services: the record of `etude fleet --json`, and its tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from etude.fleet.radio.run import Ran
 
 
 def radio_record(ran: Ran) -> dict[str, Any]:
-    """Useful time is the part of the GPUs that was given to members, `restart` that of members that move."""
+    """The record. Useful time is the fraction of the GPUs that members have; `restart` is that of members that move."""
     pool, cells = ran.pool, len(ran.pool.cells)
     part = ran.met / np.maximum(ran.asked, 1)
     rows = [
@@ -36,7 +36,7 @@ def radio_record(ran: Ran) -> dict[str, Any]:
 
 
 def _fullest(ran: Ran) -> tuple[float, float]:
-    """The largest part of a node's GPU, and of its CPU, that was given away at a time."""
+    """The largest fraction of a node's GPU, and of its CPU, that was allocated at any time."""
     found = []
     for shares, sizes in ((ran.gpu, ran.pool.members.node_gpu), (ran.cpu, ran.pool.members.node_cpu)):
         given = np.stack([np.where(ran.place == n, shares, 0.0).sum(axis=0) / size for n, size in enumerate(sizes)])
@@ -45,7 +45,7 @@ def _fullest(ran: Ran) -> tuple[float, float]:
 
 
 def radio_tables(ran: Ran, record: dict[str, Any]) -> dict[str, pa.Table]:
-    """`members`, `moves`, and `shares`: a row for each member and stretch."""
+    """Tables `members`, `moves`, and `shares` with a row for each member and stretch."""
     count, stretches = ran.place.shape
     names, nodes = np.array(ran.pool.names), np.array([node.name for node in ran.pool.nodes])
     ends = np.append(ran.begin_s[1:], ran.pool.spec.duration_ns / 1e9)

@@ -1,7 +1,7 @@
 """Radio functions and AI services over minutes: shares every epoch, places at longer intervals, requests one by one.
 
-Slots are counted per stretch in closed form, since shares are constant in one. Requests of a service are served one
-after another; one whose deadline passes is given up, whether it waits or runs.
+Slots are counted per stretch in closed form, because shares are constant in one. Requests of a service are served one
+after another; a request whose deadline passes is dropped, whether it waits or runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etude.kernels.compile import kernel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ran:
-    """What became of all; a row of the two-dimensional ones is a member, a column a stretch."""
+    """Result of a run; two-dimensional arrays have a row per member and a column per stretch."""
 
     pool: Pool
     begin_s: F64
@@ -30,7 +30,7 @@ class Ran:
     gpu: F64
     cpu: F64
     in_time: F64
-    """Part of the slots of each function in each stretch; nan for services."""
+    """Fraction of the slots of each function that are in time, by stretch; nan for services."""
     asked: I64
     """Slots or requests of each member."""
     met: F64
@@ -59,14 +59,14 @@ def share_radio(pool: Pool, *, seed: int = 0) -> Ran:
 
 
 def loads(pool: Pool, at_s: float) -> F64:
-    """Load of each member over its mean, as it is for the epoch that begins then."""
+    """Load of each member relative to its mean, at the begin of the epoch."""
     every = pool.every
     turn = np.array([at_s * 1e9 / one.period_ns + one.phase for one in every])
     return np.maximum(1.0 + np.array([one.swing for one in every]) * np.sin(2 * np.pi * turn), 1e-9)
 
 
 def _placed(pool: Pool) -> tuple[F64, I64, NDArray[np.bool_], list[tuple[float, int, int, int]]]:
-    """Stretches in which shares, places and interruptions are constant."""
+    """Stretches in which shares, places and interruptions are constant: begins, places, pauses, and moves."""
     spec, members = pool.spec, pool.members
     end_s, every_s = spec.duration_ns / 1e9, spec.every_ns / 1e9
     migrate_s = spec.migrate_s
@@ -109,8 +109,8 @@ def _counted(pool: Pool, begins: F64, times: F64, in_time: F64, seed: int) -> tu
 
 
 def requests_of(pool: Pool, member: int, seed: int) -> tuple[F64, F64]:
-    """Arrivals and work of a service, from draws of its own: the same for every policy. A Poisson stream at the highest
-    rate, thinned."""
+    """Arrivals and work of a service, from its own random stream: the same for every policy. A Poisson stream at the
+    highest rate, thinned."""
     spec, one = pool.spec, pool.services[member - len(pool.cells)]
     draws = np.random.default_rng([seed, member])
     end_s, most = spec.duration_ns / 1e9, one.rate * spec.load * (1 + one.swing)
@@ -122,7 +122,7 @@ def requests_of(pool: Pool, member: int, seed: int) -> tuple[F64, F64]:
 
 @kernel
 def _served(arrival: F64, work: F64, begins: F64, ends: F64, times: F64, deadline_s: float) -> int:
-    """How many are in time: one after another, each at the speed of the stretches it runs in."""
+    """Number of requests in time, served one after another, each at the speed of the stretches that it runs in."""
     free, met, k = 0.0, 0, 0
     for r in range(len(arrival)):
         now, left, last = max(arrival[r], free), work[r], arrival[r] + deadline_s

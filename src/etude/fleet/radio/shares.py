@@ -1,10 +1,10 @@
-"""Fast: shares of GPU and CPU in closed form, and what they come to.
+"""Fast changes: shares of GPU and CPU in closed form, and the resulting times.
 
 A radio function needs g/x + c/y <= d for the longest of its slots, with shares x of the GPU and y of the CPU. The least
-x + y with that is x = (g + sqrt(g c))/d, y = (c + sqrt(g c))/d. What is left of a node is divided among its AI services
-as fractions f of both. A service with rate l, time s on all that is left and deadline d waits and runs for 1/(f/s - l)
-on average (M/M/1). The sum over services of l/d times that is convex, and least where f = l s + (1 - sum l s) r / sum
-r with r = sqrt(l s / d). Where more is asked than there is, f goes with l s.
+x + y that satisfies this is x = (g + sqrt(g c))/d, y = (c + sqrt(g c))/d. The rest of a node is divided among its AI
+services as fractions f of both. A service with rate l, time s on all of the rest and deadline d waits and runs for
+1/(f/s - l) on average (M/M/1). The sum over services of l/d times that is convex, and minimal at f = l s + (1 - sum l
+s) r / sum r with r = sqrt(l s / d). If the demand exceeds the rest, f is proportional to l s.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from etude.kernels.compile import kernel
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 DEADLINES, EVENLY = 0, 1
-"""What is left of a node goes to its services by rate and deadline, or in equal parts."""
+"""The rest of a node goes to its services by rate and deadline, or in equal parts."""
 
 
 class Members(NamedTuple):
-    """Columns: radio functions and AI services; and the sizes of nodes."""
+    """Columns of radio functions and AI services, and the sizes of nodes."""
 
     radio: NDArray[np.bool_]
     gpu_s: F64
-    """Time of a slot or a request at mean load, on a GPU of size 1."""
+    """Time of a slot or a request at mean load on a GPU of size 1."""
     cpu_s: F64
     deadline_s: F64
     vary: F64
     rate: F64
-    """Slots or requests per second, on average."""
+    """Mean rate of slots or requests, per second."""
     node_gpu: F64
     node_cpu: F64
 
 
 class Shares(NamedTuple):
-    """Shares of each member, in sizes of nodes."""
+    """Shares of each member, in the units of node sizes."""
 
     gpu: F64
     cpu: F64
@@ -46,7 +46,8 @@ class Shares(NamedTuple):
 
 @kernel
 def shares_at(members: Members, factor: F64, place: I64, how: int) -> Shares:
-    """`factor`: load of each member over its mean. All that radio needs first, however little that leaves."""
+    """Shares of all members; `factor`: load of each relative to its mean. Radio functions get all that they need
+    first."""
     count, nodes = len(place), len(members.node_gpu)
     gpu, cpu = np.zeros(count), np.zeros(count)
     left_gpu, left_cpu = members.node_gpu.copy(), members.node_cpu.copy()
@@ -74,7 +75,7 @@ def shares_at(members: Members, factor: F64, place: I64, how: int) -> Shares:
 def _divide(
     members: Members, factor: F64, place: I64, how: int, node: int, left_gpu: float, left_cpu: float, gpu: F64, cpu: F64
 ) -> None:
-    """What radio leaves of a node, to its AI services."""
+    """Divides what radio functions leave of a node among its AI services."""
     asked, roots, there = 0.0, 0.0, 0
     for i in range(len(place)):
         if place[i] == node and not members.radio[i]:
@@ -99,7 +100,7 @@ def _divide(
 
 @kernel
 def _alone_s(members: Members, i: int, gpu: float, cpu: float) -> float:
-    """What a slot or a request takes with so much of both."""
+    """Time of a slot or a request with this much GPU and CPU, s."""
     if (members.gpu_s[i] > 0.0 and gpu <= 0.0) or (members.cpu_s[i] > 0.0 and cpu <= 0.0):
         return np.inf
     on_gpu = members.gpu_s[i] / gpu if members.gpu_s[i] > 0.0 else 0.0
@@ -109,7 +110,7 @@ def _alone_s(members: Members, i: int, gpu: float, cpu: float) -> float:
 
 @kernel
 def times_at(members: Members, shares: Shares) -> F64:
-    """What a slot or a request of each takes at mean work; inf where it has no share."""
+    """Time of each member's slot or request at mean work, s; inf without a share."""
     found = np.empty(len(shares.gpu))
     for i in range(len(found)):
         found[i] = _alone_s(members, i, shares.gpu[i], shares.cpu[i])
@@ -118,7 +119,7 @@ def times_at(members: Members, shares: Shares) -> F64:
 
 @kernel
 def slots_in_time(time_s: float, deadline_s: float, vary: float) -> float:
-    """Part of the slots, whose work is even between 1 - vary and 1 + vary."""
+    """Fraction of the slots in time; their work is uniform between 1 - vary and 1 + vary."""
     if not np.isfinite(time_s):
         return 0.0
     fits = deadline_s / time_s * (1.0 + 1e-12)
@@ -129,7 +130,7 @@ def slots_in_time(time_s: float, deadline_s: float, vary: float) -> float:
 
 @kernel
 def requests_in_time(time_s: float, deadline_s: float, rate: float) -> float:
-    """Part of the requests of an M/M/1 queue that wait no longer than the deadline less their own mean time, where
+    """Fraction of the requests of an M/M/1 queue that wait no longer than the deadline minus their own mean time, if
     others leave (Barrer): 1 - (1 - p) p / (e^(m (1 - p) t) - p^2)."""
     if not np.isfinite(time_s) or time_s >= deadline_s:
         return 0.0
@@ -144,7 +145,7 @@ def requests_in_time(time_s: float, deadline_s: float, rate: float) -> float:
 
 @kernel
 def expected_at(members: Members, factor: F64, place: I64, how: int) -> F64:
-    """Part of the slots or requests of each member that are in time, as far as a closed form can say."""
+    """Expected fraction of each member's slots or requests in time, from the closed forms."""
     times = times_at(members, shares_at(members, factor, place, how))
     found = np.empty(len(place))
     for i in range(len(place)):

@@ -1,11 +1,14 @@
 """A file of radio functions and AI services that share nodes.
 
-nodes: [{name: a, gpu: 1, cpu: 1}, {name: b, gpu: 0.5, cpu: 1}] # devices, relative to the one that times are of radio:
-[{name: cell0, node: a, slot: 0.5ms, gpu: 100us, cpu: 50us, swing: 0.3, period: 2min, phase: 0.25}] ai: [{name: chat,
-node: a, rate: 20, gpu: 20ms, cpu: 2ms, deadline: 200ms, swing: 0.5, period: 4min}] load: 1.0 # of all rates of AI
-requests duration: 10min epoch: 1s # fast: interval at which shares are set every: 30s # slow: interval at which places
-are revised migrate: 2s # a function or service that moves is down for this long policy: haf # static, greedy, strict,
-haf
+nodes: [{name: a, gpu: 1, cpu: 1}, {name: b, gpu: 0.5, cpu: 1}]   # devices, relative to the one that times are of
+radio: [{name: cell0, node: a, slot: 0.5ms, gpu: 100us, cpu: 50us, swing: 0.3, period: 2min, phase: 0.25}]
+ai: [{name: chat, node: a, rate: 20, gpu: 20ms, cpu: 2ms, deadline: 200ms, swing: 0.5, period: 4min}]
+load: 1.0          # factor on all rates of AI requests
+duration: 10min
+epoch: 1s          # fast: interval at which shares are set
+every: 30s         # slow: interval at which places are revised
+migrate: 2s        # a function or service that moves is down for this long
+policy: haf        # static, greedy, strict, haf
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ class Radio:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """What a file says, with its members as columns; radio functions first."""
+    """Contents of a file, with its members as columns; radio functions first."""
 
     spec: Radio
     nodes: tuple[Node, ...]
@@ -86,7 +89,7 @@ class Pool:
     services: tuple[Asked, ...]
     members: Members
     place: np.ndarray[Any, np.dtype[np.int64]]
-    """Node of each member at the begin."""
+    """Node of each member at the start."""
 
     @property
     def every(self) -> list[Cell | Asked]:
@@ -98,7 +101,7 @@ class Pool:
 
 
 def read_radio(path: str | PathLike[str], *, policy: str = "", migrate: str = "", load: float = 0.0) -> Pool:
-    """`policy`, `migrate` and `load` go over those of the file."""
+    """Reads a file; `policy`, `migrate` and `load` override its values."""
     where = str(path)
     try:
         spec = read(Radio, read_mapping(path), where)

@@ -1,4 +1,4 @@
-"""Post-training by reinforcement: rollouts, environments and training as stages on the devices of a pool."""
+"""Post-training by reinforcement learning: rollouts, environments and training as stages on the devices of a pool."""
 
 from typing import TYPE_CHECKING
 

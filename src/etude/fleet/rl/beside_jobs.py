@@ -1,8 +1,8 @@
 """Jobs together with post-training and streams in one pool.
 
 `rl` and streams have the nodes that they name until they are done; jobs have all others, and these from then on. Nodes
-that may be taken away and that `rl` or a stream uses are never given to jobs. Device time adds up: what each of the
-three held, and what was unused, is all that was there.
+that may be reclaimed and that `rl` or a stream uses are never given to jobs. Device time adds up: what each of the
+three held plus what was unused is all that was available.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def mixed(pool: Pool, policy: str, times: Times, *, seed: int = 0) -> Mixed:
 def held_until(
     spec: Spec | None, end_s: float, streams: list[Stream], served: dict[str, Any], borrow: Borrow | None
 ) -> dict[str, int]:  # fmt: skip
-    """ns, by group of nodes: until `rl` has made its last update, and a stream its last answer. Nodes of a stream whose
-    devices are lent are its own until both are done."""
+    """Time in ns, by group of nodes, until `rl` has made its last update and a stream has given its last answer. Nodes
+    of a stream whose devices are lent are its own until both are done. Raises UsageError if `rl` and a stream have the
+    same nodes."""
     found: dict[str, int] = {}
     if spec is not None:
         names = {name for making in makings(spec) for name in making.nodes} | {spec.train.nodes}
@@ -79,7 +80,7 @@ def held_until(
 
 
 def left_to_jobs(cluster: Cluster, until: dict[str, int], where: str) -> Cluster:
-    """The nodes of jobs, and when each comes."""
+    """The nodes of jobs, and from when on each is available. Raises UsageError if there are none."""
     names = [group.name for group in cluster.groups]
     free = np.array([until.get(names[k], 0) for k in cluster.group.tolist()], np.int64)
     never = np.array([names[k] in until and cluster.groups[k].spot for k in cluster.group.tolist()])
@@ -97,7 +98,8 @@ def mixed_record(
     rl: dict[str, Any] | None, shared: Shared, jobs: dict[str, Any], streams: list[Stream], served: dict[str, Any],
     until: dict[str, int], cluster: Cluster,
 ) -> dict[str, Any]:  # fmt: skip
-    """`rl` and `jobs` are the records of each alone. `device_s` is of all nodes, from the first instant to the last."""
+    """The record of all; `rl` and `jobs` are the records of each alone. `device_s` covers all nodes over the whole
+    time."""
     first, last = int(shared.jobs.arrival_ns.min()), _last(shared)
     whole = max(last, *until.values())
     of_rl = {} if rl is None else rl["device_s"]
@@ -136,7 +138,8 @@ def _last(shared: Shared) -> int:
 
 
 def _nobody(cluster: Cluster, first: int, last: int, whole: int) -> tuple[float, float]:
-    """Device seconds of nodes that stay, before the first job came and after the last one ended; and dollars."""
+    """Device seconds of nodes that are never reclaimed, before the first job arrived and after the last one ended; and
+    their cost in dollars."""
     found = paid = 0.0
     for k, group in enumerate(cluster.groups):
         if not group.spot:
@@ -149,7 +152,7 @@ def _nobody(cluster: Cluster, first: int, last: int, whole: int) -> tuple[float,
 def _streams(
     streams: list[Stream], served: dict[str, Any], until: dict[str, int], cluster: Cluster, lent: float
 ) -> tuple[float, float, float]:  # fmt: skip
-    """Device seconds that streams had beside what they lent, and those of them in which a pass ran; and dollars."""
+    """Device seconds of streams without what they lent, those of them in which a pass ran, and the cost in dollars."""
     kept = used = paid = 0.0
     for stream in streams:
         one, nodes = served[stream.name], cluster.nodes_of(stream.nodes)

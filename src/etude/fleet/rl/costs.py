@@ -1,4 +1,4 @@
-"""What stages take: steps of rollouts from the passes of `serve`, updates from `predict`, weights to be sent."""
+"""Times of stages: steps of rollouts from the passes of `serve`, updates from `predict`, and transfers of weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F64 = NDArray[np.float64]
 
 
 def priced(spec: Spec, where: str, *, receivers: int) -> Priced:
-    """`receivers` is the number of replicas that get new weights."""
+    """The spec with its times; `receivers`: number of replicas that get new weights."""
     curves, notes = {}, []
     made = {"rollout": spec.rollout} | ({"explore": spec.explore} if spec.explore else {})
     for name, making in made.items():
@@ -38,7 +38,8 @@ def priced(spec: Spec, where: str, *, receivers: int) -> Priced:
 
 
 def given_curve(given: Any, most: int, where: str) -> F64:
-    """`10ms`, or `{1: 10ms, 64: 14ms}`, linear between and flat beyond."""
+    """Time of a step by number of samples, from `10ms` or `{1: 10ms, 64: 14ms}`; linear between points and constant
+    beyond."""
     pairs = given if isinstance(given, dict) else {1: given}
     try:
         at = {int(k): float(parse_time(v)) for k, v in pairs.items()}
@@ -76,7 +77,7 @@ def _update(spec: Spec, where: str) -> int:
 
 
 def _weights(spec: Spec, where: str) -> tuple[float, float]:
-    """Bytes of the model, and of what an update changes: all of it, or an adapter."""
+    """Bytes of the model, and bytes that an update changes: all of it, or an adapter."""
     if not spec.model:
         return 0.0, 0.0
     from etude.generate import Plan

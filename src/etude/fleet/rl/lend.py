@@ -1,11 +1,11 @@
-"""Rollouts on devices of a stream of requests: who lends how much, and when it is taken back.
+"""Rollouts on devices of a stream of requests: which replica lends how much, and when it is taken back.
 
     borrow: {from: chat, how: guarded, share: 0.5, every: 250ms, calm: 2s, margin: 0.9}
 
-Both loops run side by side, tick by tick. A replica that serves and lends a part of itself takes longer for its passes;
-an idle one lends all of itself. `guarded` lends while nothing waits there and while a pass with as many requests as it
-has would still keep the limit for each token (with a margin), and takes back at the next tick otherwise; turns that
-were in progress are lost and made again elsewhere. `fixed` lends its share whatever happens.
+Both loops advance together, tick by tick. A replica that serves and lends a part of itself takes longer for its passes;
+an idle one lends all of itself. `guarded` lends while no request waits there and while a pass with its current requests
+would still keep the limit per token (with a margin), and takes back at the next tick otherwise; turns in progress are
+then lost and repeated elsewhere. `fixed` always lends its share.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def read_borrow(given: dict[str, Any] | None, streams: list[Stream], where: str)
 
 
 class Lender:
-    """Says at each tick what is lent, and lets the loop of rollouts follow."""
+    """Decides at each tick what is lent, and advances the loop of rollouts."""
 
     def __init__(self, loop: Loop, borrow: Borrow, stream: Stream, most: int) -> None:
         self.loop, self.borrow, self.stream, self.most = loop, borrow, stream, most
         mine = [number for number, one in enumerate(loop.replicas) if one.group == BORROWED]
         self.mine = [mine[k :: stream.replicas] for k in range(stream.replicas)]
-        """Replicas of rollouts on each replica that serves."""
+        """Rollout replicas on each serving replica."""
         self.calm_since = [-borrow.calm_ns] * stream.replicas
         self.rows: list[tuple[int, float, int]] = []
         self.taken = 0
@@ -100,7 +100,7 @@ class Lender:
                     self.loop.set_speed(number, speed, now)
 
     def after(self, now: int) -> None:
-        """No more requests: all is lent, or the fixed share."""
+        """After the last request: lends everything, or the fixed share."""
         all_of = self.borrow.share if self.borrow.how is How.FIXED else 1.0
         self.loop.advance(now)
         self._set([all_of] * self.stream.replicas, now)
@@ -112,7 +112,7 @@ def beside(
     cluster: Cluster, spec: Spec, streams: list[Stream], borrow: Borrow, where: str, *, seed: int = 0,
     horizon_ns: int = 0,
 ) -> tuple[Ran, dict[str, pa.Table]]:  # fmt: skip
-    """Rollouts and streams on one pool; and the table of what was lent."""
+    """Runs rollouts and streams on one pool; returns the result and the table of lent devices."""
     from etude.serve import summary
 
     if borrow.how is How.NONE:
@@ -166,7 +166,8 @@ def _served(
 
 
 def _most(ready: Placed, slow: Any, borrow: Borrow) -> int:
-    """Requests on a replica with which a pass of a lent one keeps the limit for each token."""
+    """Largest number of requests on a replica with which a pass keeps the limit per token while it lends; 0 for
+    `fixed`."""
     from etude.serve.pools import decode_curve
 
     limit = ready.stream.limits.get("", {}).get("tpot_s")
@@ -180,7 +181,8 @@ def _most(ready: Placed, slow: Any, borrow: Borrow) -> int:
 
 
 def _room(ready: Placed, spec: Spec, where: str) -> int:
-    """Blocks of keys and values that a replica which serves has left beside rollouts, their weights and their keys."""
+    """Blocks of keys and values that a serving replica has left, after the weights and keys of rollouts. Raises
+    UsageError if there are none."""
     from etude.generate.model import open_model
     from etude.machine import open_system
     from etude.serve import Engine, deployed, replica_plan

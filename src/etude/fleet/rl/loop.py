@@ -1,11 +1,11 @@
-"""The loop over stages: samples on replicas, environments, updates, weights that are sent.
+"""The loop over stages: samples on replicas, environments, updates, and transfers of weights.
 
-At an instant: samples end their turns; environments answer; updates and weights end; nodes come and go; then whatever
-may start does, tenants in turn, and samples go to the replica on which they advance fastest.
+At an instant: samples end their turns; environments answer; updates and transfers end; nodes come and go; then every
+stage that may start does, tenants in turn, and samples go to the replica on which they advance fastest.
 
-Of a tenant, with staleness s: rollout i begins when rollout i-1 is done and the weights of update i-s are there (those
-of the start for i <= s); update i begins when rollout i and update i-1 are done. What is explored for step i comes
-before its rollout: after update i-1 (serial), or after rollout i-1 (stale), beside update i-1.
+For a tenant with staleness s: rollout i begins when rollout i-1 is done and the weights of update i-s have arrived (the
+initial ones for i <= s); update i begins when rollout i and update i-1 are done. Exploration for step i comes before
+its rollout: after update i-1 (serial), or after rollout i-1 (stale), at the same time as update i-1.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class Stretch(NamedTuple):
     start_ns: int
     end_ns: int
     lag: int
-    """Updates that its weights lack."""
+    """Number of updates that its weights lack."""
 
 
 @dataclass(slots=True)
 class Tenant:
     explored: int = 0
-    """Stages that are done, of each kind."""
+    """Number of completed stages of each kind."""
     rolled: int = 0
     trained: int = 0
     synced: int = 0
     explores: bool = False
-    """A stage of the kind is in progress, or queued."""
+    """Whether a stage of the kind is in progress or queued."""
     rolls: bool = False
     trains: bool = False
     left: dict[str, int] = field(default_factory=dict)
-    """Samples of the stage in progress that are not done."""
+    """Unfinished samples of the current stage."""
     began: dict[str, int] = field(default_factory=dict)
     lag: int = 0
     tokens: dict[str, F64] = field(default_factory=dict)
@@ -72,13 +72,13 @@ class Loop:
     updates: deque[int] = field(default_factory=deque)
     training: int = -1
     train_ns: float = 0.0
-    """Device time of devices that only train."""
+    """Device time of devices that only train, ns."""
     holder: int = -1
-    """Tenant that holds the devices, where stages are together."""
+    """Tenant that holds the devices, if stages are together."""
     line: deque[int] = field(default_factory=deque)
     stretches: list[Stretch] = field(default_factory=list)
     series: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Time, samples that are made, samples that wait for a replica, updates in progress."""
+    """(time, samples in progress, samples that wait for a replica, updates in progress)."""
     lost_steps: float = 0.0
     done_steps: float = 0.0
     samples_done: int = 0
@@ -101,7 +101,7 @@ class Loop:
 
     @property
     def wants(self) -> bool:
-        """Whether rollouts are made, or wait for replicas."""
+        """Whether rollouts are in progress or wait for replicas."""
         return bool(self.queues[ROLLOUT]) or any(replica.heap for replica in self.replicas)
 
     @property
@@ -109,7 +109,7 @@ class Loop:
         return self.events[0][0] if self.events else None
 
     def advance(self, until_ns: int) -> None:
-        """All that happens before then."""
+        """Processes all events before `until_ns`."""
         while self.events and self.events[0][0] < until_ns and not self.done:
             self._instant(self.events[0][0])
         if not self.done:
@@ -120,8 +120,8 @@ class Loop:
             self._instant(self.events[0][0])
 
     def set_speed(self, number: int, speed: float, now: int, *, ready_ns: int = 0) -> None:
-        """A replica has another part of its devices from now on; with none its samples go elsewhere, and the steps of
-        their turns are lost."""
+        """Changes the part of its devices that a replica has; with none, its samples go elsewhere and the steps of
+        their current turns are lost."""
         replica = self.replicas[number]
         replica.advance(now)
         if speed <= 0 and replica.heap:
@@ -136,7 +136,7 @@ class Loop:
         self._plan(number)
 
     def stand(self, group: str, now: int, ns: int) -> None:
-        """All replicas of a group pause for this time."""
+        """Pauses all replicas of a group for `ns`."""
         for number, replica in enumerate(self.replicas):
             if replica.group == group and ns:
                 replica.advance(now)
@@ -194,7 +194,7 @@ class Loop:
         self._plan(number)
 
     def _answer(self, sample: Sample, now: int) -> None:
-        """The environment has answered a turn."""
+        """Handles the environment's answer to a turn."""
         tenant = self.tenants[sample.tenant]
         if sample.turn + 1 < tenant.tokens[sample.stage].shape[1]:
             self.queues[sample.stage].append(sample._replace(turn=sample.turn + 1))
@@ -256,8 +256,8 @@ class Loop:
         self.queues[stage].extend(Sample(number, step, stage, k, 0) for k in range(making.samples))
 
     def _fill(self) -> None:
-        """Samples that wait go to the replica on which they advance fastest, then to that with the fewest, then to the
-        first."""
+        """Assigns waiting samples to the replica on which they advance fastest; ties: the one with the fewest samples,
+        then the first."""
         touched = set[int]()
         for stage, queue in self.queues.items():
             if not queue:
@@ -285,12 +285,12 @@ class Loop:
             self._plan(number)
 
     def _steps(self, sample: Sample) -> float:
-        """Steps of its current turn."""
+        """Steps of the sample's current turn."""
         return float(self.tenants[sample.tenant].tokens[sample.stage][sample.number, sample.turn])
 
     @staticmethod
     def _one_stage(replica: Replica, stage: str) -> bool:
-        """A replica makes samples of one stage at a time."""
+        """Whether the replica may take samples of this stage: it works on one stage at a time."""
         return not replica.heap or replica.heap[0][1].stage == stage
 
     def _train(self) -> None:
@@ -311,7 +311,7 @@ class Loop:
         self._push(self.now + takes + switch, UPDATE, (self.training,))
 
     def _of_train(self) -> list[int]:
-        """Replicas whose devices train."""
+        """Replicas whose devices are also used for training."""
         return [number for number, replica in enumerate(self.replicas) if replica.group == self.train_group]
 
     def _updated(self, number: int, now: int) -> None:
@@ -339,7 +339,7 @@ class Loop:
 
 
 def replicas_of(group: str, devices: int, making: Making, step_ns: dict[str, F64]) -> list[Replica]:
-    """As many as fit the devices of a group."""
+    """As many replicas as fit the devices of a group. Raises UsageError if none fits."""
     count = devices // making.tp
     if not count and group != BORROWED:
         raise UsageError(f"{devices} devices of `{group}` are fewer than a replica needs", hint=f"tp: {making.tp}")

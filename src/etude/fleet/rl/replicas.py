@@ -1,7 +1,7 @@
 """Replicas that make samples: all samples of a replica advance together, a step at a time.
 
-A step with k samples takes `step_ns[k]`, and longer on a device of which only a part is there. So all samples of a
-replica advance at one rate, and a clock of its own counts the steps that each has made.
+A step with k samples takes `step_ns[k]`, and longer if only a part of the devices is available. So all samples of a
+replica advance at one rate, and a clock per replica counts the steps that each has made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """Device nanoseconds."""
+    """Device time by use, ns."""
 
     make: float = 0.0
     train: float = 0.0
@@ -39,34 +39,34 @@ class Replica:
     group: str
     devices: int
     step_ns: dict[str, F64]
-    """By stage."""
+    """Step times by stage."""
     at_once: int
     speed: float = 1.0
-    """Part of its devices that it has; 0: none."""
+    """Fraction of its devices that it has; 0: none."""
     trains: bool = False
-    """Its devices are taken by an update."""
+    """Whether an update uses its devices."""
     ready_ns: int = 0
-    """It pauses until then."""
+    """Time until which it pauses."""
     at_ns: int = 0
     clock: float = 0.0
-    """Steps that a sample would have made that was there since it was empty."""
+    """Steps made since the replica was last empty."""
     heap: list[tuple[float, Sample]] = field(default_factory=list)
     version: int = 0
     steps_made: float = 0.0
-    """Steps of all samples."""
+    """Steps summed over all samples."""
     account: Account = field(default_factory=Account)
 
     @property
     def free(self) -> int:
-        """Samples that it could take."""
+        """Number of samples that it could take."""
         return self.at_once - len(self.heap) if self.speed > 0 and not self.trains else 0
 
     def next_step_ns(self, stage: str) -> float:
-        """With one sample more."""
+        """Time of a step with one more sample."""
         return float(self.step_ns[stage][len(self.heap) + 1]) / self.speed
 
     def rate(self) -> float:
-        """Steps in a nanosecond, from `ready_ns` on."""
+        """Steps per nanosecond, from `ready_ns` on."""
         if not self.heap or self.speed <= 0 or self.trains:
             return 0.0
         return self.speed / float(self.step_ns[self.heap[0][1].stage][len(self.heap)])
@@ -89,11 +89,11 @@ class Replica:
 
     def add(self, sample: Sample, steps: float) -> None:
         if not self.heap:
-            self.clock = 0.0  # rounding does not pile up, and a step that begins anew goes as it did before
+            self.clock = 0.0  # rounding errors do not accumulate
         heapq.heappush(self.heap, (self.clock + steps, sample))
 
     def due(self) -> list[Sample]:
-        """Samples whose turn is over."""
+        """Removes and returns the samples whose turn is over."""
         found = []
         while self.heap and self.heap[0][0] <= self.clock + 1e-6:
             found.append(heapq.heappop(self.heap)[1])
@@ -106,7 +106,7 @@ class Replica:
         return max(self.at_ns, self.ready_ns) + max(int(np.ceil((self.heap[0][0] - self.clock) / rate)), 0)
 
     def emptied(self) -> list[tuple[float, Sample]]:
-        """Its samples, with the steps that each still needed."""
+        """Removes and returns its samples, with the steps that each still needed."""
         gone = [(at - self.clock, sample) for at, sample in sorted(self.heap, key=lambda one: one[1])]
         self.heap = []
         return gone

@@ -1,4 +1,4 @@
-"""What post-training comes to: the record of `etude fleet --json`, and its tables."""
+"""Results of post-training: the record of `etude fleet --json`, and its tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.fleet.rl.spec import BORROWED
 
 
 def rl_record(ran: Ran) -> dict[str, Any]:
-    """`useful_s` and the parts of `lost_s` are means over the devices that were there, and add up to `duration_s`."""
+    """The record. `useful_s` and the parts of `lost_s` are means over available devices, and add up to `duration_s`."""
     loop, spec, seconds = ran.loop, ran.spec, ran.seconds
     made = sum(replica.account.make for replica in loop.replicas)
     train = sum(replica.account.train for replica in loop.replicas) + loop.train_ns

@@ -1,4 +1,4 @@
-"""run_rl(pool, spec): the steps of all tenants on the nodes of a pool, those that come and go among them."""
+"""run_rl(pool, spec): the steps of all tenants on the nodes of a pool, including nodes that come and go."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Ran:
     loop: Loop
     seconds: float
     there_ns: float
-    """Device nanoseconds of all nodes that it uses."""
+    """Device time of all nodes that it uses, ns."""
     left_over_ns: float
-    """Time of devices that no replica has."""
+    """Device time of devices without a replica, ns."""
     cost: float | None
     interruptions: int
-    """How often nodes were taken away."""
+    """Number of times that a node was reclaimed."""
     notes: tuple[str, ...] = ()
     beside: dict[str, Any] = field(default_factory=dict)
-    """Further results: of a stream whose devices were lent."""
+    """Further results: those of streams in the pool."""
 
 
 def makings(spec: Spec) -> list[Making]:
@@ -38,7 +38,7 @@ def makings(spec: Spec) -> list[Making]:
 
 
 def loop_of(cluster: Cluster, spec: Spec, where: str, *, seed: int = 0, borrowed: int = 0) -> Loop:
-    """Before the first event. `borrowed` replicas have no devices yet."""
+    """The loop before the first event. `borrowed` replicas have no devices yet. Raises UsageError."""
     widths: dict[str, Making] = {}
     for making in makings(spec):
         for name in making.nodes:
@@ -63,7 +63,7 @@ def loop_of(cluster: Cluster, spec: Spec, where: str, *, seed: int = 0, borrowed
 
 
 class Nodes:
-    """Nodes of a pool that come and go under a loop."""
+    """Nodes of a pool that come and go during a loop."""
 
     def __init__(self, cluster: Cluster, loop: Loop, seed: int) -> None:
         self.cluster, self.loop, self.supply = cluster, loop, Supply(cluster, seed)
@@ -81,7 +81,7 @@ class Nodes:
         return self.cluster.groups[int(self.cluster.group[node])].name
 
     def count(self, now: int) -> None:
-        """Devices that were there until now, and those of them that no replica had."""
+        """Counts device time until now, and the part of it without a replica."""
         for name in self.used:
             had = sum(r.devices for r in self.loop.replicas if r.group == name and r.speed > 0)
             if name == self.loop.train_group and not self._mine(name):
@@ -105,7 +105,7 @@ class Nodes:
             self.paid += prices.paid(self.up_since[node], now) * int(self.cluster.gpus[node])
 
     def _match(self, name: str, now: int) -> None:
-        """As many replicas run as fit the devices that are there."""
+        """Runs as many replicas as fit the available devices of a group."""
         mine = self._mine(name)
         fit = self.devices[name] // self.loop.replicas[mine[0]].devices if mine else 0
         for k, number in enumerate(mine):
@@ -114,7 +114,7 @@ class Nodes:
                 self.loop.set_speed(number, wanted, now)
 
     def turn(self) -> None:
-        """Nodes come and go at the next instant; what has become of their groups pauses to regroup."""
+        """Handles the nodes that come and go at the next instant; their groups pause to regroup."""
         now = self.supply.next_ns
         assert now is not None
         self.loop.advance(now + 1)

@@ -1,8 +1,8 @@
-"""What the key `rl` of a pool says.
+"""The key `rl` of a pool.
 
 rl:
-  steps: 10                              # updates, of each tenant
-  tenants: 4                             # alike
+  steps: 10                              # updates of each tenant
+  tenants: 4                             # identical tenants
   model: qwen3-8b                        # of all tenants; with `lora` each has an adapter of its own on it
   system: dgx-h100                       # where times are predicted
   lora: 16
@@ -30,7 +30,7 @@ from etude.errors import ClusterError, UsageError
 
 F64 = NDArray[np.float64]
 BORROWED: Final = "borrowed"
-"""Stands for the devices of a stream that are lent."""
+"""Name of the devices that a stream lends."""
 
 
 class Stages(Enum):
@@ -45,7 +45,7 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """Samples that are made on replicas: rollouts, or what is explored before them."""
+    """Samples that replicas make: rollouts, or exploration before them."""
 
     nodes: tuple[str, ...] = figure("list", "groups of nodes for rollouts", of=str)
     samples: int = figure("count", "samples of a step", 64)
@@ -111,14 +111,14 @@ class Priced:
 
     spec: Spec
     step_ns: dict[str, F64]
-    """By stage: of a step with k samples, row k; row 0 is not used."""
+    """Step times by stage: row k is a step with k samples; row 0 is not used."""
     train_ns: int
     sync_ns: int
     sync_bytes: float
-    """Bytes of an update, to all receivers."""
+    """Bytes of an update, summed over all receivers."""
     receivers: int
     weights_bytes: float = 0.0
-    """That a replica holds for all tenants."""
+    """Bytes that a replica holds for all tenants."""
     notes: tuple[str, ...] = field(default=())
 
 

@@ -1,4 +1,4 @@
-"""Small services and tasks that share one device: queues, batches, early exits, a backbone, and who goes next."""
+"""Small services and tasks that share one device: queues, batches, early exits, a shared backbone, and scheduling."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Tasks that stand on one backbone, on one device.
+"""Tasks that share one backbone, on one device.
 
 system: dgx-a100
 backbone: vit-l16
@@ -54,18 +54,18 @@ class Backbone:
 
     @property
     def sizes(self) -> list[int]:
-        """Batches: powers of two."""
+        """Batch sizes: powers of two."""
         return [1 << k for k in range(self.batch.bit_length())]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hosted:
-    """What became of each request; ns."""
+    """Times of each request; ns."""
 
     spec: Backbone
     tasks: list[Task]
     costs: I64
-    """By batch size, on the whole device."""
+    """Time by batch size, on the whole device."""
     weight_bytes: int
     memory_bytes: int
     task: I64
@@ -74,7 +74,7 @@ class Hosted:
     end_ns: I64
     batches: int
     busy_ns: int
-    """Busy time of the device; for slices their mean, by share."""
+    """Busy time of the device; with slices, their mean weighted by share."""
 
     @property
     def fit(self) -> int:
@@ -82,7 +82,7 @@ class Hosted:
 
 
 def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone, list[Task]]:
-    """`policy` goes over that of the file."""
+    """Reads a file; `policy` overrides its value. Raises UsageError."""
     where = str(path)
     try:
         spec = read(Backbone, read_mapping(path), where)
@@ -109,7 +109,7 @@ def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone
 
 
 def fitting_tasks(policy: str, memory: int, weights: int, extension: int) -> int:
-    """By memory alone. A backbone that all share is there once; else each task has its own, in its slice or not."""
+    """Number of tasks that fit the memory. A shared backbone is loaded once; otherwise each task has its own."""
     if policy == "shared":
         return max((memory - weights) // extension, 0)
     return memory // (weights + extension)
@@ -139,7 +139,7 @@ def run_backbone(
     spec: Backbone, tasks: list[Task], costs: dict[float, I64], task: I64, arrival_ns: I64,
     weights: int = 0, memory: int = 0,
 ) -> Hosted:  # fmt: skip
-    """`costs`: by the share of the device, then by batch size."""
+    """Serves all requests; `costs`: ns by share of the device, then by batch size."""
     if spec.policy == "partition":
         start, end, batches, busy = _in_slices(spec, tasks, costs, task, arrival_ns)
     else:
@@ -156,8 +156,8 @@ def run_backbone(
 
 
 class Fair:
-    """Weighted fair queueing by start tags: a task's tag grows by requests over weight, the least tag goes first, and
-    one that did not wait begins at the tag that was served last. Ties: who came first."""
+    """Weighted fair queueing by start tags: a task's tag grows by requests over weight, the lowest tag goes first, and
+    a task that was not waiting begins at the tag that was served last. Ties: the earlier request."""
 
     def __init__(self, weights: list[float]) -> None:
         self.weights = weights
@@ -166,7 +166,7 @@ class Fair:
         self.last = 0.0
 
     def batch(self, queues: list[list[int]], sizes: list[int]) -> list[int]:
-        """The next batch, taken out of the queues: of all tasks, request by request."""
+        """Takes the next batch out of the queues, request by request over all tasks."""
         for k, queue in enumerate(queues):
             if queue and not self.waits[k]:
                 self.tags[k] = max(self.tags[k], self.last)
@@ -183,7 +183,7 @@ class Fair:
 
 
 def _own(queues: list[list[int]], sizes: list[int]) -> list[int]:
-    """Who waits longest, and as many of the same task as fit."""
+    """Takes the request that has waited longest, and as many of the same task as fit."""
     k = min((queue[0], k) for k, queue in enumerate(queues) if queue)[1]
     size = sizes[largest(sizes, len(queues[k]))]
     taken, queues[k] = queues[k][:size], queues[k][size:]
@@ -198,7 +198,7 @@ def _shares(tasks: list[Task]) -> list[float]:
 def _in_slices(
     spec: Backbone, tasks: list[Task], costs: dict[float, I64], task: I64, arrival_ns: I64
 ) -> tuple[I64, I64, int, int]:
-    """Each task alone on its part of the device."""
+    """Serves each task alone on its slice of the device. Returns starts, ends, number of batches, and busy time."""
     start, end = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)
     batches, busy = 0, 0.0
     for k, share in enumerate(_shares(tasks)):
@@ -216,7 +216,7 @@ def _in_slices(
 
 
 def _weight_bytes(model: str) -> int:
-    """In 16 bits, head and all."""
+    """Bytes of all weights in 16 bits, including the head."""
     from etude.generate import Plan, generate
     from etude.generate.model import open_model
 
@@ -225,7 +225,7 @@ def _weight_bytes(model: str) -> int:
 
 
 def backbone_record(found: Hosted) -> dict[str, Any]:
-    """As `etude fleet --json` prints it."""
+    """The record that `etude fleet --json` prints."""
     from etude.fleet.services.results import spread
 
     spec, latency = found.spec, found.end_ns - found.arrival_ns
@@ -248,7 +248,7 @@ def backbone_record(found: Hosted) -> dict[str, Any]:
 
 
 def backbone_tables(found: Hosted, record: dict[str, Any]) -> dict[str, pa.Table]:
-    """Batches that all tasks share are of `backbone`."""
+    """Tables of requests, batches (`states`) and tasks. Batches that tasks share have the name of the backbone."""
     from etude.fleet.services.results import batches, request_columns
 
     names = pa.array([*(one.name for one in found.tasks), found.spec.backbone], pa.string())
@@ -263,8 +263,9 @@ def backbone_tables(found: Hosted, record: dict[str, Any]) -> dict[str, pa.Table
 
 
 def backlogged(found: Hosted) -> dict[str, Any] | None:
-    """Of the longest time in which requests of every task were left waiting after each batch: how many of each were
-    served, and by how many requests a task was off its share of what all got, at most, after any batch."""
+    """For the longest time in which requests of every task were waiting after each batch: the number of each that was
+    served, and the largest deviation of a task from its share, in requests, after any batch. None without such a
+    time."""
     if found.spec.policy != "shared":
         return None
     at = np.unique(found.start_ns)

@@ -1,4 +1,4 @@
-"""What a batch takes up to each exit: the forward nodes of a generated step, simulated once for each batch size."""
+"""Time of a batch up to each exit: the forward nodes of a generated step, simulated once for each batch size."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ I64 = NDArray[np.int64]
 
 
 def forward_costs(model: str, system: str, exits: int, sizes: Sequence[int], share: float = 1.0) -> I64:
-    """(exit, batch size) in ns. Exit k of n is after k/n of the blocks, and takes the prefix up to there and the
-    head of the network; the last is the whole forward pass, without the loss. On a `share` of the device: of its
-    rates, memory bandwidth, cores and cache."""
+    """Times by (exit, batch size), ns. Exit k of n is after k/n of the blocks, and takes the prefix up to there and the
+    head of the network; the last is the whole forward pass, without the loss. `share`: fraction of the device's rates,
+    memory bandwidth, cores and cache."""
     from etude.generate import Plan
     from etude.generate.model import open_model
     from etude.machine import open_system
@@ -57,7 +57,8 @@ def slice_of(device: Device, share: float) -> Device:
 
 
 def exit_costs(parts: Sequence[str], took: I64, exits: int, model: str) -> I64:
-    """From the nodes of a forward pass in order: where each belongs (``layers.3``, ``head``), and what it takes."""
+    """Time up to each exit, from the nodes of a forward pass in order: the part of each (``layers.3``, ``head``), and
+    its time in ns. Raises UsageError for more exits than blocks."""
     blocks = list(dict.fromkeys(part for part in parts if "." in part))
     if exits > max(len(blocks), 1):
         raise UsageError(f"{exits} exits in {len(blocks)} blocks", where=model, hint="exits: 3")
@@ -72,7 +73,7 @@ def exit_costs(parts: Sequence[str], took: I64, exits: int, model: str) -> I64:
 
 
 def _part(module: str) -> str:
-    """``layers.3`` of ``layers.3.conv1``, ``stem`` of ``stem.pool``, ``loss`` of ``head.loss``."""
+    """Part of a module: ``layers.3`` of ``layers.3.conv1``, ``stem`` of ``stem.pool``, ``loss`` of ``head.loss``."""
     first, _, rest = module.partition(".")
     second = rest.partition(".")[0]
     if first == "head" and second == "loss":

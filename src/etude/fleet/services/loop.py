@@ -1,6 +1,6 @@
-"""One device in turns: an action is a service, an exit and a batch, chosen whenever the device is free.
+"""One device that serves in turns: an action is a service, an exit and a batch, chosen whenever the device is free.
 
-Ties: the lower request number first, which is that of the earlier arrival.
+Ties: the lower request number first, which is the earlier arrival.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from etude.fleet.services.stability import by_shortening, stable_action
 
 I64 = NDArray[np.int64]
 Action = tuple[int, int, int]
-"""(service, exit, row of the batch sizes)."""
+"""(service, exit, index of the batch size)."""
 Taken = tuple[list[int], int, int]
 """(requests of the batch, ns, exit)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turns:
-    """What became of each request; ns."""
+    """Times of each request; ns."""
 
     spec: Services
     services: list[Service]
@@ -49,7 +49,7 @@ def serve_services(spec: Services, services: list[Service], *, seed: int = 0) ->
 
 
 def drawn(rates: list[float], count: int, seed: int) -> tuple[I64, I64]:
-    """Poisson arrivals of each service from draws of its own: the same for every policy."""
+    """Service and time of Poisson arrivals; each service has its own random stream, the same for every policy."""
     horizon = count / sum(rates)
     times, of = [], []
     for k, rate in enumerate(rates):
@@ -84,7 +84,7 @@ def run_turns(spec: Services, services: list[Service], costs: list[I64], service
 def in_turns(
     of_queue: I64, arrival_ns: I64, queues_in_all: int, act: Callable[[list[list[int]], int], Taken]
 ) -> tuple[I64, I64, I64, int, int]:
-    """Start, end and exit of each request; batches; time in use. `act` takes a batch out of the queues."""
+    """Start, end and exit of each request; number of batches; busy time. `act` takes a batch out of the queues."""
     start, end, exits = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)
     queues: list[list[int]] = [[] for _ in range(queues_in_all)]
     came, of = arrival_ns.tolist(), of_queue.tolist()
@@ -106,13 +106,14 @@ def largest(sizes: list[int], waiting: int) -> int:
 
 
 def _fifo(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: list[int], now: int) -> Action:
-    """Who waits longest, whole networks, as many of the same service as fit."""
+    """The service whose request has waited longest, with the whole network and as many of its requests as fit."""
     k = min((queue[0], k) for k, queue in enumerate(queues) if queue)[1]
     return k, len(costs[k]) - 1, largest(sizes, len(queues[k]))
 
 
 def _edf(queues: list[list[int]], deadline: I64, costs: list[I64], sizes: list[int], now: int) -> Action:
-    """The earliest deadline; the last exit with which its first request is in time. Other queues are not looked at."""
+    """The service with the earliest deadline, with the last exit at which its first request is in time. Other queues
+    are ignored."""
     k = min((deadline[queue[0]], queue[0], k) for k, queue in enumerate(queues) if queue)[2]
     j = largest(sizes, len(queues[k]))
     inside = np.flatnonzero(now + costs[k][:, j] <= deadline[queues[k][0]])

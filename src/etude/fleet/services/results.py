@@ -1,4 +1,4 @@
-"""What services on one device came to."""
+"""Results of services on one device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ I64 = NDArray[np.int64]
 
 
 def services_record(found: Turns) -> dict[str, Any]:
-    """As `etude fleet --json` prints it."""
+    """The record that `etude fleet --json` prints."""
     late = found.end_ns > found.deadline_ns
     latency, wait = found.end_ns - found.arrival_ns, found.start_ns - found.arrival_ns
     whole = int(found.end_ns.max())
@@ -57,7 +57,7 @@ def request_columns(arrival_ns: I64, start_ns: I64, end_ns: I64) -> dict[str, ND
 
 
 def batches(start_ns: I64, end_ns: I64, of: I64, names: pa.Array) -> pa.Table:
-    """A row for each batch: when, of what, and how many requests."""
+    """A row for each batch: times, service or task, and number of requests."""
     key = np.stack([start_ns, of, end_ns])
     rows, many = np.unique(key, axis=1, return_counts=True)
     return pa.table({

@@ -1,11 +1,11 @@
-"""A file of services that take turns on one device.
+"""A file of services that share one device in turns.
 
 system: dgx-a100
 services: [{model: resnet-50, deadline: 50ms, exits: 3}, {model: vit-b16, rate: 200, deadline: 50ms}]
 load: 0.8          # of what the device can do with whole networks and the largest batch; or a rate for each service
 batch: 8           # largest batch: 1, 2, 4, ... up to it are predicted
 count: 5000        # total number of requests
-headroom: 0.2      # fraction of a deadline that edf and stability keep free for what is to come
+headroom: 0.2      # fraction of a deadline that edf and stability keep free for later requests
 policy: stability  # fifo, edf, stability
 """
 
@@ -42,12 +42,12 @@ class Services:
 
     @property
     def sizes(self) -> list[int]:
-        """Batches: powers of two."""
+        """Batch sizes: powers of two."""
         return [1 << k for k in range(self.batch.bit_length())]
 
 
 def read_services(path: str | PathLike[str], policy: str = "") -> tuple[Services, list[Service]]:
-    """`policy` goes over that of the file."""
+    """Reads a file; `policy` overrides its value."""
     where = str(path)
     try:
         spec = read(Services, read_mapping(path), where)

@@ -1,4 +1,4 @@
-"""The action that is best for all queues: what each would lead to is played to the end of what waits now."""
+"""The best action for all queues: for each candidate, the service of all waiting requests is simulated to its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ I64 = NDArray[np.int64]
 
 
 def by_shortening(costs: list[I64]) -> I64:
-    """(service, exits before the last, batch size): ns. A service with fewer exits stays at its first."""
+    """Times in ns by (service, number of exits before the last, batch size). A service with fewer exits stays at its
+    first."""
     deepest = max(len(cost) for cost in costs)
     return np.stack([[cost[max(len(cost) - 1 - less, 0)] for less in range(deepest)] for cost in costs])
 
@@ -19,8 +20,8 @@ def by_shortening(costs: list[I64]) -> I64:
 def stable_action(
     queues: list[list[int]], deadline: I64, costs: list[I64], shortened: I64, sizes: list[int], now: int
 ) -> tuple[int, int, int]:
-    """(service, exit, row of the batch sizes) after which fewest of all that wait would be late, if what is left went
-    on by deadline, in the largest batches, at the same depth. A request ends with its batch. Of equal ones the deepest
+    """(service, exit, index of the batch size) after which the fewest waiting requests would be late, if the rest were
+    served by deadline, in the largest batches, at the same depth. A request ends with its batch. Ties: the deepest
     exit, then the earliest deadline, then the largest batch."""
     start = np.zeros(len(queues) + 1, np.int64)
     start[1:] = np.cumsum([len(queue) for queue in queues])
@@ -52,7 +53,8 @@ def _fewest_late(
 
 @kernel
 def _late_after(limits: I64, start: I64, costs: I64, sizes: I64, first: int, first_size: int, now: int) -> int:
-    """How many of those that wait are late if `first` goes first. `limits` of queue k are in order, from `start[k]`."""
+    """Number of waiting requests that are late if `first` goes first. `limits` of queue k are in order, from
+    `start[k]`."""
     head, late, k, j = start[:-1].copy(), 0, first, first_size
     while k >= 0:
         now += costs[k, j]

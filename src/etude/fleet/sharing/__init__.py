@@ -1,4 +1,4 @@
-"""Many jobs on one set of devices: arrivals, gangs, places, policies."""
+"""Many jobs on one set of devices: arrivals, gangs, placement, policies."""
 
 from typing import TYPE_CHECKING
 

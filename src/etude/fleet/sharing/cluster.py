@@ -22,7 +22,7 @@ from etude.files import csv_rows
 
 I64 = NDArray[np.int64]
 WHOLE: Final = 1000
-"""Parts of a device."""
+"""Units that a device is divided into."""
 NO_LIMIT: Final = 1 << 50
 KEYS: Final = ("name", "doc", "gpus", "node_gpus", "kind", "price", "nodes")
 POOL_KEYS: Final = (
@@ -33,7 +33,7 @@ POOL_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
-    """Nodes that are alike."""
+    """Group of identical nodes."""
 
     count: int = figure("count", "number of these nodes", 1)
     gpus: int = figure("count", "devices per node", 8, zero=True)
@@ -60,15 +60,15 @@ class Cluster:
     cpu_milli: I64
     memory_mib: I64
     kind: I64
-    """Row of `kinds`."""
+    """Index into `kinds`."""
     price: NDArray[np.float64]
     kinds: tuple[str, ...]
     group: I64
-    """Row of `groups`."""
+    """Index into `groups`."""
     groups: tuple[NodeKind, ...]
-    """Nodes that were written down together."""
+    """Groups of nodes, as given in the file."""
     free_ns: I64 | None = None
-    """When each node comes, if others have it until then; nothing: all are there from the start."""
+    """Time from which each node is available, if others have it before; None: all are available from the start."""
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -78,12 +78,12 @@ class Cluster:
         return int(self.gpus.sum())
 
     def present_ns(self, group: int, first_ns: int, now_ns: int) -> I64:
-        """How long each node of a group was there in between, if none is taken away."""
+        """Time that each node of a group was available in between, if none is reclaimed; ns."""
         since = np.zeros(len(self), np.int64) if self.free_ns is None else self.free_ns
         return np.maximum(now_ns - np.maximum(since[self.group == group], first_ns), 0)
 
     def nodes_of(self, name: str) -> I64:
-        """Rows of the nodes of a group."""
+        """Indices of the nodes of a group. Raises UsageError for an unknown name."""
         known = [one.name for one in self.groups if one.name]
         if name not in known:
             raise UsageError(
@@ -96,7 +96,7 @@ Row = tuple[int, float, float, str, float]
 
 
 def _cluster(name: str, rows: list[Row], groups: tuple[NodeKind, ...] = (), group: list[int] | None = None) -> Cluster:
-    """Rows: devices, processors in thousandths, memory in MiB, kind, price."""
+    """A cluster of these rows: devices, processors in thousandths, memory in MiB, kind, price."""
     if not rows:
         raise UsageError("has no nodes", where=name, hint="nodes: [{count: 4, gpus: 8}]")
     kinds = tuple(dict.fromkeys(row[3] for row in rows))
@@ -110,7 +110,7 @@ def _cluster(name: str, rows: list[Row], groups: tuple[NodeKind, ...] = (), grou
 
 
 def read_cluster(path: str | PathLike[str]) -> Cluster:
-    """A YAML file, or a CSV of nodes."""
+    """Reads a YAML file, or a CSV file of nodes."""
     if str(path).endswith(".csv"):
         return _cluster(str(path), _csv(Path(path)))
     given = read_mapping(path)
@@ -118,7 +118,7 @@ def read_cluster(path: str | PathLike[str]) -> Cluster:
 
 
 def cluster_of(given: dict[str, Any], path: str | PathLike[str]) -> Cluster:
-    """The nodes that a YAML file says."""
+    """The nodes that a YAML file describes. Raises UsageError."""
     known = (*KEYS, *POOL_KEYS)
     if unknown := [key for key in given if key not in known]:
         raise UsageError(f"unknown key `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(known)}")

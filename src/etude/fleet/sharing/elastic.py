@@ -1,8 +1,8 @@
 """Jobs that change their size, on groups of nodes whose devices come and go.
 
-At every event a policy says how many devices of each group a job has. `elastic` and `harvest` deal out whole devices of
-one group to a job; `gavel` and `fair` share them, exact between events. What ends at an instant ends before what
-arrives at it; then nodes come and go; then devices are dealt out.
+At every event a policy decides how many devices of each group a job has. `elastic` and `harvest` give a job whole
+devices of one group; `gavel` and `fair` share devices, exactly between events. At the same instant, jobs end first,
+then jobs arrive, then nodes come and go, then devices are distributed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a policy sees. Rows are jobs that are there, in order of arrival; columns are groups of nodes."""
+    """Input of a policy. Rows are present jobs, in order of arrival; columns are groups of nodes."""
 
     sizes: list[Sizes]
     rates: F64
@@ -44,9 +44,9 @@ class View(NamedTuple):
     spot: NDArray[np.bool_]
     capacity: F64
     held: F64
-    """Devices that each has."""
+    """Devices that each job has."""
     left_ns: F64
-    """Remaining work, on `gpus` devices."""
+    """Remaining work on `gpus` devices, ns."""
     switch_ns: float
 
 
@@ -71,7 +71,7 @@ def sizes_of(jobs: Jobs, job: int) -> Sizes:
 
 
 def rates_of(jobs: Jobs, cluster: Cluster) -> F64:
-    """How fast each job is on a device of each group; 0: not at all."""
+    """Speed of each job on a device of each group; 0: it cannot run there."""
     found = np.ones((len(jobs), len(cluster.groups)))
     kinds = [cluster.kinds[int(cluster.kind[cluster.group == k][0])] for k in range(len(cluster.groups))]
     for job in range(len(jobs)):
@@ -85,8 +85,8 @@ def rates_of(jobs: Jobs, cluster: Cluster) -> F64:
 
 
 def elastic(view: View) -> F64:
-    """First come, first served for the least that each runs on; what is left goes, size by size, to whoever gains most
-    of it by device and weight. A job that runs grows only if that pays for the change."""
+    """First come, first served for the smallest size of each job; the rest goes, size by size, to the job with the
+    largest weighted gain per device. A running job grows only if that pays for the change."""
     return _dealt(view, list(range(len(view.sizes))), np.zeros_like(view.held), view.capacity.copy())
 
 
@@ -119,13 +119,13 @@ def _dealt(view: View, order: list[int], out: F64, free: F64) -> F64:
 
 
 def _reach(view: View, job: int, k: int, free: float) -> float:
-    """The speed that a job could have on a group."""
+    """The best speed that a job could have on a group."""
     its = view.sizes[job]
     return float(its.speed[its.devices <= free].max(initial=0.0) * view.rates[job, k])
 
 
 def _gain(view: View, job: int, at: int, k: int, free: F64) -> float:
-    """Gain of the next size, per device."""
+    """Weighted gain in speed of the next size, per device; 0 if it does not fit or does not pay for the change."""
     its = view.sizes[job]
     if at + 1 == len(its.devices) or its.devices[at + 1] - its.devices[at] > free[k]:
         return 0.0
@@ -140,8 +140,8 @@ def _gain(view: View, job: int, at: int, k: int, free: F64) -> float:
 
 
 def harvest(view: View) -> F64:
-    """Jobs that do not harvest have what they ask for, on nodes that stay where there are any, those that run before
-    those that wait; the others have what is left, and give it back at once."""
+    """Jobs that do not harvest get what they request, on nodes that are never reclaimed if there are any, running jobs
+    before waiting ones; the others get the rest, and give it back at once."""
     out, free = np.zeros_like(view.held), view.capacity.copy()
     stays = ~view.spot if (~view.spot).any() else np.ones_like(view.spot)
     firm = np.flatnonzero(~view.harvest)
@@ -156,12 +156,12 @@ def harvest(view: View) -> F64:
 
 
 def fair(view: View) -> F64:
-    """Devices in proportion to weights, max-min, of the groups that a job can run on."""
+    """Devices in proportion to weights, max-min, over the groups that a job can run on."""
     return max_min((view.rates > 0).astype(np.float64), view.weight, view.most, view.capacity)
 
 
 def gavel(view: View) -> F64:
-    """Effective throughput over that of an equal share of every group, max-min with weights."""
+    """Effective throughput relative to an equal share of every group, max-min with weights."""
     usual = view.rates @ view.capacity / max(float(view.capacity.sum()), 1.0)
     usual = np.where(usual > 0, usual, 1.0)
     return max_min(view.rates / usual[:, None], view.weight, view.most, view.capacity)
@@ -170,7 +170,7 @@ def gavel(view: View) -> F64:
 ELASTIC: Final[dict[str, tuple[Allocate, bool]]] = {
     "elastic": (elastic, True), "harvest": (harvest, True), "fair": (fair, False), "gavel": (gavel, False),
 }  # fmt: skip
-"""By name, and whether they deal out whole devices."""
+"""Policies by name, and whether they distribute whole devices."""
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------
@@ -189,9 +189,9 @@ class Loop:
     rates: F64 = field(init=False)
     sizes: list[Sizes] = field(init=False)
     left: F64 = field(init=False)
-    """Work of each job, ns on `gpus` devices."""
+    """Remaining work of each job, ns on `gpus` devices."""
     since: F64 = field(init=False)
-    """When a job that runs begins to do work."""
+    """Time from which a running job does work."""
     held: F64 = field(init=False)
     active: list[int] = field(default_factory=list)
     now: float = 0.0
@@ -265,7 +265,7 @@ class Loop:
         return min(found, default=None)
 
     def _pass(self, then: float) -> None:
-        """Time goes on: work is done, starts go on, devices are paid."""
+        """Advances the time: work is done, start-ups continue, devices are paid for."""
         out, start = self.out, self.now
         for job in self.active:
             devices, speed = float(self.held[job].sum()), self._speed(job)

@@ -1,7 +1,7 @@
-"""Fair shares: devices in proportion to weights, none more than it asks for, and none idle while somebody wants more.
+"""Fair shares: devices in proportion to weights, no job more than it requests, and none idle while a job wants more.
 
-Shares change when a job comes or goes and are exact in between: max-min shares with weights, as a generalised processor
-is shared. Places do not count, so no device is lost to fragments; jobs without devices do not wait.
+Shares change when a job arrives or ends and are exact in between: max-min shares with weights, as in generalised
+processor sharing. Placement is ignored, so no device is lost to fragmentation; jobs without devices do not wait.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F64 = NDArray[np.float64]
 
 
 def shares(wanted: F64, weight: F64, capacity: float) -> F64:
-    """Devices of each: w·λ, or all that it wants where that is less."""
+    """Devices of each job: weight times a common level, or all that it wants if that is less."""
     out = np.zeros(len(wanted))
     if wanted.sum() <= capacity:
         return wanted.copy()
@@ -36,14 +36,14 @@ def shares(wanted: F64, weight: F64, capacity: float) -> F64:
 
 
 def run_fair(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
-    """All devices are one pool."""
+    """Runs all jobs with all devices as one pool."""
     n = len(jobs)
     out = nothing_yet(cluster, jobs, refused)
     gone, devices = np.zeros(n, bool), jobs.devices
     gone[refused] = True
     left: F64 = jobs.work_ns.astype(np.float64) * np.where(
         devices > 0, devices, 1.0
-    )  # device nanoseconds; without devices a job's own
+    )  # device nanoseconds; for a job without devices its own time
     arrival, capacity = jobs.arrival_ns.astype(np.float64), float(cluster.devices)
     active = np.zeros(0, np.int64)
     coming = [k for k in range(n) if not gone[k]]

@@ -1,6 +1,6 @@
-"""Jobs on places: each runs with all that it asks for or not at all, in the order of a policy.
+"""Jobs with placement: each runs with all that it requests or not at all, in the order of a policy.
 
-What ends at an instant ends before what arrives at it; then the queue is gone through once.
+At the same instant, jobs end before others arrive; then the queue is scanned once.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ DAY_NS: Final = 86_400 * 10**9
 
 @dataclass(slots=True)
 class Shared:
-    """What became of jobs."""
+    """Results of jobs on a cluster."""
 
     jobs: Jobs
     cluster: Cluster
     start_ns: I64
-    """The first time; -1: never."""
+    """First start; -1: never."""
     end_ns: I64
     waited_ns: I64
-    """Until the first start."""
+    """Time until the first start."""
     service_ns: NDArray[np.float64]
-    """Device nanoseconds, those of switches left out."""
+    """Device nanoseconds, without those of switches."""
     preemptions: I64
     switch_ns: NDArray[np.float64]
     """Device nanoseconds of stops and starts."""
     series: list[tuple[int, int, int, float]]
-    """Time, jobs that run, jobs that wait, devices in use."""
+    """(time, running jobs, waiting jobs, devices in use)."""
     refused: list[int]
     redo_ns: NDArray[np.float64]
     """Device nanoseconds of work that was lost."""
     cost: NDArray[np.float64]
-    """Dollars for what each job held."""
+    """Dollars for the devices that each job held."""
     cold: I64
-    """How often a job started where nothing of its tenant was warm."""
+    """Number of cold starts of each job."""
     there_ns: float = 0.0
-    """Device nanoseconds that were there, from the first arrival to the last end; 0: all of them."""
+    """Available device nanoseconds, from the first arrival to the last end; 0: all devices, all the time."""
     idle_cost: float = 0.0
-    """Dollars for devices that are paid whether they are in use or not."""
+    """Dollars for idle devices that are paid for anyway."""
     stuck: int = 0
     """Jobs that never ended."""
 
 
 def nothing_yet(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
-    """Before the first event."""
+    """The result before the first event."""
     n = len(jobs)
     start, end, waited = (np.full(n, UNKNOWN, np.int64) for _ in range(3))
     service, switch, redo, cost = (np.zeros(n) for _ in range(4))
@@ -70,18 +70,17 @@ def nothing_yet(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What starts and moves take."""
+    """Times of starts and moves."""
 
     switch_ns: int = 0
-    """A job that was stopped starts again."""
+    """Time to restart a job that was stopped."""
     start_ns: int = 0
-    """A cold start: nothing of the job's tenant ran on one of its nodes within `keep_ns`."""
+    """Time of a cold start: no job of the tenant ran on one of its nodes within `keep_ns`."""
     keep_ns: int = 0
     migrate_ns: int = 0
-    """A job that was stopped goes on elsewhere."""
+    """Additional time if a stopped job continues on other nodes."""
     horizon_ns: int = 0
-    """Nothing is looked at after it; 0: 100 days after the first arrival where nodes come and go without end, or no
-    end."""
+    """End of the simulation; 0: 100 days after the first arrival if nodes come and go without end, else no limit."""
 
     def end_ns(self, first_ns: int, supply: Supply) -> int:
         return self.horizon_ns or (first_ns + 100 * DAY_NS if supply.endless else NEVER)
@@ -97,35 +96,35 @@ class Gangs:
     free: Free = field(init=False)
     left: I64 = field(init=False)
     since: I64 = field(init=False)
-    """When the job that runs began to do work: the end of its start-up."""
+    """Time from which a running job does work: the end of its start-up."""
     round: I64 = field(init=False)
-    """How often a job was started: ends of earlier starts are void."""
+    """Version of a job, raised at each start and stop: ends of older versions are ignored."""
     seats: dict[int, list[Seat]] = field(default_factory=dict)
     sort: list[int] = field(init=False)
-    """Jobs of one sort fit where the others do."""
+    """Class of each job: jobs of one class fit the same places."""
     waiting: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
-    """By sort, in order of their keys."""
+    """Waiting jobs by class, in order of their keys."""
     queued: int = 0
     running: list[tuple[float, int]] | None = None
-    """Keys of jobs that run, as long as nothing changed."""
+    """Keys of running jobs, kept as long as nothing changes."""
     events: list[tuple[int, int, int, int]] = field(default_factory=list)
     out: Shared = field(init=False)
     devices: list[float] = field(init=False)
     in_use: float = 0.0
     pace: list[dict[str, float]] = field(init=False)
-    """For each job: its speed by kind; empty: 1."""
+    """Speed of each job by kind of device; empty: 1."""
     factor: NDArray[np.float64] = field(init=False)
-    """For each running job."""
+    """Speed of each running job."""
     began: I64 = field(init=False)
-    """When a job that runs got its devices."""
+    """Time at which a running job got its devices."""
     last: dict[int, frozenset[int]] = field(default_factory=dict)
     """Nodes that a job had before it was stopped."""
     warm: dict[tuple[int, str], int] = field(default_factory=dict)
-    """By node and tenant: when the last of its jobs left."""
+    """(node, tenant) -> time until which the node is warm."""
     by_group: NDArray[np.float64] = field(init=False)
-    """Dollars for what jobs held, of each group."""
+    """Dollars for the devices that jobs held, by group."""
     there: float = 0.0
-    """Devices that are there."""
+    """Number of available devices."""
     since_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -191,7 +190,7 @@ class Gangs:
         return self.out
 
     def _turn(self, change: Change) -> None:
-        """A node is taken away, or comes back; jobs that sit on it stop."""
+        """Handles a node that is reclaimed or comes back; jobs on a reclaimed node stop."""
         now, node, there = change
         self._count(now)
         self.there += float(self.cluster.gpus[node]) * (1 if there else -1)
@@ -207,7 +206,7 @@ class Gangs:
             del self.warm[key]
 
     def _count(self, now: int) -> None:
-        """Devices that were there until now."""
+        """Counts available device time until now."""
         self.out.there_ns += max(now - self.since_ns, 0) * self.there
         self.since_ns = max(now, self.since_ns)
 
@@ -231,8 +230,8 @@ class Gangs:
         return entry
 
     def _schedule(self, now: int) -> None:
-        """The best of each sort, in order, until nothing more fits: where the first does not, no other of its sort
-        does."""
+        """Starts the best job of each class, in order, until nothing more fits: if the first of a class does not fit,
+        no other of it does."""
         self.running = None
         if not self.policy.steady:
             self.waiting = {
@@ -244,7 +243,7 @@ class Gangs:
             key, job = heapq.heappop(heads)
             entries = self.waiting.get(self.sort[job], [])
             if not entries or entries[0] != (key, job):
-                continue  # another of its sort came before it
+                continue  # another job of its class came before it
             seats, stopped = self.free.seats(self.jobs, job), list[int]()
             if not seats and self.policy.preempts:
                 seats, stopped = self._make_room(key, job, now)
@@ -264,7 +263,8 @@ class Gangs:
                 heapq.heappush(heads, self.waiting[sort][0])
 
     def _make_room(self, key: float, job: int, now: int) -> tuple[list[Seat], list[int]]:
-        """The worst of the jobs that are worse stop, one by one, until the job fits; none if it never does."""
+        """Stops worse jobs, the worst first, until the job fits, and restores those that need not stop. Returns the
+        places and the stopped jobs; nothing is stopped if the job cannot fit."""
         if self.running is None:
             self.running = sorted(((self.key(other, now), other) for other in self.seats), reverse=True)
         worse = []
@@ -284,7 +284,7 @@ class Gangs:
             if need <= 0 and (seats := self.free.seats(self.jobs, job)):
                 break
         for other in stopped if not seats else list(reversed(stopped[:-1])):
-            self.free.take(self.seats[other])  # they need not have stopped, if the job fits beside them
+            self.free.take(self.seats[other])  # it need not stop if the job fits alongside it
             if seats:
                 if again := self.free.seats(self.jobs, job):
                     seats, stopped = again, [one for one in stopped if one != other]
@@ -316,7 +316,7 @@ class Gangs:
             self._next_queue(job, ends)
 
     def _pace(self, job: int, seats: list[Seat]) -> float:
-        """A gang is as fast as the slowest of its devices."""
+        """Speed of a gang: that of the slowest of its devices."""
         of, kinds = self.pace[job], self.cluster.kinds
         return min((of.get(kinds[self.cluster.kind[seat.node]], 1.0) for seat in seats), default=1.0) if of else 1.0
 
@@ -329,12 +329,12 @@ class Gangs:
             self.out.cold[job] += 1
             found += times.start_ns
         if times.keep_ns:
-            for node in nodes:  # it is warm as long as the job is there
+            for node in nodes:  # warm as long as the job is there
                 self.warm[node, self.jobs.tenant[job]] = NEVER
         return found
 
     def _next_queue(self, job: int, ends: int) -> None:
-        """A job that gets into a worse queue may have to make room."""
+        """Schedules again when a job reaches a worse queue, because it may have to make room."""
         devices = self.devices[job]
         for limit in QUEUES_S:
             more = limit * 1e9 - self.out.service_ns[job]
@@ -373,7 +373,7 @@ class Gangs:
         self._cool(job, now)
 
     def _cool(self, job: int, now: int) -> None:
-        """A node stays warm for the tenant until its last job there is gone for so long."""
+        """Keeps a node warm for the tenant for `keep_ns` after its last job there."""
         if not self.times.keep_ns:
             return
         tenant = self.jobs.tenant[job]

@@ -1,9 +1,8 @@
-"""Jobs that want devices: columns, from a file.
+"""Jobs that request devices: columns, from a file.
 
-A CSV has `arrival_s`, `gpus`, `duration_s` and, where they are not as usual, `name`, `gpu_milli`, `cpu_milli`,
-`memory_mib`, `kind`, `weight`, `priority`, `deadline_s`, `tenant`, and of jobs that can change their size or be stopped
-`min_gpus`, `max_gpus`, `speed`, `rates`, `harvest`, `save_s`. Pods of the Alibaba GPU trace of 2023 are read as they
-are.
+A CSV file has `arrival_s`, `gpus`, `duration_s` and optionally `name`, `gpu_milli`, `cpu_milli`, `memory_mib`, `kind`,
+`weight`, `priority`, `deadline_s`, `tenant`, and for jobs that can change their size or be stopped `min_gpus`,
+`max_gpus`, `speed`, `rates`, `harvest`, `save_s`. Pods of the Alibaba GPU trace of 2023 are read without conversion.
 """
 
 from __future__ import annotations
@@ -32,36 +31,36 @@ NEVER: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Jobs:
-    """In order of arrival. A job has `gpus` devices, or `gpu_milli` thousandths of each of them."""
+    """Jobs in order of arrival. A job has `gpus` devices, or `gpu_milli` thousandths of each of them."""
 
     name: tuple[str, ...]
     arrival_ns: I64
     work_ns: I64
-    """With all that it asks for."""
+    """Duration with all that it requests."""
     gpus: I64
     gpu_milli: I64
     cpu_milli: I64
     memory_mib: I64
     kind: tuple[str, ...]
-    """Empty: any."""
+    """Kind of device; empty: any."""
     weight: F64
     priority: F64
-    """Higher goes first."""
+    """Higher priority goes first."""
     deadline_ns: I64
     tenant: tuple[str, ...]
     recorded_wait_ns: I64
-    """-1: not known."""
+    """Recorded wait; -1: unknown."""
     least: I64
     most: I64
-    """Devices that it can run on; both are `gpus` for a job of one size."""
+    """`least` and `most` devices that it can run on; both are `gpus` for a job of one size."""
     speed: tuple[str, ...]
-    """`8:1;16:1.8`: how fast it is on this many devices, and the only sizes it has; empty: in proportion."""
+    """`8:1;16:1.8`: its speed by number of devices, and the only sizes it has; empty: proportional."""
     rates: tuple[str, ...]
-    """`h100:1;a100:0.5`: how fast it is on a kind, and the only ones it can run on; empty: 1 on all."""
+    """`h100:1;a100:0.5`: its speed by kind, and the only kinds it can run on; empty: 1 on all."""
     harvest: NDArray[np.bool_]
-    """Takes what others leave."""
+    """Whether it uses devices that others leave idle."""
     save_ns: I64
-    """Work between two saves: what was done since is lost with its nodes. 0: nothing is lost."""
+    """Work between two saves: progress since the last one is lost with its nodes. 0: nothing is lost."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -69,12 +68,12 @@ class Jobs:
 
     @property
     def elastic(self) -> bool:
-        """Whether any of them has more than one size."""
+        """Whether any job has more than one size."""
         return bool((self.least != self.most).any())
 
     @property
     def devices(self) -> F64:
-        """That it asks for, parts of a device counted as such."""
+        """Requested devices of each job, as fractions where it requests parts."""
         return self.gpus * self.gpu_milli / WHOLE
 
 
@@ -84,7 +83,7 @@ def read_jobs(path: str | PathLike[str], *, first: int = 0) -> Jobs:
 
 
 def jobs_of(columns: Sequence[str], rows: list[dict[str, str]], path: str, *, first: int = 0) -> Jobs:
-    """Rows of text, as a CSV has them."""
+    """Jobs of text rows, as in a CSV file. Raises UsageError."""
     rows = rows[:first] if first else rows
     if not rows:
         raise UsageError("has no jobs", where=str(path))
@@ -177,7 +176,7 @@ def _jobs(
 
 
 def pairs_of(text: str, where: str) -> dict[str, float]:
-    """`8:1;16:1.8` as names and figures."""
+    """Parses `8:1;16:1.8` into names and numbers."""
     found: dict[str, float] = {}
     for part in filter(None, text.split(";")):
         name, _, figure = part.rpartition(":")
@@ -191,7 +190,7 @@ def pairs_of(text: str, where: str) -> dict[str, float]:
 def _figures(
     rows: list[dict[str, str]], name: str, path: str, usual: float | None = None, *, negative: bool = False
 ) -> F64:
-    """A column; empty cells are as usual."""
+    """A column of numbers; empty cells have the default."""
     try:
         texts = [row.get(name) or usual for row in rows]
         found = np.array(texts, np.float64)

@@ -1,7 +1,8 @@
-"""Max-min by linear programs: the least of all is as high as can be, then the least of those that can still rise, ...
+"""Max-min by linear programs: the lowest level is raised as far as possible, then the lowest of those that can still
+rise, and so on.
 
 A job of weight w that has x_k devices of kind k gets `rate_k · x_k` of each. `fair` counts devices; `gavel` counts
-effective throughput over what an equal share of every kind would give, as Gavel does.
+effective throughput relative to an equal share of every kind, as Gavel does.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ TIGHT = 1e-9
 
 
 def max_min(rates: F64, weight: F64, most: F64, capacity: F64) -> F64:
-    """Devices of each job (row) and kind (column). `rates` is 0 where a job cannot run; `most` bounds a job's devices.
+    """Devices of each job (row) and kind (column). `rates` is 0 where a job cannot run; `most` limits a job's devices.
 
-    Each round raises the level of all jobs that are not settled; those at which the level stops (their row of the
+    Each round raises the level of all jobs that are not settled; the jobs that limit the level (their row of the
     program has a price) are settled there.
     """
     from scipy.optimize import linprog
@@ -39,7 +40,7 @@ def max_min(rates: F64, weight: F64, most: F64, capacity: F64) -> F64:
     aim = np.append(np.zeros(n * kinds), -1.0)
     while not settled.all():
         level = csr_array(np.where(settled, 0.0, weight)[:, None])
-        # rates · x >= weight · level of those that can rise, and their own level of those that are settled
+        # rates · x >= weight · level for jobs that can rise, and >= their own level for settled ones
         program = vstack([hstack([-of_job, level]), limits])
         right = np.concatenate([np.where(settled, -floor * (1 - 1e-12), 0.0), bound])
         answer = linprog(aim, A_ub=program, b_ub=right, bounds=ends, method="highs")

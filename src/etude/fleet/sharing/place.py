@@ -1,4 +1,4 @@
-"""Who sits where: free processors, memory and parts of devices of each node, and the tightest fit for a job."""
+"""Placement: free processors, memory and parts of devices of each node, and the tightest fit for a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ I64 = NDArray[np.int64]
 
 
 class Seat(NamedTuple):
-    """What a job holds on one node."""
+    """Resources that a job holds on one node."""
 
     node: int
     devices: tuple[int, ...]
@@ -24,7 +24,7 @@ class Seat(NamedTuple):
 
 
 class Free:
-    """Free devices of a cluster."""
+    """Free resources of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -35,14 +35,14 @@ class Free:
         self.whole = (self.device == WHOLE).sum(axis=1)
 
     def seats(self, jobs: Jobs, job: int) -> list[Seat]:
-        """The tightest place for a job; empty where it has none now."""
+        """The tightest place for a job; empty if it does not fit now."""
         kind, gpus, milli = jobs.kind[job], int(jobs.gpus[job]), int(jobs.gpu_milli[job])
         cpu, memory = int(jobs.cpu_milli[job]), int(jobs.memory_mib[job])
         fits = (self.cpu >= cpu) & (self.memory >= memory)
         right = self._of_kind(kind)
         if right is not None:
             fits &= right
-        if gpus == 0:  # on nodes with the fewest devices, so that the others stay free
+        if gpus == 0:  # on nodes with the fewest devices, to keep the others free
             return self._tightest(
                 fits, self.cluster.gpus * (1 << 40) + np.minimum(self.cpu, 1 << 39), (), 0, cpu, memory
             )
@@ -57,7 +57,7 @@ class Free:
         return self._gang(right, gpus, cpu, memory) if gpus > widest else []
 
     def _of_kind(self, kind: str) -> NDArray[np.bool_] | None:
-        """`T4|P100` is either of them."""
+        """Nodes of a kind; `T4|P100` means either. None: any kind."""
         if not kind:
             return None
         wanted = [k for k, name in enumerate(self.cluster.kinds) if name in kind.split("|")]
@@ -78,7 +78,7 @@ class Free:
         return tuple(np.flatnonzero(self.device[node] == WHOLE)[:count].tolist())
 
     def _gang(self, right: NDArray[np.bool_] | None, gpus: int, cpu: int, memory: int) -> list[Seat]:
-        """More devices than a node has: the emptiest nodes, processors and memory in proportion."""
+        """Places for more devices than a node has: the emptiest nodes, with processors and memory in proportion."""
         free = self.whole if right is None else np.where(right, self.whole, 0)
         if int(free.sum()) < gpus:
             return []
@@ -94,7 +94,7 @@ class Free:
         return []
 
     def take(self, seats: list[Seat], sign: int = 1) -> None:
-        """Holds them, or with -1 gives them back."""
+        """Takes places, or with -1 gives them back."""
         for seat in seats:
             self.cpu[seat.node] -= sign * seat.cpu
             self.memory[seat.node] -= sign * seat.memory
@@ -105,7 +105,7 @@ class Free:
                 self.whole[seat.node] = (row == WHOLE).sum()
 
     def leave(self, node: int) -> None:
-        """Nothing sits on it, and nothing will."""
+        """Marks a node as gone; no job is on it."""
         self.device[node], self.sum[node], self.whole[node], self.cpu[node] = 0, 0, 0, -1
 
     def come(self, node: int) -> None:
@@ -118,7 +118,7 @@ class Free:
 
 
 def impossible(cluster: Cluster, jobs: Jobs) -> list[int]:
-    """Jobs that have no place in the empty cluster. One of each sort is tried."""
+    """Jobs that do not fit the empty cluster. One of each class is tried."""
     known: dict[tuple[object, ...], bool] = {}
     free, found = Free(cluster), []
     for job in range(len(jobs)):
@@ -131,6 +131,6 @@ def impossible(cluster: Cluster, jobs: Jobs) -> list[int]:
 
 
 def sort_of(jobs: Jobs, job: int) -> tuple[object, ...]:
-    """Jobs of one sort fit where the other does."""
+    """Class of a job: jobs of one class fit the same places."""
     return (int(jobs.gpus[job]), int(jobs.gpu_milli[job]), int(jobs.cpu_milli[job]), int(jobs.memory_mib[job]),
             jobs.kind[job])  # fmt: skip

@@ -1,10 +1,10 @@
-"""Which job goes first. A policy is a function of a job: the smallest answer goes first.
+"""Order of jobs. A policy is a function of a job: the smallest result goes first.
 
     def mine(job: JobView, now_s: float) -> float:
         return job.left_s * job.gpus
 
-With `mine.preempts = True` it may take devices from jobs that are worse. `fair` is none of these: it shares devices in
-proportion to weights, without places; see fluid.py.
+With `mine.preempts = True` it may take devices from jobs that are worse. `fair` is not such a function: it shares
+devices in proportion to weights, without placement; see fluid.py.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class JobView(NamedTuple):
     gpus: float
     duration_s: float
     left_s: float
-    """Remaining time of the job with everything that it asks for."""
+    """Remaining time of the job with everything that it requests."""
     service_s: float
-    """Device seconds that it has had."""
+    """Device seconds that it has received."""
     weight: float
     priority: float
     deadline_s: float
@@ -42,9 +42,9 @@ class Policy(NamedTuple):
     key: Key
     preempts: bool = False
     skips: bool = True
-    """What does not fit is passed over; else all others wait behind it."""
+    """Whether jobs that do not fit are skipped; else all others wait for them."""
     steady: bool = True
-    """The key of a job that waits does not change."""
+    """Whether the key of a waiting job is constant."""
 
 
 def fifo(job: JobView, now_s: float) -> float:
@@ -60,7 +60,7 @@ def srtf(job: JobView, now_s: float) -> float:
 
 
 def las(job: JobView, now_s: float) -> float:
-    """Least attained service in queues, as Tiresias has it; in a queue the first comes first."""
+    """Least attained service in queues, as in Tiresias; first come, first served in a queue."""
     return sum(job.service_s >= limit for limit in QUEUES_S) * 1e12 + job.arrival_s
 
 
@@ -84,7 +84,7 @@ POLICIES: Final = {
 
 
 def sharing_policy(text: str) -> Policy:
-    """A built-in by name, or FILE.py:name."""
+    """A built-in policy by name, or one of a file as FILE.py:name. Raises UsageError."""
     if ":" in text:
         from etude.serve.pools import function_of
 

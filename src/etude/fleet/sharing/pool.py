@@ -1,12 +1,12 @@
-"""A pool: one file that says the nodes of a cluster and what runs there.
+"""A pool: one file that describes the nodes of a cluster and what runs there.
 
 nodes: [{name: own, count: 2, gpus: 8, price: 2.5}, {name: spot, count: 4, gpus: 8, price: 0.8, capacity: spot.csv}]
 jobs: jobs.csv                  # or a list: [{name: a, arrival_s: 0, gpus: 8, min_gpus: 2, duration_s: 3600}]
 policy: harvest                 # as --policy
-switch: 30s                     # a job that was stopped starts again
+switch: 30s                     # to restart a job that was stopped
 start: 60s                      # a cold start ...
-keep: 10min                     # ... unless its tenant was on the node so shortly before
-migrate: 60s                    # a job that was stopped goes on elsewhere
+keep: 10min                     # ... unless a job of its tenant was on the node within this time
+migrate: 60s                    # in addition, if a stopped job continues on other nodes
 horizon: 30d
 streams: [...]                  # requests that are served: streams.py
 rl: {...}                       # post-training by reinforcement: fleet/rl
@@ -44,12 +44,12 @@ class Pool:
     times: Times
     streams: list[Stream]
     rl: dict[str, Any] | None
-    """As it is written: fleet/rl reads it, and `borrow`."""
+    """The unparsed key: fleet/rl reads it, and `borrow`."""
     borrow: dict[str, Any] | None
 
 
 def is_pool(path: str | PathLike[str]) -> bool:
-    """Whether a file says nodes, and what runs there."""
+    """Whether a file describes nodes and what runs there."""
     given = keys_in(path)
     return ("nodes" in given or "gpus" in given) and any(key in given for key in POOL_KEYS)
 

@@ -1,4 +1,4 @@
-"""Jobs whose steps are predicted: how long they take, and how fast they are on fewer devices."""
+"""Jobs whose steps are predicted: their duration, and their speed on fewer devices."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ KEYS: Final = ("model", "system", "plan", "steps")
 
 
 def predicted_job(given: dict[str, Any], where: str) -> dict[str, Any]:
-    """The row of a job that says `model`, `system`, `plan` and `steps`: its `gpus`, `duration_s` and, where `min_gpus`
-    says that it can shrink, `speed`: the same batch on as many replicas as fit, each step predicted."""
+    """The row of a job with `model`, `system`, `plan` and `steps`: its `gpus`, `duration_s` and, if `min_gpus` lets it
+    shrink, `speed`: the same batch on as many replicas as fit, each step predicted. Raises UsageError."""
     from etude.generate.model import open_model
 
     if missing := [key for key in ("model", "system", "steps") if key not in given]:

@@ -1,4 +1,4 @@
-"""What jobs on a shared cluster come to: the record of `etude fleet --jobs --json`, and its tables."""
+"""Results of jobs on a shared cluster: the record of `etude fleet --jobs --json`, and its tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _spread(seconds: F64) -> dict[str, float] | None:
 
 
 def shared_record(shared: Shared, *, policy: str = "") -> dict[str, Any]:
-    """`useful_s` and the parts of `lost_s` are means over the devices that were there, and add up to `duration_s`."""
+    """The record. `useful_s` and the parts of `lost_s` are means over available devices, and add up to `duration_s`."""
     jobs, ended = shared.jobs, shared.end_ns != UNKNOWN
     first = int(jobs.arrival_ns.min())
     if not ended.any():

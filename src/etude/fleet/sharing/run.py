@@ -1,4 +1,4 @@
-"""share(cluster, jobs, policy): what becomes of jobs that come to one cluster."""
+"""share(cluster, jobs, policy): runs jobs that arrive at one cluster."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from etude.fleet.sharing.policies import FAIR, sharing_policy
 def share(
     cluster: Cluster, jobs: Jobs, policy: str = "fifo", *, times: Times | None = None, seed: int = 0, **given: Any
 ) -> Shared:
-    """`times` says what starts and moves take, or `given` does (`switch_ns=...`). Jobs that fit nowhere are left out
-    and named."""
+    """Runs jobs on a cluster. `times` has the times of starts and moves, or `given` does (`switch_ns=...`). Jobs that
+    fit nowhere are left out and listed. Raises UsageError if none fits."""
     times = times or Times(**given)
     plain = not jobs.elastic and not any(jobs.rates) and not any(group.spot for group in cluster.groups)
     plain = plain and cluster.free_ns is None
@@ -36,7 +36,8 @@ def share(
 
 
 def _too_large(cluster: Cluster, jobs: Jobs, policy: str) -> list[int]:
-    """Jobs that no group of nodes has devices for; shares need some device that they can run on."""
+    """Jobs for which no group of nodes has enough devices; with shares, jobs without any device that they can run
+    on."""
     usable = rates_of(jobs, cluster) > 0
     if not ELASTIC[policy][1]:
         return np.flatnonzero(~usable.any(axis=1)).tolist()

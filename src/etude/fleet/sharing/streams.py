@@ -1,4 +1,4 @@
-"""Streams of requests that are served on nodes of a pool, each by replicas of its own: as `etude serve` serves them.
+"""Streams of requests on nodes of a pool, each with its own replicas, served as by `etude serve`.
 
 streams:
   - {name: chat, nodes: serving, model: llama3-70b, system: dgx-h100, tp: 4, requests: chat.csv,
@@ -43,7 +43,7 @@ class Stream:
 
     @property
     def limits(self) -> dict[str, dict[str, float]]:
-        """As `etude serve` takes them."""
+        """Limits as `etude serve` takes them. Raises UsageError."""
         if not self.slo:
             return {}
         if not isinstance(self.slo, dict) or (unknown := [key for key in self.slo if key not in LIMITS]):
@@ -89,7 +89,7 @@ class Placed:
     options: dict[str, Any]
     drawn: Any
     token_bytes: float
-    """Keys and values of a token on a rank."""
+    """Bytes of keys and values of a token on a rank."""
 
     def serve(self, **more: Any) -> Served:
         from etude.serve import serve
@@ -98,7 +98,7 @@ class Placed:
 
 
 def placed(stream: Stream, *, seed: int = 0) -> Placed:
-    """As `etude serve MODEL --system --tp --replicas --requests --slo` does."""
+    """Prepares a stream as `etude serve MODEL --system --tp --replicas --requests --slo` does."""
     from etude.generate.model import open_model
     from etude.serve import Engine, request_stream
     from etude.serve.pools import Between, between_options, deployed_pools, pools_of

@@ -1,7 +1,7 @@
-"""Which nodes are there when, and what a device of them costs: spot and preemptible nodes.
+"""Availability of nodes over time, and the price of a device: spot and preemptible nodes.
 
-A group of nodes has a file of its devices over time (of these the first nodes stay), or each of its nodes is taken away
-and comes back after times that are drawn, each from draws of its own: every policy sees the same.
+A group of nodes has a file of its devices over time (the first nodes stay the longest), or each of its nodes is
+reclaimed and comes back after random times from its own random stream: every policy sees the same.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class Change(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """Dollars of a device for an hour, from each time on."""
+    """Price of a device in dollars per hour, from each time on."""
 
     time_ns: NDArray[np.int64]
     price: F64
 
     def paid(self, start_ns: int, end_ns: int) -> float:
-        """Cost of one device that is held in between."""
+        """Cost of one device that is held from `start_ns` to `end_ns`, in dollars."""
         edges = np.clip(np.append(self.time_ns, np.iinfo(np.int64).max), start_ns, end_ns)
         return float((np.diff(edges) * self.price).sum()) / 3.6e12
 
 
 class Supply:
-    """Changes of nodes in order of time, one at a time: those of drawn times have no end."""
+    """Changes of nodes in order of time, one at a time; random changes never end."""
 
     def __init__(self, cluster: Cluster, seed: int = 0) -> None:
         self.heap: list[tuple[int, int, bool]] = []
         self.draws: dict[int, Iterator[int]] = {}
         self.prices: list[Prices] = []
         self.away: list[int] = []
-        """Nodes that are not there at the start."""
+        """Nodes that are absent at the start."""
         for k, group in enumerate(cluster.groups):
             nodes = np.flatnonzero(cluster.group == k).tolist()
             if group.capacity and group.mtbf_ns:
@@ -98,7 +98,7 @@ def _times(rng: np.random.Generator, up_ns: int, down_ns: int) -> Iterator[int]:
 
 
 def read_capacity(path: str, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64], F64 | None]:
-    """Times, devices from then on, and prices if the file has them."""
+    """Times, devices from then on, and prices if the file has them. Raises UsageError."""
     columns, rows = csv_rows(path)
     known = ("time_s", "devices", "price")
     if unknown := [name for name in columns if name not in known]:
