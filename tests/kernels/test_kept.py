@@ -134,6 +134,12 @@ def test_processes_that_compile_the_same_kernel_at_once_leave_one_whole_entry(tm
     assert run(tmp_path, CALL) == "10 False"
 
 
+def test_where_objects_have_another_layout_numba_keeps_the_code(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(ONE)
+    run(tmp_path, f"from etude.kernels import guard; guard.as_expected = lambda: False; {CALL}")
+    assert [path.suffix for path in sorted((tmp_path / "cache").rglob("one.total*"))] == [".nbc", ".nbi"]
+
+
 def test_a_kernel_that_outlives_the_modules_is_freed_at_the_end_of_python(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(ONE)
     for _ in range(2):  # compiled, and found

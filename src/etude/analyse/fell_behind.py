@@ -1,8 +1,9 @@
 """Which rank an aborted run waits for, if no call was recorded as hanging: the member that has done less than the
 others since the last collective that all of them reached.
 
-    rank 0 gemm sum gemm norm a sum follows, which never ends and was never recorded rank 1 gemm sum gemm norm rank 2
-    gemm sum gemm this one never reaches it
+    rank 0   gemm  sum  gemm  norm        a sum follows, which never ends and was never recorded
+    rank 1   gemm  sum  gemm  norm
+    rank 2   gemm  sum  gemm              this one never reaches it
 """
 
 from __future__ import annotations

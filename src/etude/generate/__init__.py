@@ -1,9 +1,11 @@
 """Generate: from a model and a plan to an exact job.
 
-Model the network: its shape, from the catalogue, YAML or a Hugging Face config.json (model/) Block a piece of it as ops
-with their backward (blocks/) Plan how it is distributed over ranks (plan.py) Schedule the order of work on a pipeline
-rank (schedules/) Program the nodes of one pipeline rank as columns, and the step they make (train/) Serving requests
-answered pass by pass (serving/)
+Model      the network: its shape, from the catalogue, YAML or a Hugging Face config.json (model/)
+Block      a piece of it as ops with their backward (blocks/)
+Plan       how it is distributed over ranks (plan.py)
+Schedule   the order of work on a pipeline rank (schedules/)
+Program    the nodes of one pipeline rank as columns, and the step they make (train/)
+Serving    requests answered pass by pass (serving/)
 """
 
 from typing import TYPE_CHECKING

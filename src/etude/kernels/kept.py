@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from etude.kernels import digest, kinds
+from etude.kernels import digest, guard, kinds
 
 NUMBA: Final = "0.68."
 """The versions whose inside is known here. With any other, kernels are kept and called by Numba itself."""
@@ -76,6 +76,7 @@ def usable() -> bool:
         and sys.maxsize > 2**32
         and numba_version().startswith(NUMBA)
         and not os.path.exists(".numba_config.yaml")
+        and guard.as_expected()
     )
 
 

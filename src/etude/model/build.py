@@ -116,8 +116,10 @@ def _why(given: ArrayLike | None, edges: int) -> NDArray[np.uint8]:
 class TraceBuilder:
     """A trace node by node. Groups are named, peers are ranks; the builder turns them into slots.
 
-    b = TraceBuilder() a = b.add(Kind.COMP, "gemm", duration_ns=100) b.add(Kind.COLL, "grads", data=[a],
-    collective=Collective.ALL_REDUCE, in_bytes=1 << 20, group="dp") part = b.part(rank=0, groups={"dp": [0, 1]})
+    b = TraceBuilder()
+    a = b.add(Kind.COMP, "gemm", duration_ns=100)
+    b.add(Kind.COLL, "grads", data=[a], collective=Collective.ALL_REDUCE, in_bytes=1 << 20, group="dp")
+    part = b.part(rank=0, groups={"dp": [0, 1]})
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
 """What an InfraGraph leaves open, filled by its own Annotation message with our keys: docs/network.md has the list.
 
-links: [{name: nvlink, attributes: [{attribute: etude.bandwidth, value: 450GB/s}]}] nodes: [{name: "host[:]xpu[:]",
-attributes: [{attribute: etude.flops.bf16, value: 989T}]}] graph: [{attribute: etude.latency, value: 500ns}]
+links: [{name: nvlink, attributes: [{attribute: etude.bandwidth, value: 450GB/s}]}]
+nodes: [{name: "host[:]xpu[:]", attributes: [{attribute: etude.flops.bf16, value: 989T}]}]
+graph: [{attribute: etude.latency, value: 500ns}]
 """
 
 from __future__ import annotations

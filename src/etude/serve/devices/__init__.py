@@ -1,9 +1,12 @@
 """Devices of several kinds that calls of workflows are placed on, one call of a device at a time.
 
-spec devices from a file graph calls of all sessions with what each takes on each kind of device, as arrays costs time
-of a model call on a kind of device state what devices hold, and when a call would end there plan earliest finish over
-the ready frontier, and with a look ahead policies which call goes where: built in, or a function of yours run sessions
-call by call, with a policy that places them
+spec        devices from a file
+graph       calls of all sessions with what each takes on each kind of device, as arrays
+costs       time of a model call on a kind of device
+state       what devices hold, and when a call would end there
+plan        earliest finish over the ready frontier, and with a look ahead
+policies    which call goes where: built in, or a function of yours
+run         sessions call by call, with a policy that places them
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,10 @@
 """Policies that place calls: place(run) places the calls of `run.waiting` that should start now.
 
-roundrobin the devices in turn heft by the longest chain after a call, each where it ends first; sees transfers, not
-what devices hold reuse where waiting, loading and recomputing prefixes are least; ignores how fast a device is future:H
-the earliest finish over the frontier, with a lookahead of H generations; 0 is greedy FILE.py:name a function of yours:
-place(task, state) -> a device, devices, or None to wait
+roundrobin   the devices in turn
+heft         by the longest chain after a call, each where it ends first; sees transfers, not what devices hold
+reuse        where waiting, loading and recomputing prefixes are least; ignores how fast a device is
+future:H     the earliest finish over the frontier, with a lookahead of H generations; 0 is greedy
+FILE.py:name a function of yours: place(task, state) -> a device, devices, or None to wait
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """data: input of a step. Batches are read, decoded and assembled by workers, as far ahead as a queue allows.
 
 data sample=40MB samples=8 read=1GB/s ratio=4 decode=5GB/s          read and decoded in turn by one thread
-data sample=150kB samples=256 tier=disk workers=8 rate=200MB/s queue=16 data sample=1MB store=2GB/s producers=8
-make=1GB/s commit=5ms queue=4 pause=60s at=9 of=producer
+data sample=150kB samples=256 tier=disk workers=8 rate=200MB/s queue=16
+data sample=1MB store=2GB/s producers=8 make=1GB/s commit=5ms queue=4 pause=60s at=9 of=producer
 """
 
 from __future__ import annotations
