@@ -63,10 +63,6 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(stride))
 
 
-class NotRecordedError(Exception):
-    """The recording does not contain the value of an argument."""
-
-
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """The arguments or the results of one call, in order."""

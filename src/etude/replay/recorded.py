@@ -139,8 +139,10 @@ class _Plan:
         tell(self.memory, op.name, given)
         storages = {t.storage for t in given.tensors}
         if not given.whole:
-            made = [self.memory.outside(t) for t in gave.tensors if t.storage not in storages]
-            self._stand_in(op.node, op.name, when, [slot for slot in made if slot != NOTHING])
+            for tensor in gave.tensors:
+                if tensor.storage not in storages:
+                    self.memory.outside(tensor)
+            self._stand_in(op.node, op.name, when)
             return
         inputs = [self.memory.read(t) for t in given.tensors]
         bound = {k: self.memory.made(t, storages) for k, t in enumerate(gave.tensors)}
@@ -154,7 +156,7 @@ class _Plan:
             self._keep(self.of.regions.file(op.node))
         self.b.call(_overload(op.name, op.schema), given.form, inputs, outputs, schema=op.schema, **when)
 
-    def _stand_in(self, node: int, label: str, when: dict[str, Any], outputs: list[int] | tuple[int, ...] = ()) -> None:
+    def _stand_in(self, node: int, label: str, when: dict[str, Any]) -> None:
         table = self._works()
         flops, size = int(table.flops[node]), int(table.size_bytes[node])
         if flops <= 0 and size <= 0:

@@ -36,7 +36,10 @@ class Swarm:
                            zero=True)  # fmt: skip
     lag_ns: float = figure("time", "longest lag before a client joins", 0.0, zero=True)
     peers: int = figure(
-        "count", "least number of other clients that a client exchanges chunks with; 0: all", 0, zero=True
+        "count",
+        "most other clients that a client exchanges chunks with, rounded up to an even number; 0: all",
+        0,
+        zero=True,
     )
 
     def __post_init__(self) -> None:
