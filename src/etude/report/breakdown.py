@@ -9,6 +9,7 @@ import numpy as np
 from etude.report import collectives, gains, idle, words
 from etude.report.subject import Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.markup import Markup, heading, paragraph
 from etude.view.page import Figure, Section, Told
 
 SECTION = "breakdown"
@@ -141,7 +142,7 @@ def section(subject: Subject) -> Section:
     drawn = [
         Bar(f"rank {row['rank']}", tuple(Piece(s, label, row[key] or 0) for s, label, key in parts)) for row in shown
     ]
-    more = f'<p class="lead">{left:,} ranks between these are only in the table.</p>' if left else ""
+    more = paragraph(f"{left:,} ranks between these are only in the table.") if left else ""
     columns = [
         Heading("rank", "rank"), Heading("span_ns", "span", words.time), Heading("compute_ns", parts[0][1], words.time),
         Heading("comm_ns", "communication", words.time), Heading("exposed_comm_ns", "of it exposed", words.time),
@@ -151,8 +152,8 @@ def section(subject: Subject) -> Section:
     columns = [c for c in columns if c.key not in OF_COMMUNICATION or any(row["comm_ns"] for row in rows)]
     used = [(s, label) for s, label, key in parts if any(row[key] for row in rows)]
     body = legend(used) + bars(drawn, words.time) + more
-    body += "<h3>Values</h3>" + table("t-breakdown", rows[:2048], columns) + idle.figures(subject)
-    lead = (
+    body += heading("Values") + table("t-breakdown", rows[:2048], columns) + idle.figures(subject)
+    lead = Markup(
         "Each bar is one device from its first to its last event. What runs at the same time is counted once: "
         "<b>compute</b> before <b>communication</b> before <b>memory</b>, so the parts add up to the whole."
         if subject.has_device

@@ -14,6 +14,7 @@ from etude.model.schema import UNKNOWN
 from etude.report import gains, words
 from etude.report.subject import Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.markup import Markup, heading, paragraph
 from etude.view.page import Section, Told
 from etude.view.plots import Mark, fitted, heat, plot
 
@@ -53,11 +54,11 @@ def _last(subject: Subject) -> str:
     last = calls["last_rank"].to_numpy(zero_copy_only=False)
     skew = calls["skew_ns"].to_numpy(zero_copy_only=False).astype(np.float64)
     if len(last) < FEW_CALLS:
-        return ""
+        return Markup()
     ranks, times = np.unique(last, return_counts=True)
     rank, often = int(ranks[times.argmax()]), int(times.max()) / len(last)
     if often < max(MOSTLY, 2.0 / len(subject.run.job)):
-        return ""
+        return Markup()
     late = float(np.median(skew[last == rank]))
     return f" Rank {rank} arrives last at {words.percent(often)} of them, {words.time(late)} after the first."
 
@@ -79,7 +80,7 @@ def section(subject: Subject) -> Section:
         return Section(SECTION, "Communication", "", _matrix(subject) + _messages(subject), empty)
     kinds = summarised(calls).to_pylist()
     body = _split(kinds, [("communication", "transfer"), ("idle", "waiting for the last member")])
-    body += f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(subject)}</div></div>'
+    body += Markup(f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(subject)}</div></div>')
     columns = [
         Heading("collective", "collective", _name, number=False), Heading("group_size", "ranks", words.number),
         Heading("size_bytes", "size", words.size), Heading("calls", "calls", words.number),
@@ -91,8 +92,8 @@ def section(subject: Subject) -> Section:
     alone = not any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
     if alone:
         columns = [c for c in columns if c.key not in ("total_wait_ns", "median_skew_ns")]
-    body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns) + _messages(subject)
-    lead = (
+    body += heading("By kind and size") + table("t-collectives", kinds[:500], columns) + _messages(subject)
+    lead = Markup(
         "Only one member of each collective is present, so waiting cannot be separated from the transfer itself."
         if alone
         else "A collective starts when all members have arrived. Its <b>transfer</b> time is that of the last member "
@@ -105,24 +106,24 @@ def _name(collective: str) -> str:
     return collective.replace("_", "-")
 
 
-def _matrix(subject: Subject) -> str:
+def _matrix(subject: Subject) -> Markup:
     if subject.run.job.world_size < 2:
-        return ""
+        return Markup()
     matrix, first = traffic_matrix(subject.run.job)
     if not matrix.any():
-        return ""
+        return Markup()
     last = [*(first[1:] - 1).tolist(), subject.run.job.world_size - 1]
     names = [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(first.tolist(), last, strict=True)]
-    lead = '<p class="lead">Rows send, columns receive. The bytes of a collective are spread evenly.</p>'
+    lead = paragraph("Rows send, columns receive. The bytes of a collective are spread evenly.")
     drawn = heat("Bytes between ranks", matrix.tolist(), names, words.size)
-    return f"<h3>Bytes sent between ranks</h3>{lead}{drawn}"
+    return heading("Bytes sent between ranks") + lead + drawn
 
 
-def _messages(subject: Subject) -> str:
+def _messages(subject: Subject) -> Markup:
     """Sends and receives by pair of ranks, the most bytes first."""
     sent = messages(subject.run.job)
     if not len(sent.src_at):
-        return ""
+        return Markup()
     blocks = [subject.run.timing.block(at) for at in range(len(subject.run.job))]
     found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     for a, i, b, j, size in zip(sent.src_at.tolist(), sent.src_row.tolist(), sent.dst_at.tolist(),
@@ -142,11 +143,11 @@ def _messages(subject: Subject) -> str:
         Heading("send_ns", "time per send", words.time), Heading("receive_ns", "time per receive", words.time),
     ]  # fmt: skip
     rows.sort(key=lambda row: (-row["bytes"], row["from"], row["to"]))
-    lead = '<p class="lead">Medians, including waiting for the other side.</p>'
-    return f"<h3>Messages</h3>{lead}" + table("t-messages", rows[:500], columns) if rows else ""
+    lead = paragraph("Medians, including waiting for the other side.")
+    return heading("Messages") + lead + table("t-messages", rows[:500], columns) if rows else Markup()
 
 
-def _split(kinds: list[dict[str, int]], entries: list[tuple[str, str]]) -> str:
+def _split(kinds: list[dict[str, int]], entries: list[tuple[str, str]]) -> Markup:
     by: dict[str, list[int]] = {}
     for row in kinds:
         entry = by.setdefault(str(row["collective"]), [0, 0])
@@ -160,10 +161,10 @@ def _split(kinds: list[dict[str, int]], entries: list[tuple[str, str]]) -> str:
     return legend(entries if waits else entries[:1]) + bars(drawn, words.time)
 
 
-def _rates(calls: list[dict[str, float]]) -> str:
+def _rates(calls: list[dict[str, float]]) -> Markup:
     known = [c for c in calls if c["busbw_bytes_per_s"] and c["size_bytes"] and c["transfer_ns"]]
     if not known:
-        return ""
+        return Markup()
     step = max(1, len(known) // POINTS)
     most = max(c["transfer_ns"] for c in known)
     marks = [
@@ -175,6 +176,6 @@ def _rates(calls: list[dict[str, float]]) -> str:
     ]  # fmt: skip
     x = fitted("bytes per member", words.size, [m.x for m in marks], log=True)
     y = fitted("bus bandwidth", words.rate, [m.y for m in marks], log=True)
-    return "<h3>Bandwidth by size</h3>" + plot(
+    return heading("Bandwidth by size") + plot(
         "Bus bandwidth of collectives against their size", x, y, marks, size=(520, 330)
     )

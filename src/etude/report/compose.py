@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from html import escape
 from importlib import import_module
 from types import ModuleType
 from typing import Final
@@ -221,7 +220,7 @@ def timelines(subjects: list[Subject]) -> Section:
     if ranks < total:
         lead += f" {ranks} of {total:,} ranks are drawn" + (f"; select from {kept:,}." if kept > ranks else ".")
     body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys move from slice to slice.")
-    return Section("timeline", "Timeline", escape(lead + _merged(packed)), body, empty="No node has a time.")
+    return Section("timeline", "Timeline", lead + _merged(packed), body, empty="No node has a time.")
 
 
 def _merged(packed: Packed) -> str:

@@ -14,6 +14,7 @@ from etude.report import gains, idle, words
 from etude.report.breakdown import spent
 from etude.report.subject import BETWEEN, RUNTIME, WAITS, Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.markup import Markup, heading
 from etude.view.page import Section, Told
 from etude.view.plots import Stretch, strip
 from etude.view.slices import Slices
@@ -144,7 +145,7 @@ def section(subject: Subject) -> Section:
     assert sum(kinds.values()) == whole, f"the path's parts are {sum(kinds.values())} ns of {whole} ns"
     pieces = tuple(Piece(SORT[k], LABEL.get(k, k), v, k == "launch") for k, v in kinds.items())
     body = legend([(SORT[k], LABEL.get(k, k)) for k in kinds]) + bars([Bar("path", pieces)], words.time)
-    body += "<h3>Over time</h3>" + _strip(path, whole)
+    body += heading("Over time") + _strip(path, whole)
     rows = subject.path_by_name.slice(0, 300).to_pylist()
     _halved(subject, rows)
     columns = [
@@ -154,9 +155,9 @@ def section(subject: Subject) -> Section:
         Heading("share", "share", words.percent, meter=1.0),
         Heading("buys", "saved if halved", lambda v: words.percent(v) if v is not None else "–"),
     ]  # fmt: skip
-    body += "<h3>Operations on the path</h3>" + table("t-critical-path", rows, columns)
+    body += heading("Operations on the path") + table("t-critical-path", rows, columns)
     took = f"<b>{words.time(whole)}</b>"
-    lead = (
+    lead = Markup(
         "Traced back from the last event to the first, always to the last thing waited for. It is "
         f"{f'as long as the run, {took}' if whole == subject.span_ns else f'{took} long'}; making anything else "
         f"faster does not shorten the run by itself.{_unknown(subject)}"
@@ -192,7 +193,7 @@ def _halved(subject: Subject, rows: list[dict[str, Any]]) -> None:
         row["buys"] = None if gain is None else gain / max(subject.span_ns, 1)
 
 
-def _strip(path: pa.Table, whole: int) -> str:
+def _strip(path: pa.Table, whole: int) -> Markup:
     """Intervals of one kind and rank; those too short to see are merged into the one before."""
     kind = path["kind"].combine_chunks().dictionary_encode()
     code, rank = kind.indices.to_numpy(), path["rank"].to_numpy()

@@ -6,6 +6,7 @@ from etude.analyse.critical_path import by_kind, length_ns
 from etude.report import gains, words
 from etude.report.subject import Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.markup import Markup, heading
 from etude.view.page import Told
 
 SECTION = "breakdown"
@@ -106,11 +107,11 @@ def _because(subject: Subject, cause: str) -> str:
     }[cause]
 
 
-def figures(subject: Subject) -> str:
+def figures(subject: Subject) -> Markup:
     """Bars by cause, and a table."""
     rows = subject.idle.to_pylist()
     if not rows:
-        return ""
+        return Markup()
     by_rank: dict[int, dict[str, int]] = {}
     for row in rows:
         by_rank.setdefault(row["rank"], {})[row["cause"]] = row["time_ns"]
@@ -126,4 +127,4 @@ def figures(subject: Subject) -> str:
     words.time), ]  # fmt: skip
     head = "Why devices are idle" if subject.has_device else "Host activity between operators"
     said = legend([_cause(subject, c) for c in used]) + bars(drawn, words.time)
-    return f"<h3>{head}</h3>{said}{table('t-idle', rows[:512], columns)}"
+    return heading(head) + said + table("t-idle", rows[:512], columns)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from etude.report import words
 from etude.view.charts import Heading, table
+from etude.view.markup import Markup
 from etude.view.page import Figure, Page, Section
 from etude.view.plots import Axis, fitted, plot
 
@@ -19,7 +20,9 @@ def seconds(value: float) -> str:
     return words.time(value * 1e9)
 
 
-def images_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, spreads: str, made_by: str) -> Page:
+def images_page(
+    record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, spreads: Markup, made_by: str
+) -> Page:
     """`record` and tables of `etude serve --degree -o FOLDER`; `spreads`: its times as a picture."""
     asked, took, spent = record.get("asked", {}), record["latency_s"], record["device_s"]
     lead = "Fraction of the requests that took no longer."

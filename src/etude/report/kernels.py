@@ -7,6 +7,7 @@ from etude.model.timing import Origin
 from etude.report import gains, words
 from etude.report.subject import Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.markup import Markup, heading
 from etude.view.page import Section, Told
 
 SECTION = "kernels"
@@ -59,7 +60,7 @@ def section(subject: Subject) -> Section:
         Heading("mean_ns", "mean", words.time), Heading("max_ns", "longest", words.time),
     ]  # fmt: skip
     body = _by_kind(subject) + _by_text(subject, "phase") + _by_text(subject, "module")
-    body += f"<h3>The longest {what}</h3>" + table("t-kernels", rows, columns)
+    body += heading(f"The longest {what}") + table("t-kernels", rows, columns)
     host = operators(subject.run).slice(0, OPERATORS).to_pylist() if subject.has_device else []
     host = [r for r in host if r["device_total_ns"] or r["self_ns"]]
     if host:
@@ -71,12 +72,12 @@ def section(subject: Subject) -> Section:
         ]  # fmt: skip
         launch = any(r["device_total_ns"] for r in host)
         head = "The operators that launch them" if launch else "The operators of the host"
-        body += f"<h3>{head}</h3>" + table("t-operators", host, columns)
+        body += heading(head) + table("t-operators", host, columns)
     lead = f"All {what} of all ranks by name. Times of {what} that overlap are added, so they may exceed the run."
     return Section(SECTION, "What runs", lead, body)
 
 
-def _by_kind(subject: Subject) -> str:
+def _by_kind(subject: Subject) -> Markup:
     total: dict[str, int] = {}
     for row in subject.kernels.to_pylist():
         total[row["kind"]] = total.get(row["kind"], 0) + row["total_ns"]
@@ -84,12 +85,12 @@ def _by_kind(subject: Subject) -> str:
     return legend([(p.sort, p.label) for p in pieces]) + bars([Bar("all", pieces)], words.time)
 
 
-def _by_text(subject: Subject, by: str) -> str:
+def _by_text(subject: Subject, by: str) -> Markup:
     """Bars by phase or module, if the job has them."""
     found = kernels(subject.run, (by,)).to_pylist()
     known = [r for r in found if r[by]]
     if not known:
-        return ""
+        return Markup()
     none = f"no {by}"
     rows = [Bar(words.tail(r[by] or none, 26), (Piece("compute", "device time", r["total_ns"]),)) for r in found[:12]]
-    return f"<h3>By {by}</h3>" + bars(rows, words.time, thin=True)
+    return heading(f"By {by}") + bars(rows, words.time, thin=True)

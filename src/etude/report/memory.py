@@ -13,6 +13,7 @@ from etude.analyse.memory import copies, levels, peaks
 from etude.report import words
 from etude.report.subject import Subject
 from etude.view.charts import Heading, legend, table
+from etude.view.markup import Markup, heading
 from etude.view.page import Section
 from etude.view.plots import Axis, Line, fitted, plot
 
@@ -30,8 +31,8 @@ COLOURS = ("compute", "communication", "memory", "host")
 def section(subject: Subject) -> Section:
     held = levels(subject.run)
     moved = copies(subject.run).to_pylist()
-    body = _allocated(subject.allocated) if subject.allocated is not None and len(subject.allocated) else ""
-    body += _levels(held) if len(held) else ""
+    body = _allocated(subject.allocated) if subject.allocated is not None and len(subject.allocated) else Markup()
+    body += _levels(held) if len(held) else Markup()
     if moved:
         columns = [
             Heading("rank", "rank"), Heading("name", "copy", number=False, code=True),
@@ -39,13 +40,13 @@ def section(subject: Subject) -> Section:
             Heading("time_ns", "time", words.time), Heading("bytes_per_s", "rate", words.rate),
             Heading("most_rate_bytes_per_s", "peak", words.rate),
         ]  # fmt: skip
-        body += "<h3>Copies and fills</h3>" + table("t-copies", moved[:512], columns)
+        body += heading("Copies and fills") + table("t-copies", moved[:512], columns)
     lead = "Allocated memory over time, if the profiler recorded it, and copies between host and device."
     empty = "No allocations (profile_memory=True), copies or memory nodes are recorded in this run."
     return Section(SECTION, "Memory", lead, body, empty)
 
 
-def _allocated(found: pa.Table) -> str:
+def _allocated(found: pa.Table) -> Markup:
     columns = [
         Heading("device", "device", number=False), Heading("events", "events", words.number),
         Heading("most_allocated_bytes", "peak allocated", words.size),
@@ -58,17 +59,17 @@ def _allocated(found: pa.Table) -> str:
         for device, part in parts.items()
     ]
     drawn = _over_time("Bytes allocated over time", series)
-    return f"<h3>Allocated</h3>{drawn}" + table("t-memory", peaks(found).to_pylist(), columns)
+    return heading("Allocated") + drawn + table("t-memory", peaks(found).to_pylist(), columns)
 
 
-def _levels(held: pa.Table) -> str:
+def _levels(held: pa.Table) -> Markup:
     parts = {r: held.filter(pc.equal(held["rank"], r)) for r in pc.unique(held["rank"]).to_pylist()[:64]}
     most = sorted(parts, key=lambda r: -pc.max(parts[r]["held_bytes"]).as_py())[:LINES]
     series = [(f"rank {r}", parts[r]["time_ns"].to_numpy(), parts[r]["held_bytes"].to_numpy()) for r in most]
-    return "<h3>Held by memory nodes</h3>" + _over_time("Bytes held over time", series)
+    return heading("Held by memory nodes") + _over_time("Bytes held over time", series)
 
 
-def _over_time(label: str, series: list[tuple[str, I64, I64]]) -> str:
+def _over_time(label: str, series: list[tuple[str, I64, I64]]) -> Markup:
     """A step line for each of a few series."""
     start = min(int(time.min()) for _, time, _ in series)
     lines: list[Line] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from html import escape, unescape
 from typing import Any
 
 import pyarrow.compute as pc
@@ -104,7 +103,7 @@ def section(subject: Subject) -> Section:
     known = [r for r in found if r["flop_per_s"] and (r["intensity"] or 0) >= LEAST_INTENSITY]
     if not known:
         empty = "No operator has both FLOPs and bytes. Record shapes (record_shapes=True) to get a roofline."
-        return Section(SECTION, "Roofline", "", empty=f"{empty}{unescape(_open(subject))}")
+        return Section(SECTION, "Roofline", "", empty=f"{empty}{_open(subject)}")
     most = max(r["time_ns"] for r in known)
     marks = [Mark(r["intensity"], r["flop_per_s"], _sort(r), _tip(r), r["time_ns"] / most) for r in known[:POINTS]]
     x = fitted("FLOPs per byte", lambda v: f"{v:g}", [m.x for m in marks], log=True)
@@ -150,7 +149,7 @@ def _open(subject: Subject) -> str:
     whole = sum(r["total_ns"] for r in subject.kernels.to_pylist() if r["kind"] == "compute") or 1
     share = sum(r["time_ns"] for r in missing) / whole
     if share >= NOT_KNOWN:
-        names = words.named([escape(words.short(words.title(r["name"]), 40)) for r in missing], 3)
+        names = words.named([words.short(words.title(r["name"]), 40) for r in missing], 3)
         said += f" Neither FLOPs nor bytes are known for {words.percent(min(share, 1.0))} of the compute time: {names}."
     return said
 

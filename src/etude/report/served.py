@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from etude.report import words
 from etude.report.images import images_page
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.markup import Markup, heading, joined
 from etude.view.page import Figure, Page, Section
 from etude.view.plots import Axis, fitted, plot
 
@@ -87,18 +88,18 @@ def _times(requests: pa.Table) -> dict[str, F64]:
     return {"ttft_s": first - arrival, "tpot_s": tpot, "latency_s": finish - arrival}
 
 
-def spread_of(label: str, values: F64, of: str) -> str:
+def spread_of(label: str, values: F64, of: str) -> Markup:
     """A heading, and the cumulative distribution of the values; empty if all are 0."""
     values = values[values > 0]
     if not len(values):
-        return ""
+        return Markup()
     part = np.linspace(0.0, 1.0, POINTS + 1)
     at = np.quantile(values, part)
     x = fitted(label.lower(), seconds, [float(at[0]), float(at[-1])], log=True)
     y = Axis(of, words.percent, False, 0.0, 1.0)
     points = [(float(a), float(b)) for a, b in zip(at, part, strict=True)]
     drawn = plot(f"{label}: {of}", x, y, (), [("trend l-compute", "", points)], size=(1080, 260))
-    return f"<h3>{label}</h3>{drawn}"
+    return heading(label) + drawn
 
 
 def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
@@ -111,7 +112,7 @@ def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
     x = fitted("requests per second", _count, [min(at), max(at)], log=False)
     y = fitted("within the limits, per second", _count, [0.0, max(max(good), max(at))], log=False)
     lines = [("trend l-idle", "all", [(a, a) for a in at]), ("trend l-compute", "", list(zip(at, good, strict=True)))]
-    body = "<h3>Goodput</h3>" + plot("Goodput against rate", x, y, (), lines, size=(1080, 260))
+    body = heading("Goodput") + plot("Goodput against rate", x, y, (), lines, size=(1080, 260))
     for key, label in TIMES[:2]:
         late = [(float(one["rate_rps"]), one[key]) for one in rates if one.get(key)]
         if late:
@@ -121,7 +122,7 @@ def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
                 for name, sort in (("p50", "compute"), ("p99", "communication"))
             ]
             axis = fitted(label.lower(), seconds, [0.0, float(highest)], log=False)
-            body += f"<h3>{label}, median and 99th percentile</h3>"
+            body += heading(f"{label}, median and 99th percentile")
             body += plot(f"{label} against rate", x, axis, (), drawn, size=(1080, 220))
     held = record.get("holds_rps")
     holds = f"The limits are met up to {held:.3g} per second" if held else "No rate meets the limits"
@@ -132,7 +133,7 @@ def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
 
 def _spread(requests: pa.Table) -> Section:
     times = _times(requests)
-    body = "".join(spread_of(label, times[key], "fraction of the requests") for key, label in TIMES)
+    body = joined(spread_of(label, times[key], "fraction of the requests") for key, label in TIMES)
     return Section("times", "Times", "The fraction of the requests that waited no longer, from arrival.", body)
 
 
@@ -169,16 +170,16 @@ def _over_time(passes: pa.Table, replicas: pa.Table) -> Section:
     )
     weight = (end - start).astype(np.float64)
     total = np.bincount(bin_of, weight, POINTS)
-    body = ""
+    body = Markup()
     for label, values, show, sort in shown:
         mean = np.bincount(bin_of, weight * values, POINTS) / np.maximum(total, 1.0)
         if not mean.max():
-            body += f"<h3>{label}</h3><p>None at any time.</p>"
+            body += heading(label) + Markup("<p>None at any time.</p>")
             continue
         points = _steps(edges, mean)
         y = fitted("mean", show, [float(mean.max())], log=False)
         x = Axis("time", words.time, False, 0.0, float(edges[-1]))
-        body += f"<h3>{label}</h3>" + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 200))
+        body += heading(label) + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 200))
     return Section(
         "time", "Over time", "Means over the passes that start in each part of the run, by their time.", body
     )

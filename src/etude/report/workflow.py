@@ -10,6 +10,7 @@ import pyarrow as pa
 from etude.report import words
 from etude.report.served import PARTS, seconds, spread_of
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.markup import joined
 from etude.view.page import Figure, Page, Section
 
 SPENT = (PARTS[0], ("communication", "in tools"), PARTS[2])
@@ -59,7 +60,7 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
 
 
 def _spread(sessions: pa.Table) -> Section:
-    body = "".join(spread_of(label, sessions[key].to_numpy(), "fraction of the sessions") for key, label in TIMES)
+    body = joined(spread_of(label, sessions[key].to_numpy(), "fraction of the sessions") for key, label in TIMES)
     return Section("times", "Times", "The fraction of the sessions that took no longer.", body)
 
 

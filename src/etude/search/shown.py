@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from etude.notebook import card, note, records
 from etude.search.page import best_name, frontier_plot, scores_of, shown_value
+from etude.view.lengths import in_notebook
 
 if TYPE_CHECKING:
     from etude.search.found import Found
@@ -17,7 +18,8 @@ def found_html(found: Found) -> str:
     facts = [(name.replace("_", " "), shown_value(name, found.best[name])) for name in scores]
     facts += [("candidates", f"{found.space:,}"), ("tried", f"{found.tried:,}")]
     facts += [("pruned", f"{sum(found.pruned.values()):,}")]
-    picture = frontier_plot(found, scores)
+    plot = frontier_plot(found, scores)
+    picture = in_notebook(plot.body) if plot else ""
     rows = records((found.rows or found.frontier)[:10])
-    return card("search", f"Best: {best_name(found, found.best)}", facts, picture.body if picture else "", rows,
+    return card("search", f"Best: {best_name(found, found.best)}", facts, picture, rows,
                 *(note(told) for told in found.notes))  # fmt: skip

@@ -1,12 +1,12 @@
 """One page about a study: the answer, the checks, plots over the sweep, every number and every command."""
 
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from etude import __version__
 from etude.study.spec import Metric
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.markup import Markup, escaped
 from etude.view.page import Figure, Page, Section, Told, render
 from etude.view.plots import Axis, Line, Mark, fitted, plot
 
@@ -64,8 +64,8 @@ def _sections(found: "Outcome") -> list[Section]:
         made.append(Section("rows", "Against the baseline", _LEAD, _table("t-rows", found.rows)))
     shown = [{k: v for k, v in row.items() if k != "commands"} for row in found.points]
     made.append(Section("points", "Points", "Every point and its metrics.", _table("t-points", shown)))
-    lines = "\n".join(dict.fromkeys(escape(row["commands"]) for row in found.points))
-    made.append(Section("commands", "Commands", "The commands of every point.", f"<pre>{lines}</pre>"))
+    lines = escaped("\n".join(dict.fromkeys(row["commands"] for row in found.points)))
+    made.append(Section("commands", "Commands", "The commands of every point.", Markup(f"<pre>{lines}</pre>")))
     return made
 
 
@@ -75,7 +75,7 @@ _LEAD = (
 )
 
 
-def _table(id: str, rows: Sequence[dict[str, Any]]) -> str:
+def _table(id: str, rows: Sequence[dict[str, Any]]) -> Markup:
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = []
     for name in names:
@@ -102,14 +102,14 @@ def drawn(found: "Outcome", metric: Metric) -> Section | None:
     body = legend([(sorts[name], name) for name in spec.variants])
     if axis:
         body += _curve(rows, metric.name, axis, sorts, f"{title}{unit}")
-        lead = f"{escape(title)} over {escape(axis)}; each point is one row, lines are means."
+        lead = f"{title} over {axis}; each point is one row, lines are means."
     else:
         means = _means(rows, lambda r: (r["variant"], *(str(r[a]) for a in spec.space.names)), metric.name)
         if any(value < 0 for value in means.values()):
             return None
         shown = [Bar(" ".join(key), (Piece(sorts[key[0]], key[0], value),)) for key, value in list(means.items())[:48]]
         body += bars(shown, lambda v: f"{_figure(v)} {metric.unit}".strip())
-        lead = f"{escape(title)}, mean over seeds."
+        lead = f"{title}, mean over seeds."
     return Section(f"m-{metric.name}", title[:1].upper() + title[1:], lead, body)
 
 
@@ -124,7 +124,7 @@ def _means(rows: Sequence[dict[str, Any]], key: Callable[[dict[str, Any]], Any],
     return {k: sum(values) / len(values) for k, values in found.items()}
 
 
-def _curve(rows: Sequence[dict[str, Any]], name: str, axis: str, sorts: dict[str, str], title: str) -> str:
+def _curve(rows: Sequence[dict[str, Any]], name: str, axis: str, sorts: dict[str, str], title: str) -> Markup:
     xs = [float(row[axis]) for row in rows]
     log = min(xs) > 0 and max(xs) >= 8 * min(xs)
     x = fitted(axis, _figure, xs, log=log)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from etude.notebook import card, checks, note, records
 from etude.study.page import drawn, verdict
+from etude.view.lengths import in_notebook
 
 if TYPE_CHECKING:
     from etude.study.run import Outcome, Study
@@ -21,7 +22,7 @@ def outcome_html(found: Outcome) -> str:
     plots = (drawn(found, metric) for metric in spec.metrics)
     picture = next((one for one in plots if one is not None), None)
     rows = [{k: v for k, v in row.items() if k != "commands"} for row in found.rows]
-    body = f'<div class="note">{picture.lead}</div>{picture.body}' if picture else ""
+    body = f"{note(picture.lead)}{in_notebook(picture.body)}" if picture else ""
     title = str(spec.facts.get("title") or spec.name)
     return card("study", title, facts, note(verdict(found)), checks(found.checks), body, records(rows),
                 *(note(told) for told in found.notes))  # fmt: skip

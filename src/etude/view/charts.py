@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from etude.view.lengths import sized
+from etude.view.markup import Markup
+
 __all__ = ["Bar", "Heading", "Piece", "bars", "legend", "table"]
 
 
@@ -28,12 +31,12 @@ class Bar:
     text: str = ""
 
 
-def legend(entries: Sequence[tuple[str, str]]) -> str:
-    items = "".join(f'<li><i class="dot s-{sort}"></i>{escape(label)}</li>' for sort, label in entries)
-    return f'<ul class="legend">{items}</ul>'
+def legend(entries: Sequence[tuple[str, str]]) -> Markup:
+    items = "".join(f'<li><i class="dot s-{escape(sort)}"></i>{escape(label)}</li>' for sort, label in entries)
+    return Markup(f'<ul class="legend">{items}</ul>')
 
 
-def bars(rows: Sequence[Bar], show: Callable[[float], str], *, full: float = 0.0, thin: bool = False) -> str:
+def bars(rows: Sequence[Bar], show: Callable[[float], str], *, full: float = 0.0, thin: bool = False) -> Markup:
     """Stacked bars, one below the other, on one scale: the longest, or `full`, takes all the width."""
     full = full or max((sum(p.value for p in row.pieces) for row in rows), default=0.0) or 1.0
     parts = []
@@ -46,14 +49,14 @@ def bars(rows: Sequence[Bar], show: Callable[[float], str], *, full: float = 0.0
             f'<div class="bar" role="img" aria-label="{escape(row.label)}: {escape(said)}">{pieces}</div>'
             f'<div class="sum">{escape(row.text or show(total))}</div>'
         )
-    return f'<div class="bars{" thin" if thin else ""}">{"".join(parts)}</div>'
+    return Markup(f'<div class="bars{" thin" if thin else ""}">{"".join(parts)}</div>')
 
 
 def _piece(piece: Piece, full: float, total: float, show: Callable[[float], str]) -> str:
     share = f"{100 * piece.value / total:.1f}%" if total else ""
     tip = escape(f"{piece.label}\n{show(piece.value)}, {share}")
     hatch = " hatch" if piece.hatched else ""
-    return f'<i class="s-{piece.sort}{hatch}" style="width:{100 * piece.value / full:.4g}%" data-tip="{tip}"></i>'
+    return f'<i class="s-{escape(piece.sort)}{hatch} {sized(100 * piece.value / full)}" data-tip="{tip}"></i>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Heading:
     """If > 0, a small bar next to the value, filled to this fraction."""
 
 
-def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Heading], *, first: int = 10) -> str:
+def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Heading], *, first: int = 10) -> Markup:
     """A table that is sorted by a click on a heading; rows beyond the first are one click away."""
     heads = "".join(
         f'<th scope="col"{" class=num" if c.number else ""}><button type="button">{escape(c.head)}</button></th>'
@@ -81,11 +84,11 @@ def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Heading], *
         short = ' class="short"'
         text = f"Show all {len(rows):,}"
         more = (
-            f'<p class="more"><button type="button" aria-expanded="false" aria-controls="{id}" '
+            f'<p class="more"><button type="button" aria-expanded="false" aria-controls="{escape(id)}" '
             f'data-more="{text}">{text}</button></p>'
         )
-    return (
-        f'<div class="scroll"><table id="{id}"{short}><thead><tr>{heads}</tr></thead>'
+    return Markup(
+        f'<div class="scroll"><table id="{escape(id)}"{short}><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{more}"
     )
 
@@ -100,7 +103,7 @@ def _cell(value: Any, column: Heading) -> str:
     meter = ""
     if column.meter > 0:
         part = min(100.0, max(0.0, 100 * value / column.meter))
-        meter = f'<span class="meter" aria-hidden="true"><i style="width:{part:.3g}%"></i></span>'
+        meter = f'<span class="meter" aria-hidden="true"><i class="{sized(part)}"></i></span>'
     return f'<td class="num" data-v="{value:.12g}">{shown}{meter}</td>'
 
 

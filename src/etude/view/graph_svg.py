@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from html import escape
 
 import numpy as np
 
@@ -45,6 +46,7 @@ def svg(part: Subgraph, title: str) -> str:
     y = found.layer * float(_HEIGHT + _GAP_Y) + 56
     wide = int(max(x.max(initial=0) + _WIDTH / 2 + 24, 520))
     high = int(y.max(initial=0) + _HEIGHT + 24)
+    title = escape(title)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" '
         f'role="img" aria-label="{title}"><title>{title}</title><style>{_STYLE}</style>',

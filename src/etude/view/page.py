@@ -7,6 +7,8 @@ from html import escape
 from importlib.resources import files
 
 from etude.view.embedded import Packed
+from etude.view.lengths import sizes
+from etude.view.markup import Markup, digest, escaped, joined
 from etude.view.slices import Sort
 
 __all__ = ["MARKS", "Figure", "Page", "Section", "Told", "render", "timeline"]
@@ -38,14 +40,18 @@ class Told:
     """The same as text."""
 
 
+_EMPTY = Markup()
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page. `body` is HTML made by `charts`; if it is empty, `empty` says why."""
+    """A part of the page. `body` is HTML made by `charts`; if it is empty, `empty` says why. All else is text;
+    `lead` may be HTML too."""
 
     id: str
     title: str
     lead: str
-    body: str = ""
+    body: Markup = _EMPTY
     empty: str = ""
 
 
@@ -77,17 +83,19 @@ def render(page: Page) -> str:
     shown = [("findings", "Findings")] * bool(page.told) + [(s.id, s.title) for s in page.sections]
     if page.facts or page.notes:
         shown.append(("about", "About"))
-    links = "".join(f'<li><a href="#{i}">{escape(t)}</a></li>' for i, t in shown)
+    links = "".join(f'<li><a href="#{escape(i)}">{escape(t)}</a></li>' for i, t in shown)
+    sections = joined(map(_section, page.sections))
+    style, script = _asset("page.css") + sizes(sections), _asset("page.js") + _asset("timeline.js")
     return f"""<!doctype html>
 <html lang="en" data-theme="light">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'unsafe-inline'; img-src data:">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src {digest(style)}; \
+script-src {digest(script)}; img-src data:; base-uri 'none'">
 <title>{escape(page.title)} · Etude report</title>
-<style>{_asset("page.css")}</style>
+<style>{style}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the report</a>
@@ -104,13 +112,13 @@ script-src 'unsafe-inline'; img-src data:">
 <main class="wrap" id="main">
 <noscript><p>The timeline needs JavaScript; everything else works without it.</p></noscript>
 {_told(page.told)}
-{"".join(map(_section, page.sections))}
+{sections}
 {_about(page)}
 </main>
 <footer><div class="wrap">Made by {escape(page.made_by)}. This page needs no network and sends nothing.</div></footer>
 {_help()}
 <div id="tip" role="status" aria-live="polite"></div>
-<script>{_asset("page.js")}{_asset("timeline.js")}</script>
+<script>{script}</script>
 </body>
 </html>
 """
@@ -146,7 +154,7 @@ def _asset(name: str) -> str:
 
 
 def _card(card: Figure) -> str:
-    dot = f'<i class="dot s-{card.sort}"></i>' if card.sort else ""
+    dot = f'<i class="dot s-{escape(card.sort)}"></i>' if card.sort else ""
     number, space, unit = card.value.partition(" ")
     value = f"{escape(number)}<small>{escape(unit)}</small>" if space else escape(number)
     note = f'<div class="note">{escape(card.note)}</div>' if card.note else ""
@@ -160,7 +168,7 @@ def _told(told: tuple[Told, ...]) -> str:
     rows = []
     for t in told:
         why = f'<div class="why">{escape(t.why)}</div>' if t.why else ""
-        go = f'<a class="go" href="#{t.section}">see why</a>' if t.section else ""
+        go = f'<a class="go" href="#{escape(t.section)}">see why</a>' if t.section else ""
         mark = f'<span class="mark" role="img" aria-label="{_SAID[t.tone]}">{MARKS[t.tone]}</span>'
         cost = f'<span class="cost">{escape(t.cost)}</span>' if t.cost else ""
         what = f'<div class="what">{escape(t.what)}</div>'
@@ -169,10 +177,10 @@ def _told(told: tuple[Told, ...]) -> str:
     return f'<section class="bare" id="findings"><h2>Findings</h2><ul class="findings">{body}</ul></section>'
 
 
-def _section(section: Section) -> str:
-    body = section.body or f'<p class="empty">{escape(section.empty)}</p>'
-    lead = f'<p class="lead">{section.lead}</p>' if section.lead and section.body else ""
-    return f'<section id="{section.id}"><h2>{escape(section.title)}</h2>{lead}{body}</section>\n'
+def _section(section: Section) -> Markup:
+    body = escaped(section.body) or f'<p class="empty">{escape(section.empty)}</p>'
+    lead = f'<p class="lead">{escaped(section.lead)}</p>' if section.lead and section.body else ""
+    return Markup(f'<section id="{escape(section.id)}"><h2>{escape(section.title)}</h2>{lead}{body}</section>\n')
 
 
 def _about(page: Page) -> str:
@@ -184,10 +192,10 @@ def _about(page: Page) -> str:
     return f'<section id="about"><h2>About this report</h2><dl class="facts">{facts}</dl>{said}</section>'
 
 
-def timeline(packed: Packed, label: str) -> str:
+def timeline(packed: Packed, label: str) -> Markup:
     """The zoomable timeline: its canvas, its buttons, its data."""
     if not packed.kept:
-        return ""
+        return Markup()
     keys = "<kbd>W</kbd> <kbd>S</kbd> zoom, <kbd>A</kbd> <kbd>D</kbd> move, arrows select, <kbd>?</kbd> all keys"
     buttons = (("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("left", "←", "Move left"),
                ("right", "→", "Move right"), ("fit", "Fit", "Show the whole run"))  # fmt: skip
@@ -196,7 +204,7 @@ def timeline(packed: Packed, label: str) -> str:
     )
     sorts = "".join(f'<li><i class="dot s-{s.label}"></i>{s.label}</li>' for s in packed.sorts if s != Sort.NONE)
     empty = "Point at a slice, or click it, to see what it is; double-click zooms to it."
-    return f"""<ul class="legend">{sorts}</ul><div class="timeline"><div class="bar">{bar}\
+    return Markup(f"""<ul class="legend">{sorts}</ul><div class="timeline"><div class="bar">{bar}\
 <button type="button" data-do="host" aria-pressed="true">Host threads</button>\
 <button type="button" data-do="path" aria-pressed="false">Critical path</button>\
 <button type="button" data-do="area" aria-pressed="false" title="Drag over the timeline to sum up an area; also with \
@@ -212,4 +220,4 @@ aria-label="Ranks to show, for example 0-3, 8; empty is all"><button type="butto
 <div class="spacer"></div></div>
 <div class="area" role="status" aria-live="polite" hidden></div>
 <div class="picked" role="status" aria-live="polite" data-empty="{empty}">{empty}</div>
-<script type="application/octet-stream" class="packed">{packed.text}</script></div>"""
+<script type="application/octet-stream" class="packed">{packed.text}</script></div>""")

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from etude.view.lengths import sized
+from etude.view.markup import Markup, escaped, joined
+
 __all__ = ["Axis", "Line", "Mark", "Stretch", "fitted", "heat", "plot", "strip"]
 
 
@@ -75,25 +78,26 @@ _LEFT, _BOTTOM, _TOP, _RIGHT = 112, 44, 14, 34
 """Room around a plot for the figures of its axes."""
 
 
-def tag(name: str, text: str = "", /, **given: object) -> str:
-    """An element; `class_` is its class, `text_anchor` becomes `text-anchor`, floats are cut to a tenth."""
+def tag(name: str, text: str = "", /, **given: object) -> Markup:
+    """An element; `class_` is its class, `text_anchor` becomes `text-anchor`, floats are cut to a tenth. Text and
+    values are escaped."""
     said = []
     for key, value in given.items():
         shown = f"{value:.1f}" if isinstance(value, float) else escape(str(value))
         said.append(f'{key.rstrip("_").replace("_", "-")}="{shown}"')
-    return f"<{name} {' '.join(said)}>{text}</{name}>"
+    return Markup(f"<{name} {' '.join(said)}>{escaped(text)}</{name}>")
 
 
-def _svg(label: str, width: float, height: float, parts: Iterable[str], *, most: float = 0.0) -> str:
-    style = f"max-width:{most:.0f}px" if most else ""
-    return tag("svg", "".join(parts), class_="chart", viewBox=f"0 0 {width:.0f} {height:.0f}", role="img",
-               aria_label=label, style=style)  # fmt: skip
+def _svg(label: str, width: float, height: float, parts: Iterable[str], *, most: float = 0.0) -> Markup:
+    chart = f"chart {sized(round(most), 'most')}" if most else "chart"
+    return tag("svg", joined(parts), class_=chart, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img",
+               aria_label=label)  # fmt: skip
 
 
 def plot(
     label: str, x: Axis, y: Axis, marks: Sequence[Mark] = (), lines: Sequence[Line] = (), *,
     size: tuple[int, int] = (680, 350),
-) -> str:  # fmt: skip
+) -> Markup:  # fmt: skip
     """Points and lines on two axes."""
     width, height = size
 
@@ -107,7 +111,7 @@ def plot(
         if name and shown:
             px, py = shown[-1]
             at = {"x": min(px, width - _RIGHT) - 4.0, "y": max(py - 7, 12.0)}
-            parts.append(tag("text", escape(name), class_="strong", text_anchor="end", **at))
+            parts.append(tag("text", name, class_="strong", text_anchor="end", **at))
     for mark in sorted(marks, key=lambda m: -m.weight):
         px, py = place(mark.x, mark.y)
         radius = 3.0 + 9.0 * math.sqrt(mark.weight)
@@ -123,17 +127,17 @@ def _frame(
     for tick in x.ticks():
         px, _ = place(tick, y.low)
         yield tag("line", class_="grid", x1=px, x2=px, y1=_TOP, y2=foot)
-        yield tag("text", escape(x.show(tick)), x=px, y=foot + 16, text_anchor="middle")
+        yield tag("text", x.show(tick), x=px, y=foot + 16, text_anchor="middle")
     for tick in y.ticks():
         _, py = place(x.low, tick)
         yield tag("line", class_="grid", x1=_LEFT, x2=width - _RIGHT, y1=py, y2=py)
-        yield tag("text", escape(y.show(tick)), x=_LEFT - 7, y=py + 4, text_anchor="end")
+        yield tag("text", y.show(tick), x=_LEFT - 7, y=py + 4, text_anchor="end")
     middle = {"text_anchor": "middle", "class_": "strong"}
-    yield tag("text", escape(x.label), x=(_LEFT + width - _RIGHT) / 2, y=height - 6, **middle)
-    yield tag("text", escape(y.label), transform="rotate(-90)", x=-foot / 2, y=13, **middle)
+    yield tag("text", x.label, x=(_LEFT + width - _RIGHT) / 2, y=height - 6, **middle)
+    yield tag("text", y.label, transform="rotate(-90)", x=-foot / 2, y=13, **middle)
 
 
-def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], show: Callable[[float], str]) -> str:
+def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], show: Callable[[float], str]) -> Markup:
     """A square of cells: row i, column j is what goes from i to j. The more, the further from the background colour."""
     n = len(names)
     most = max((v for row in values for v in row), default=0.0) or 1.0
@@ -143,14 +147,13 @@ def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], sh
     parts = []
     for i in range(0, n, max(1, math.ceil(n / (size / 30)))):
         at = cell * i + cell / 2
-        parts.append(tag("text", escape(names[i]), x=left - 7, y=top + at + 4, text_anchor="end"))
-        parts.append(tag("text", escape(names[i]), x=left + at, y=top - 8, text_anchor="middle"))
+        parts.append(tag("text", names[i], x=left - 7, y=top + at + 4, text_anchor="end"))
+        parts.append(tag("text", names[i], x=left + at, y=top - 8, text_anchor="middle"))
     for i, j in itertools.product(range(n), range(n)):
         share = 100 * math.sqrt(values[i][j] / most)
-        fill = f"fill:color-mix(in srgb, var(--heat-1) {share:.0f}%, var(--heat-0))"
         tip = f"{names[i]} to {names[j]}\n{show(values[i][j])}"
         parts.append(tag("rect", x=left + cell * j, y=top + cell * i, width=cell - 1, height=cell - 1, rx=2,
-                         style=fill, data_tip=tip))  # fmt: skip
+                         class_=sized(round(share), "heat"), data_tip=tip))  # fmt: skip
     return _svg(label, left + size + 10, top + size + 10, parts, most=left + size + 10)
 
 
@@ -164,7 +167,7 @@ class Stretch:
     tip: str
 
 
-def strip(label: str, stretches: Sequence[Stretch], low: float, high: float, show: Callable[[float], str]) -> str:
+def strip(label: str, stretches: Sequence[Stretch], low: float, high: float, show: Callable[[float], str]) -> Markup:
     """A band over time."""
     width, edge = 1100, 2
     scale = (width - 2 * edge) / ((high - low) or 1.0)
@@ -176,5 +179,5 @@ def strip(label: str, stretches: Sequence[Stretch], low: float, high: float, sho
     for at in Axis("", show, False, 0.0, (high - low) or 1.0).ticks():
         place = edge + at * scale
         anchor = "start" if not at else "end" if place > width - 30 else "middle"
-        parts.append(tag("text", escape(show(at)), x=place, y=52, text_anchor=anchor))
+        parts.append(tag("text", show(at), x=place, y=52, text_anchor=anchor))
     return _svg(label, width, 60, parts)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from etude.report import words
 from etude.report.fleet.training import duration, str_of, unit_of
 from etude.view.charts import Heading, legend, table
+from etude.view.markup import Markup, heading
 from etude.view.page import Figure, Section
 from etude.view.plots import Axis, Stretch, fitted, plot, strip
 
@@ -61,9 +62,9 @@ def rl_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Sec
 def _bands(stages: pa.Table, whole: float) -> Section:
     name, unit = unit_of(whole)
     tenant, start, end = (stages[key].to_numpy() for key in ("tenant", "start_s", "end_s"))
-    kind, body = np.array(stages["stage"].to_pylist()), ""
+    kind, body = np.array(stages["stage"].to_pylist()), Markup()
     for number in range(min(int(tenant.max()) + 1, SHOWN)):
-        body += f"<h3>Tenant {number}</h3>"
+        body += heading(f"Tenant {number}")
         for stage in SORTS:
             mine = np.flatnonzero((tenant == number) & (kind == stage))
             if not len(mine):
@@ -79,14 +80,14 @@ def _bands(stages: pa.Table, whole: float) -> Section:
     return Section("bands", "Timeline", f"Stages of the first {SHOWN} tenants.", legend(seen) + body)
 
 
-def _steps(title: str, what: str, time: Any, values: Any, sort: str) -> str:
+def _steps(title: str, what: str, time: Any, values: Any, sort: str) -> Markup:
     name, unit = unit_of(float(time[-1] - time[0]) or 1.0)
     chosen = np.unique(np.linspace(0, len(time) - 1, POINTS).astype(np.int64))
     held = zip(chosen, np.append(chosen[1:], chosen[-1]), strict=True)
     points = [(float(time[at]) / unit, float(values[k])) for k, until in held for at in (k, until)]
     x = Axis("time", str_of(name), False, float(time[0]) / unit, float(time[-1]) / unit)
     y = fitted(what, lambda v: f"{v:,.3g}", [max(1.0, float(values.max()))], log=False)
-    return f"<h3>{title}</h3>" + plot(title, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 200))
+    return heading(title) + plot(title, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 200))
 
 
 def _over_time(states: pa.Table) -> Section:

@@ -12,6 +12,7 @@ from etude.report import words
 from etude.report.fleet.training import duration, hours_section, str_of, unit_of
 from etude.report.served import seconds, spread_of
 from etude.view.charts import Heading, table
+from etude.view.markup import Markup, joined
 from etude.view.page import Figure, Page, Section
 from etude.view.plots import Axis, fitted, plot
 
@@ -69,7 +70,7 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
 
 def _requests(tables: dict[str, pa.Table]) -> list[Section]:
     requests, jobs = tables["requests"], tables["jobs"]
-    spreads = "".join(
+    spreads = joined(
         spread_of(label, requests[key].to_numpy(), "fraction of the requests")
         for key, label in (("wait_s", "Waiting"), ("latency_s", "Arrival to end")) if key in requests.column_names
     )  # fmt: skip
@@ -91,14 +92,14 @@ def _in_flight(requests: pa.Table) -> Section:
     """Number of requests that had arrived and were not answered."""
     lead = "Requests that had arrived and were not answered yet."
     if not len(requests):
-        return Section("time", "Over time", lead, "", "No request arrived.")
+        return Section("time", "Over time", lead, empty="No request arrived.")
     came, ended = (np.sort(requests[key].to_numpy()) for key in ("arrival_s", "end_s"))
     at = np.linspace(0.0, float(ended[-1]), POINTS + 1)
     there = (np.searchsorted(came, at, "right") - np.searchsorted(ended, at, "right")).astype(np.float64)
     return Section("time", "Over time", lead, _line("requests", at, there, "compute"))
 
 
-def _line(label: str, at: Any, values: Any, sort: str) -> str:
+def _line(label: str, at: Any, values: Any, sort: str) -> Markup:
     name, unit = unit_of(float(at[-1]))
     x = Axis("time", str_of(name), False, 0.0, float(at[-1]) / unit)
     y = fitted(label, lambda v: f"{v:,.0f}", [1.0, float(values.max(initial=1.0))], log=False)

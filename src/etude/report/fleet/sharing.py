@@ -12,6 +12,7 @@ from etude.report import words
 from etude.report.fleet.training import duration, str_of, unit_of
 from etude.report.served import spread_of
 from etude.view.charts import Heading, table
+from etude.view.markup import Markup, heading, joined
 from etude.view.page import Section
 from etude.view.plots import Axis, fitted, plot
 
@@ -50,7 +51,7 @@ def beside_section(runs: Sequence[tuple[str, dict[str, Any]]]) -> Section:
 
 def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]:
     jobs, states = tables["jobs"], tables["states"]
-    spreads = "".join(
+    spreads = joined(
         spread_of(label, jobs[key].drop_null().to_numpy(), "fraction of the jobs")
         for key, label in (("wait_s", "Waiting"), ("recorded_wait_s", "Waiting, as recorded"), ("duration_s", "Length"))
     )
@@ -71,7 +72,7 @@ def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> lis
 
 def _over_time(states: pa.Table, record: dict[str, Any]) -> Section:
     time = states["time_s"].to_numpy()
-    (name, unit), body = unit_of(float(time[-1] - time[0])), ""
+    (name, unit), body = unit_of(float(time[-1] - time[0])), Markup()
     for key, label, sort, most in (
         ("devices", "Devices in use", "compute", float(record["devices"])),
         ("waiting", "Waiting jobs", "communication", 1.0),
@@ -82,7 +83,7 @@ def _over_time(states: pa.Table, record: dict[str, Any]) -> Section:
         points = [(float(time[at]) / unit, float(values[k])) for k, until in held for at in (k, until)]
         x = Axis("time", str_of(name), False, float(time[0]) / unit, float(time[-1]) / unit)
         y = fitted(label.lower(), lambda v: f"{v:,.0f}", [max(most, float(values.max()))], log=False)
-        body += f"<h3>{label}</h3>" + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 220))
+        body += heading(label) + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 220))
     return Section(
         "time",
         "Over time",
