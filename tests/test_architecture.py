@@ -12,7 +12,7 @@ from module_graph import circles, folders, inside, module_graph, module_name, so
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet", "pages", "rounds", "notebook"}
+GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet", "pages", "rounds", "notebook", "trust"}
 BASE = GROUND | {"kernels", "machine", "model"}
 VERBS = {
     "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "qualify", "analyse",
@@ -23,7 +23,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "faces": set(),
     "units": {"errors"},
-    "files": {"errors"},
+    "trust": {"errors"},
+    "files": {"errors", "trust"},
     "remote": {"errors"},
     "config": {"errors", "units"},
     "seals": set(),

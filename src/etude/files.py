@@ -22,6 +22,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from etude.errors import UsageError
+from etude.trust import check_write
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
@@ -29,14 +30,17 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 
 
 @contextmanager
-def writing(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[Path]:
+def writing(path: str | os.PathLike[str], *, force: bool = False, own: bool = False) -> Iterator[Path]:
     """Yields a temporary path beside `path` (its name ends as that of `path` does), to be made a file or a folder.
 
     When the block ends it takes the place of `path`; on any exception, Ctrl-C included, it is removed. What is
     there already stays unless `force`; an empty folder does not count. Pipes and devices are written straight.
+    `own`: a cache of Etude, which the limits of `etude.trust` do not cover.
     """
     shown = Path(path)
     target = Path(os.path.realpath(shown))  # through a link, so that the link stays one
+    if not own:
+        check_write(target, shown)
     if target.exists() and not (target.is_file() or target.is_dir()):
         yield target
         return

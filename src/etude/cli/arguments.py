@@ -10,12 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-WRITES: Final = {"-o", "--out", "--memory-out", "--requests-out", "--job-out", "--link-stats"}
-"""Options that name what is written."""
-WRITES_THERE: Final = {("simulate", "--timing"), ("energy", "--timeline")}
-"""Options that do so in one command only."""
-OUT_BEHIND: Final = {"convert": 1}
-"""Command -> how many things it reads before the place that it writes."""
+from etude.trust import OUT_BEHIND, WRITES, WRITES_THERE
+
 NOT_OURS: Final = ("collect",)
 """Commands whose arguments are another program's, from the first that is no option on."""
 LONGEST: Final = 200

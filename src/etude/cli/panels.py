@@ -63,7 +63,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Rounds": "rounds count steps micro-batch precision sample train parts deadline quorum server seed",
     },
     "plan": {"Search": "tries"},
-    "search": {"Search": "set method again seed top workers ray"},
+    "search": {"Search": "set method again seed top workers ray trust"},
+    "study run": {"What is run": "all quick neutral again trust", "Where it runs": "workers ray"},
     "simulate": {
         "Input": "groups workers max-bytes device-times-of host-speed",
         "Machine": "remote-memory",

@@ -108,6 +108,9 @@ def search(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random methods.")] = 0,
     top: Annotated[int, typer.Option(min=1, help="Number of rows of the table.")] = 10,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Let the file run programs and Python code, and write outside its folder.")
+    ] = False,
     json: AsJson = False,
 ) -> int:
     from etude.cli.study import executed
@@ -115,7 +118,7 @@ def search(
 
     asked = Asked(
         method=method, workers=workers, ray=ray, out=out, seed=seed, again_s=_again_s(again), progress=progress,
-        execute=executed,
+        execute=executed, trust=trust,
     )  # fmt: skip
     model = {"--over": over, "--score": score, "--limit": limit, "--system": system, "--stack": stack, "--price": price,
              "--network": network, "--plan": plan, "--hf": hf}  # fmt: skip

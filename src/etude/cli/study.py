@@ -51,6 +51,9 @@ def run_study(
         bool, typer.Option("--neutral", help="Switch the mechanism off: a check of the shape should then fail.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Run points that failed before again.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Let the file run programs and Python code, and write outside its folder.")
+    ] = False,
     json: AsJson = False,
 ) -> int:
     """Run a study: a table, checks, and a folder with its numbers and a page; exit code 1 if a check fails
@@ -59,6 +62,7 @@ def run_study(
     etude study run my.yaml -j 8
     etude study run my.yaml --ray auto
     etude study run --all --quick
+    etude study run theirs.yaml --trust
     """
     from etude.study import entries
     from etude.study import study as opened
@@ -67,8 +71,11 @@ def run_study(
         raise UsageError("no study is given", hint="a file, a name of `etude study list`, or --all")
     found: list[Outcome] = []
     began_s = _cpu_s()
-    for name in [entry["name"] for entry in entries()] if all_of_them else names or []:
-        one = opened(name, quick=quick, neutral=neutral)
+    named = [entry["name"] for entry in entries()] if all_of_them else names or []
+    studies = [opened(name, quick=quick, neutral=neutral, trust=trust) for name in named]
+    for one in studies if len(studies) > 1 else ():  # all of them before the first runs
+        one.admit()
+    for one in studies:
         before_s = _cpu_s()
         points = len(one.spec.space.points()) * len(one.spec.variants) * max(1, len(one.spec.seeds))
         outcome = one.outcome(

@@ -19,6 +19,7 @@ from etude.collect import flight, layout
 from etude.collect.manifest import FIRST
 from etude.collect.options import CollectOptions
 from etude.errors import UsageError
+from etude.trust import check_code
 
 SETTINGS = "ETUDE_COLLECT"
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
@@ -100,6 +101,7 @@ def environment(folder: Path, options: CollectOptions, *, whole: bool = False) -
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
+    check_code(command[0])
     child = subprocess.Popen(command, env=environment)
     code: int | None
     try:

@@ -68,7 +68,7 @@ class _Judge:
         a = self._asked
         table = evaluate(
             space, self._command, self._metrics, workers=a.workers, ray=a.ray, out=a.out, progress=a.progress,
-            execute=a.execute,
+            execute=a.execute, trust=a.trust, where=self._given.where,
         )  # fmt: skip
         found: list[Row | None] = []
         for row in table.to_pylist():

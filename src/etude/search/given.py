@@ -59,6 +59,8 @@ class Asked:
     again_s: float = 0.0
     """Search again every this many seconds of simulated time, as links change; 0: once."""
     progress: Progress = lambda what, total: nullcontext(lambda n: None)
+    trust: bool = False
+    """Whether the file may run programs and Python code, and its commands write outside their folder."""
     execute: Execute | None = None
     """Runs a command in this process, if there is one worker; without it each command has its own process."""
 

@@ -164,7 +164,7 @@ def pass_tables(
     if found is None:
         found = _made(*asked)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(path, force=True) as temporary, temporary.open("wb") as file:
+        with writing(path, force=True, own=True) as temporary, temporary.open("wb") as file:
             np.savez(file, **{f.name: getattr(found, f.name) for f in fields(PassTables)})
     return found
 
@@ -208,7 +208,7 @@ def experts_ns(model: Model, system: System, packed: float) -> F64:
     except (OSError, ValueError):
         found = _experts(model, system, packed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with writing(path, force=True) as temporary, temporary.open("wb") as file:
+    with writing(path, force=True, own=True) as temporary, temporary.open("wb") as file:
         np.save(file, found)
     return found
 

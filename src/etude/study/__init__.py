@@ -8,6 +8,7 @@ results, sweep      what was found, by key, so that a run that was cut off goes 
 stats, compare      pairs, intervals, tests
 expressions, checks what a study says must hold
 run, page, folder   all of it, and what is left behind for the reader
+trust               what a study may run without `--trust`
 library, gallery    published systems as studies
 """
 

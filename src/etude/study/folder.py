@@ -79,7 +79,8 @@ def _commands(points: Sequence[Point]) -> str:
     for point in points:
         at = "".join(f", {k} {v}" for k, v in {**point.at, **point.tuned}.items())
         seed = "" if point.seed is None else f", seed {point.seed}"
-        lines += ["", f"# {point.variant}{at}{seed}", *point.task.shown().split("; ")]
+        about = " ".join(f"{point.variant}{at}{seed}".split())  # a comment is one line
+        lines += ["", f"# {about}", *point.task.shown().split("; ")]
     return "\n".join(lines) + "\n"
 
 

@@ -43,6 +43,11 @@ def find(path: str | PathLike[str]) -> Path:
     )
 
 
+def is_own(path: Path) -> bool:
+    """Whether a file is an entry of the gallery itself, not a copy of one."""
+    return path.resolve().parent == GALLERY.resolve()
+
+
 def template() -> str:
     """The file that `etude study new` writes."""
     return (Path(__file__).parent / "new.yaml").read_text("utf-8")

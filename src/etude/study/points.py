@@ -25,6 +25,7 @@ class Task:
     files: Mapping[str, str]
     inputs: Mapping[str, str]
     """Name in the folder -> where it lies."""
+    trusted: bool = False
 
     def shown(self) -> str:
         return "; ".join("etude " + shlex.join(words) for words in self.commands)
@@ -82,7 +83,7 @@ def task_of(spec: Spec, variant: str, place: Mapping[str, Any], seed: int | None
         for name, v in files.items()
     }
     inputs = _inputs(commands, texts, spec.folder)
-    return Task(_key(commands, texts, inputs), commands, texts, inputs)
+    return Task(_key(commands, texts, inputs), commands, texts, inputs, spec.trusted)
 
 
 def _text(name: str, value: Any) -> str:

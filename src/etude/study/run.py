@@ -6,20 +6,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from etude.errors import EtudeError, UsageError
 from etude.study import functions
 from etude.study.checks import checked
 from etude.study.compare import compared
 from etude.study.functions import Function
-from etude.study.library import find
+from etude.study.library import find, is_own
 from etude.study.points import Point, points_of
 from etude.study.results import Results, kept_in, settle
 from etude.study.space import Space
 from etude.study.spec import Spec, read_spec, spec_of
 from etude.study.sweep import carry_out, metric_of, table_of
 from etude.study.tasks import Execute, Said
+from etude.study.trust import check
 from etude.study.workers import Run, here, processes
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class Study:
 
         return study_html(self)
 
+    def admit(self) -> None:
+        """Raises UsageError if it would do what it is not trusted with."""
+        _asked(self.spec)
+
     def run(self, **options: Any) -> "pa.Table":
         """Variants against the baseline as a table; without variants, its points. Takes what `outcome` takes."""
         return self.outcome(**options).table()
@@ -105,6 +110,7 @@ class Study:
         0 as many as cores; `ray`: `auto`, or the address of a cluster; `again`: try what failed before once more;
         `execute`: runs a command in this process; `said`: what commands of other studies said there.
         """
+        tries, points = _asked(self.spec)
         folder = Path(out) if out is not None else None
         if folder is not None:
             from etude.study.folder import prepare
@@ -112,7 +118,7 @@ class Study:
             prepare(folder, self.spec)
         run = _runner(workers, ray, execute, said)
         with kept_in(folder, again) as results:
-            points, ran = _all(self.spec, results, run, progress)
+            points, ran = _all(self.spec, tries, points, results, run, progress)
             found = _outcome(self.spec, points, results, ran, folder)
             if folder is not None:
                 settle(folder, results)
@@ -123,17 +129,19 @@ class Study:
         return found
 
 
-def study(path: str | PathLike[str], *, quick: bool = False, neutral: bool = False) -> Study:
-    """The study in a file, or the entry of the gallery with that name.
+def study(path: str | PathLike[str], *, quick: bool = False, neutral: bool = False, trust: bool = False) -> Study:
+    """The study in a file, or the entry of the gallery with that name. Without `trust` a file may not run programs or
+    Python code, nor write outside its folder.
 
     etude.study("my.yaml").run()
     """
-    return Study(read_spec(find(path), quick=quick, neutral=neutral))
+    file = find(path)
+    return Study(replace(read_spec(file, quick=quick, neutral=neutral), trusted=trust or is_own(file)))
 
 
 def evaluate(
     space: Space, what: str | Function, metrics: Mapping[str, str] | None = None, *,
-    shared: Mapping[str, Any] | None = None, **options: Any,
+    shared: Mapping[str, Any] | None = None, trust: bool = True, where: str = "sweep", **options: Any,
 ) -> "pa.Table":  # fmt: skip
     """A command or a function over a space of points: a column for each axis and each metric, and `error` where a point
     failed.
@@ -143,7 +151,8 @@ def evaluate(
 
     Metrics are expressions over the JSON that the command prints. A function is called with each point as keywords,
     and with what is `shared`; it returns a number, or columns as a mapping, of which `metrics` are expressions if there
-    are some. Takes what `Study.outcome` takes: workers, ray, out, again, progress.
+    are some. Takes what `Study.outcome` takes: workers, ray, out, again, progress. `trust=False`: the command comes
+    from a file, `where`, that may not run programs or code.
     """
     if callable(what):
         return _evaluated(space, what, metrics or {}, shared or {}, **options)
@@ -153,7 +162,7 @@ def evaluate(
             hint="files of commands are next to them; `shared` applies only to functions",
         )
     given = {"run": {"command": what}, "metrics": dict(metrics or {})}
-    spec = replace(spec_of(given, "sweep", "sweep", Path.cwd()), space=space)
+    spec = replace(spec_of(given, "sweep", where, Path.cwd()), space=space, trusted=trust)
     rows = Study(spec).outcome(**options).points
     return table_of([{k: v for k, v in row.items() if k not in ("variant", "commands")} for row in rows])
 
@@ -207,17 +216,37 @@ def _runner(workers: int, ray: str, execute: Execute | None, said: Said | None) 
     return here(execute, said) if execute is not None and count == 1 else processes(count)
 
 
-def _all(spec: Spec, results: Results, run: Run, progress: Progress) -> tuple[list[Point], int]:
+Tries: TypeAlias = list[tuple[dict[str, Any], list[Point]]]
+"""Settings over which variants are tuned, and the points of each."""
+
+
+def _tuned(spec: Spec) -> list[str]:
+    """Variants that are tuned."""
+    return [] if spec.tune is None else list(spec.variants) if spec.tune_all else [spec.baseline]
+
+
+def _asked(spec: Spec) -> tuple[Tries, list[Point]]:
+    """What may run: points of tuning, and those of variants that are not tuned. Refused here if it may not."""
+    variants = _tuned(spec)
+    settings = spec.tune.points() if spec.tune is not None else []
+    tries = [(setting, points_of(spec, variants, _same(spec, variants, setting))) for setting in settings]
+    points = points_of(spec, [name for name in spec.variants if name not in variants])
+    if not spec.trusted:
+        for point in [*(point for _, some in tries for point in some), *points]:
+            check(point.task, list(spec.commands), spec.where)
+    return tries, points
+
+
+def _all(
+    spec: Spec, tries: Tries, points: list[Point], results: Results, run: Run, progress: Progress
+) -> tuple[list[Point], int]:
     """Tunes first, where asked, then runs the rest."""
-    ran, tuned = 0, {}
-    if spec.tune is not None:
-        variants = list(spec.variants) if spec.tune_all else [spec.baseline]
-        tries = [(setting, points_of(spec, variants, _same(spec, variants, setting))) for setting in spec.tune.points()]
-        tasks = [point.task for _, points in tries for point in points]
+    ran = 0
+    if tries:
+        tasks = [point.task for _, some in tries for point in some]
         with progress("tuning", len(tasks)) as advance:
             ran += carry_out(tasks, results, run, advance)
-        tuned = _best(spec, variants, tries, results)
-    points = points_of(spec, list(spec.variants), tuned)
+        points = points_of(spec, list(spec.variants), _best(spec, _tuned(spec), tries, results))
     with progress("running", len(points)) as advance:
         ran += carry_out([point.task for point in points], results, run, advance)
     return points, ran

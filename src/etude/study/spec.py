@@ -100,6 +100,8 @@ class Spec:
     neutral: Mapping[str, Any] = field(default_factory=dict)
     mentioned: frozenset[str] = frozenset()
     """Parameters that values of others name, whether the mechanism is on or off."""
+    trusted: bool = False
+    """Whether it may run programs and code, and write outside its folder."""
 
     @property
     def baseline(self) -> str:

@@ -8,9 +8,12 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from etude.trust import limited
 
 Execute: TypeAlias = Callable[[list[str]], tuple[int, str, str]]
 """Words of a command -> exit code, stdout, stderr."""
@@ -73,7 +76,8 @@ def answer(task: Mapping[str, Any], execute: Execute, said: Said | None = None) 
             link.symlink_to(source)
         try:
             os.chdir(place)
-            return _run(task, execute, place, Said() if said is None else said)
+            with nullcontext() if task.get("trusted") else limited(place):
+                return _run(task, execute, place, Said() if said is None else said)
         finally:
             os.chdir(before)
 

@@ -21,6 +21,7 @@ import yaml
 from etude.config import figure, read, safe_loader
 from etude.errors import ClusterError, UsageError
 from etude.generate.directives.step import KINDS, Select, Step
+from etude.trust import check_code
 from etude.units import parse_count
 
 Rewrite = Callable[[Step], None]
@@ -184,6 +185,7 @@ def bucket_of(text: str, where: str = "") -> int:
 
 
 def _function(path: Path, name: str) -> Rewrite:
+    check_code(f"{path}:{name}")
     try:
         made = runpy.run_path(str(path)).get(name)
     except OSError as problem:

@@ -25,6 +25,7 @@ from etude.serve.engine import Engine, admit_code
 from etude.serve.hooks import Hooks
 from etude.serve.serving import Group
 from etude.serve.wire import open_codecs, read_later, wire_of
+from etude.trust import check_code
 
 
 class Role(StrEnum):
@@ -106,6 +107,7 @@ def function_of(text: str) -> Callable[..., Any]:
         raise UsageError(f"`{text}` does not name a function", hint="FILE.py:name")
     if not Path(path).is_file():
         raise UsageError("there is no such file", where=path)
+    check_code(text)
     try:
         found = runpy.run_path(path).get(name)
     except Exception as problem:
