@@ -48,7 +48,7 @@ def shared() -> Path:
 
 def inputs(root: Path) -> Iterator[Input]:
     """Profiler traces by run, then jobs of `.et` files, each by its prefix."""
-    from etude.opening import is_profile
+    from etude.capture.opening import is_profile
 
     runs: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*.json*")):
@@ -73,7 +73,7 @@ def opened(source: Input) -> Any:
 
     if len(source.paths) == 1:
         return etude.open(source.paths[0])
-    from etude.ingest import causal, reading
+    from etude.capture.ingest import causal, reading
 
     ranks = [int(m[1]) if (m := RANK.search(p.name)) else i for i, p in enumerate(source.paths)]
     linked = [causal.convert(reading.load_device(p, None), rank=r) for r, p in zip(ranks, source.paths, strict=True)]
@@ -87,7 +87,7 @@ def run_of(job: Any) -> Any:
 
         return recorded(job)
     from etude.machine import open_system
-    from etude.simulate.run import simulate
+    from etude.run.simulate.run import simulate
 
     machine = open_system(SYSTEM)
     return simulate(job, machine.resized(max(len(machine), -(-job.world_size // 8) * 8)))
@@ -112,12 +112,12 @@ def main() -> int:
     program = browser.find() if options.shots else None
     if options.shots and program is None:
         print("no Chromium is here, so no screenshots", file=sys.stderr)
-    from etude.cli.report import allocated
-    from etude.errors import EtudeError
+    from etude.base.errors import EtudeError
     from etude.model.timing import Origin
-    from etude.report.compose import report
-    from etude.report.device import device_of
-    from etude.view.page import render
+    from etude.surface.cli.report import allocated
+    from etude.tell.report.compose import report
+    from etude.tell.report.device import device_of
+    from etude.tell.view.page import render
 
     failed = 0
     print(f"{'trace':58} {'ranks':>5} {'nodes':>9} {'s':>6} {'MB':>5}  findings")

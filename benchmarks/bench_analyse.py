@@ -75,7 +75,7 @@ def ours() -> Callable[[list[Path]], dict[str, Any]]:
     import etude
     from etude.analyse.breakdown import breakdown, overlap
     from etude.analyse.critical_path import critical_path, length_ns
-    from etude.ingest import causal, runs
+    from etude.capture.ingest import causal, runs
     from etude.model.run import recorded
 
     assert etude

@@ -21,7 +21,7 @@ from time import perf_counter, process_time
 import numpy as np
 import pyarrow as pa
 
-from etude.archive import TABLES, Entry, Lake
+from etude.tell.archive import TABLES, Entry, Lake
 
 ROWS = {"runs": 1, "metrics": 30, "steps": 80, "collectives": 12, "findings": 4, "cards": 20}
 QUERIES = {

@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 from parity_astra import unpack
 
 from astra_oracle import Case, collective_cases, llm_cases, oracle, read_job
-from etude import astra
+from etude.run import astra
 
 PURE_NETWORK = "collectives_extra"
 

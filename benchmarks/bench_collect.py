@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from etude.collect import torch as collect
+from etude.capture.collect import torch as collect
 
 try:
     import torch

@@ -27,7 +27,7 @@ COMMANDS = {
 }
 INSIDE = """
 import sys, time
-from etude.cli import main
+from etude.surface.cli import main
 from etude.kernels import digest, dispatch, first_use
 
 rows = []

@@ -16,17 +16,17 @@ import sys
 import time
 from dataclasses import replace
 
-from etude.errors import EtudeError
-from etude.generate import Plan, generate
-from etude.generate.model import open_model
+from etude.base.errors import EtudeError
 from etude.machine import open_system
 from etude.machine.system import System
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import open_model
+from etude.make.transform import with_durations
+from etude.make.transform.edits import apply_edits
 from etude.model.job import Job
-from etude.predict import predict
-from etude.predict.what_if import simulated_again, what_if
-from etude.simulate import simulate
-from etude.transform import with_durations
-from etude.transform.edits import apply_edits
+from etude.run.simulate import simulate
+from etude.steps import predict
+from etude.steps.what_if import simulated_again, what_if
 
 LLAMA = Plan(gpus=16384, tp=8, pp=16, global_batch=2048, zero=1, schedule="interleaved:2")
 EDITS = (

@@ -51,7 +51,7 @@ class Tree:
 
     def run(self, command: str) -> tuple[float, float, int]:
         """(CPU s, wall s, kernels compiled) of one command in a process of its own."""
-        words = command.format(out=self.out, sample=self.sources / "etude" / "sample").split()
+        words = command.format(out=self.out, sample=self.sources / "etude" / "capture" / "sample").split()
         environment = os.environ | {
             "PYTHONPATH": str(self.sources),
             "NUMBA_CACHE_DIR": str(self.folder / "cache"),

@@ -18,12 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from etude.generate.model.open import open_model
-from etude.generate.plan import Plan
-from etude.generate.train.job import Generated, generate
 from etude.machine import open_system
-from etude.predict.step import grown
-from etude.simulate.run import simulate
+from etude.make.generate.model.open import open_model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import Generated, generate
+from etude.run.simulate.run import simulate
+from etude.steps.step import grown
 from etude.store import chakra
 
 GPT3 = Plan(gpus=1024, tp=8, pp=8, global_batch=128)

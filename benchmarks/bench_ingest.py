@@ -28,13 +28,13 @@ sys.path[:0] = [str(HERE.parent / "tests")]
 
 
 def official(host: Path, device: Path) -> dict[str, Any]:
-    from etude.ingest import official
+    from etude.capture.ingest import official
 
     return staged(host, device, lambda h, d: official.convert(h, d)[0])
 
 
 def causal(host: Path, device: Path) -> dict[str, Any]:
-    from etude.ingest import causal
+    from etude.capture.ingest import causal
     from etude.store import chakra
 
     return staged(
@@ -43,8 +43,8 @@ def causal(host: Path, device: Path) -> dict[str, Any]:
 
 
 def staged(host: Path, device: Path, convert: Callable[[Any, Any], Any]) -> dict[str, Any]:
-    from etude.link.device import read_device
-    from etude.link.host import read_host
+    from etude.capture.link.device import read_device
+    from etude.capture.link.host import read_host
     from etude.store import chakra, compressed
 
     clock, last = time.process_time, time.process_time()

@@ -55,7 +55,7 @@ def run(code: str) -> tuple[float, int]:
 
 def command(*args: str) -> str:
     """The code of a command as a user types it, which must succeed."""
-    return f"from etude.cli import main; assert main({list(args)!r}) == 0"
+    return f"from etude.surface.cli import main; assert main({list(args)!r}) == 0"
 
 
 def measure(label: str, code: str) -> tuple[float, int]:
@@ -96,7 +96,7 @@ def main() -> int:
             et.mkdir()
             chakra.write_job(job, et)
         print(f"{'':<44}{'CPU s':>10}{'peak MB':>12}")
-        measure("nothing but imports", "import etude.opening, etude.store.columns, etude.model.check.whole")
+        measure("nothing but imports", "import etude.capture.opening, etude.store.columns, etude.model.check.whole")
         info = measure(f"{many}: info", command("info", str(folded), "--json"))
         check = measure(f"{many}: check", command("check", str(folded), "--json"))
         print(f"{'  together':<44}{info[0] + check[0]:>10.2f}{max(info[1], check[1]) / 1e6:>12.0f}")

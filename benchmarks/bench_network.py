@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from etude.cost.collectives import schedule
-from etude.generate import MicroOptions, micro
 from etude.machine import open_system
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
 from etude.machine.topology import Topology, Wire, switch
+from etude.make.generate import MicroOptions, micro
 from etude.model.schema import Collective
-from etude.simulate import simulate
-from etude.simulate.networks import Operation, run_operations
+from etude.run.simulate import simulate
+from etude.run.simulate.networks import Operation, run_operations
 
 WIRE = Wire(bytes_per_s=50e9, latency_ns=500)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import etude
-from etude.ingest import profiles
+from etude.capture.ingest import profiles
 from etude.kernels.varint import encode_varint
 
 PERIOD_NS, CALL_NS, KERNEL_NS, LATE_NS, STREAMS = 10_000, 3_000, 8_000, 20_000, 4

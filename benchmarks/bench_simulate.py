@@ -48,8 +48,8 @@ def made(folded: bool, ranks: int, nodes: int) -> Job:
 
 
 def one(name: str, small: int) -> None:
-    from etude.simulate.options import Overlap
-    from etude.simulate.run import simulate
+    from etude.run.simulate.options import Overlap
+    from etude.run.simulate.run import simulate
 
     folded, ranks, nodes, options = CASES[name]
     ranks //= small
@@ -65,7 +65,7 @@ def one(name: str, small: int) -> None:
 
 
 def agree(ranks: int = 128, nodes: int = 2_000) -> bool:
-    from etude.simulate.run import simulate
+    from etude.run.simulate.run import simulate
 
     job = big_jobs.folded_job(ranks, 8, nodes)
     a, b = simulate(job, machine(ranks), fold=True), simulate(job, machine(ranks), fold=False)

@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from etude.cli.study import executed
-from etude.study import study
+from etude.decide.study import study
+from etude.surface.cli.study import executed
 
 SYSTEM = "name: one\ndevice: h100\nlevels:\n  - {name: net, kind: switch, size: 8, bandwidth: 100GB/s, latency: %sns}\n"
 STUDY = """

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from etude.collect import torch as collect
+from etude.capture.collect import torch as collect
 
 STEPS = 3
 Step = Callable[[], object]

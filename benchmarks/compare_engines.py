@@ -32,9 +32,9 @@ def measure() -> None:
     import time
 
     import etude
-    from etude.cli import main
     from etude.machine import open_system
-    from etude.simulate.run import simulate
+    from etude.run.simulate.run import simulate
+    from etude.surface.cli import main
 
     found = {}
     with tempfile.TemporaryDirectory() as place:

@@ -6,10 +6,10 @@ import csv
 from pathlib import Path
 
 from etude.cost.stacks import open_stack
-from etude.generate.model import Model
 from etude.machine import open_system
-from etude.predict.measured.recipes import Said, completed
-from etude.predict.measured.rows import Case
+from etude.make.generate.model import Model
+from etude.steps.measured.recipes import Said, completed
+from etude.steps.measured.rows import Case
 
 
 def eager_cases(path: Path) -> list[Case]:

@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.ingest import causal, reading, runs
-from etude.ingest.runs import RankFiles
+from etude.capture.ingest import causal, reading, runs
+from etude.capture.ingest.runs import RankFiles
 from etude.machine import open_system
+from etude.make.transform.device_times import with_device_times
 from etude.model.job import Job
 from etude.model.schema import Why
 from etude.model.trace import Trace
-from etude.simulate.result import Simulated
-from etude.simulate.run import simulate
-from etude.transform.device_times import with_device_times
+from etude.run.simulate.result import Simulated
+from etude.run.simulate.run import simulate
 
 I64 = NDArray[np.int64]
 WITHIN_A_LANE = (Why.PROGRAM, Why.STREAM)

@@ -33,7 +33,7 @@ from typing import Any
 import replay_turns
 
 import etude
-from etude.replay import PlayerOptions, plan, play, play_together
+from etude.run.replay import PlayerOptions, plan, play, play_together
 
 ROUNDS = int(os.environ.get("ROUNDS", "31"))
 """Turns that count: on a shared machine a median of 15 is still a matter of luck."""
@@ -96,7 +96,7 @@ def captures(folder: Path, iterations: int) -> None:
 
 
 def generated(iterations: int) -> None:
-    from etude.cli import main as command
+    from etude.surface.cli import main as command
 
     with tempfile.TemporaryDirectory() as name:
         model, job = Path(name) / "tiny.yaml", Path(name) / "job"

@@ -29,8 +29,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from etude.replay.playing import PlayerOptions, play
-from etude.replay.program import load
+from etude.run.replay.playing import PlayerOptions, play
+from etude.run.replay.program import load
 
 
 class Block(nn.Module):

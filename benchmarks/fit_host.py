@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 import etude
-from etude.replay import plan
-from etude.replay.host_time import USUAL_NS
+from etude.run.replay import plan
+from etude.run.replay.host_time import USUAL_NS
 
 ROWS = Path(__file__).with_name("h200_host.csv")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "measured" / "replay"

@@ -3,7 +3,7 @@
     python benchmarks/fit_host_cpu.py
 
 Programs are recorded here; then a step of each without the profiler and a replay with `--host fast` take turns. What
-the replay lacks is compared with `etude.replay.between.pauses_ns`, whose first two numbers are tried on a grid: least
+the replay lacks is compared with `pauses_ns` of `between.py`, whose first two numbers are tried on a grid: least
 squares of errors relative to the step. Times are those of the process's own work, so that others on the machine count
 little. Programs of `record_host.py` and `replay_programs.py`, those on DTensor and FSDP2 in a group of one; three
 programs of `record_host.py` are held out.
@@ -26,9 +26,9 @@ import torch
 import torch.distributed as dist
 
 import etude
-from etude.replay import between, plan, recorded
-from etude.replay.communication.calls import Communicator
-from etude.replay.player import Player
+from etude.run.replay import between, plan, recorded
+from etude.run.replay.communication.calls import Communicator
+from etude.run.replay.player import Player
 
 ROUNDS = 7
 GRID = ((4, 6, 8, 10, 12, 14), (0, 0.5, 1, 1.5, 2, 3))

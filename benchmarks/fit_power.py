@@ -21,9 +21,9 @@ from scipy.optimize import least_squares
 
 from etude.machine.open import open_device, open_system
 from etude.machine.power import PowerCosts
-from etude.predict.energy import cases
-from etude.serve.measured.rows import STACK, read_rows, steady, steady_figures
-from etude.serve.stacks import serving_stack
+from etude.steps.energy import cases
+from etude.world.serve.measured.rows import STACK, read_rows, steady, steady_figures
+from etude.world.serve.stacks import serving_stack
 
 HERE = Path(__file__).resolve().parent
 TEXT = ("lm-arena-chat", "gpqa")

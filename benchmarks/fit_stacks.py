@@ -28,9 +28,9 @@ from eager_steps import eager_cases
 from etude.cost.stacks import Band, Efficiency, open_stack, stack_names
 from etude.cost.stacks.open import DEFAULT
 from etude.cost.stacks.stack import ANY
-from etude.predict.measured.outcomes import Kept
-from etude.predict.measured.rows import Case, Refused, cases_of, read_rows, row_stack
-from etude.predict.measured.stack_fit import (
+from etude.steps.measured.outcomes import Kept
+from etude.steps.measured.rows import Case, Refused, cases_of, read_rows, row_stack
+from etude.steps.measured.stack_fit import (
     Groups,
     Sample,
     centre,
@@ -44,7 +44,7 @@ from etude.predict.measured.stack_fit import (
     stack_groups,
     years_from,
 )
-from etude.predict.step import kind_of
+from etude.steps.step import kind_of
 
 HERE = Path(__file__).parent
 STACKS = HERE.parent / "src" / "etude" / "cost" / "stacks"
@@ -131,7 +131,7 @@ def write(known: Fit, unknown: Fit, own: Fit) -> None:
             stack, efficiency=efficiency, experts=experts, years=years, source="fitted by benchmarks/fit_stacks.py"
         )
         dump(STACKS / "catalogue" / f"{name}.yaml", made.to_dict())
-    from etude.config import plain
+    from etude.base.figures import plain
 
     dump(STACKS / "bands.yaml", {key: plain(b) for key, b in bands_of(known, unknown, own).items()})
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from eager_steps import eager_cases
 
-from etude.generate.train.job import generate
 from etude.machine import open_device
-from etude.predict.operators.needs import Needs, together, use_in
+from etude.make.generate.train.job import generate
+from etude.steps.operators.needs import Needs, together, use_in
 
 HERE = Path(__file__).resolve().parent
 

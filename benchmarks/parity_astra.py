@@ -34,8 +34,8 @@ from astra_oracle import (
     simulate,
     timelines,
 )
-from etude.astra import AstraResult
-from etude.errors import EtudeError
+from etude.base.errors import EtudeError
+from etude.run.astra import AstraResult
 
 
 def check(cases: Iterable[Case], by_message: bool = False) -> tuple[int, int, list[str], list[str]]:

@@ -263,7 +263,7 @@ def training(model: object, loss: Callable[[object], object], module: object = N
 
 
 def record(step: Callable[[], None], run: Path) -> None:
-    from etude.collect import torch as collect
+    from etude.capture.collect import torch as collect
 
     with collect.trace(run, steps=STEPS, warmup=WARMUP) as recording:
         for _ in range(WARMUP + STEPS):

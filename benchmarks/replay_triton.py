@@ -100,9 +100,9 @@ def _complete(folder: Path) -> None:
 
 
 def play(plans: Path, step: Path) -> None:
-    from etude.replay.playing import PlayerOptions
-    from etude.replay.playing import play as play_program
-    from etude.replay.program import TRITON_SPACE, load
+    from etude.run.replay.playing import PlayerOptions
+    from etude.run.replay.playing import play as play_program
+    from etude.run.replay.program import TRITON_SPACE, load
 
     program = load(plans / "rank0.program")
     kernels = [name for name in program.ops if name.startswith(TRITON_SPACE)]

@@ -133,9 +133,9 @@ class Process:
         import torch
 
         import etude
-        from etude.replay import coverage, plan
-        from etude.replay.communication.calls import Communicator
-        from etude.replay.player import Player
+        from etude.run.replay import coverage, plan
+        from etude.run.replay.communication.calls import Communicator
+        from etude.run.replay.player import Player
 
         self.turns = {}
         began = time.perf_counter()

@@ -17,12 +17,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from etude.base.errors import EtudeError
 from etude.cost.stacks import open_stack
-from etude.errors import EtudeError
-from etude.generate import Plan
-from etude.generate.model import open_model
 from etude.machine import open_system
-from etude.predict import least_step_time_ns, predict
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.steps import least_step_time_ns, predict
 
 CASES: tuple[tuple[str, str, str, int], ...] = (
     ("gpt2", "dgx-h100", "analytic", 16),

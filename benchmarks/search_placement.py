@@ -18,13 +18,13 @@ from itertools import permutations
 
 import numpy as np
 
-from etude.generate import Plan, generate
-from etude.generate.model import open_model
+from etude.decide.search.placement import best_placement
+from etude.decide.search.short_models import shortened
 from etude.machine.open import open_device
 from etude.machine.system import CollectiveSettings, Level, LevelKind, Protocol, System
-from etude.search.placement import best_placement
-from etude.search.short_models import shortened
-from etude.simulate import simulate
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import open_model
+from etude.run.simulate import simulate
 
 FABRICS = {
     "ring 16": ("ring", (16,)),

@@ -16,12 +16,12 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from etude.search.crew import crew
-from etude.search.given import Asked
-from etude.search.plans import solved, space_of
-from etude.search.plans.candidates import candidates
-from etude.search.plans.solve import shared_of
-from etude.search.plans.tasks import REFUSED, task
+from etude.decide.search.crew import crew
+from etude.decide.search.given import Asked
+from etude.decide.search.plans import solved, space_of
+from etude.decide.search.plans.candidates import candidates
+from etude.decide.search.plans.solve import shared_of
+from etude.decide.search.plans.tasks import REFUSED, task
 
 CASES: dict[str, tuple[int, dict[str, list[Any]]]] = {
     "llama3-8b": (16, {

@@ -26,7 +26,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent.parent
 NEEDED = (
     "tests/test_cli.py", "docs/index.md", "benchmarks/try_wheel.py", "examples/study.yaml", "zensical.toml", ".ci/run",
-    "CONTRIBUTING.md", "Makefile", "CITATION.cff", "src/etude/sample/README.md", ".github/workflows/ci.yml",
+    "CONTRIBUTING.md", "Makefile", "CITATION.cff", "src/etude/capture/sample/README.md", ".github/workflows/ci.yml",
 )  # fmt: skip
 """Files that the sdist must have, one of each kind."""
 DATA = ("etude/py.typed", "etude/sample/gpt.rank0.kineto.json.gz", "etude/machine/catalogue/dgx-h100.yaml")

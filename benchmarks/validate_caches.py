@@ -14,12 +14,12 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
-from etude.cli import main
-from etude.serve.cache import Room, cache_rules
-from etude.serve.pieces import pieces_of
-from etude.serve.request_files import read_requests
-from etude.serve.reuse import no_reuse
-from etude.serve.store import hits, store_of
+from etude.surface.cli import main
+from etude.world.serve.cache import Room, cache_rules
+from etude.world.serve.pieces import pieces_of
+from etude.world.serve.request_files import read_requests
+from etude.world.serve.reuse import no_reuse
+from etude.world.serve.store import hits, store_of
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2] / "shared" / "requests")
 FILES = ("mooncake_conversation.jsonl.gz", "mooncake_synthetic.jsonl.gz")

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from etude.cost.stacks import Efficiency, Stack
-from etude.generate import Plan
-from etude.generate.model import open_model
 from etude.machine import open_system
-from etude.predict import predict
-from etude.predict.step import Prediction
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.steps import predict
+from etude.steps.step import Prediction
 
 SYSTEMS = {"H100": "dgx-h100", "B200": "dgx-b200"}
 

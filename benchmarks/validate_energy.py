@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from etude.predict.energy import energy_rows
-from etude.serve.measured import power_rows
+from etude.steps.energy import energy_rows
+from etude.world.serve.measured import power_rows
 
 HERE = Path(__file__).resolve().parent
 FITTED = ("1500", "900")

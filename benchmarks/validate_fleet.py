@@ -20,21 +20,21 @@ from typing import Any
 import numpy as np
 
 from etude.cost.stacks import open_stack
-from etude.fleet import Recovery, parse_checkpoints, predicted_costs, simulate_fleet
-from etude.fleet.costs import Config, Costs
-from etude.fleet.events import draw
-from etude.fleet.faults import open_faults
-from etude.fleet.federated import Swarm, federate
-from etude.fleet.federated.clients import alike
-from etude.fleet.middle import fault_in_step
-from etude.fleet.sharing import read_cluster, read_jobs, share, shared_record
-from etude.generate import Plan, generate
-from etude.generate.model import open_model
 from etude.machine import open_system
 from etude.machine.system import Device, Level, LevelKind, System
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import open_model
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
+from etude.world.fleet import Recovery, parse_checkpoints, predicted_costs, simulate_fleet
+from etude.world.fleet.costs import Config, Costs
+from etude.world.fleet.events import draw
+from etude.world.fleet.faults import open_faults
+from etude.world.fleet.federated import Swarm, federate
+from etude.world.fleet.federated.clients import alike
+from etude.world.fleet.middle import fault_in_step
+from etude.world.fleet.sharing import read_cluster, read_jobs, share, shared_record
 
 DAY = 86_400 * 10**9
 
@@ -190,8 +190,8 @@ def swarms() -> None:
 
 def pools() -> None:
     """500 jobs on own and spot nodes by each policy, 32 tenants, and rollouts beside 3,000 requests."""
-    from etude.fleet.rl import beside, read_borrow, read_rl, rl_record
-    from etude.fleet.sharing import read_pool
+    from etude.world.fleet.rl import beside, read_borrow, read_rl, rl_record
+    from etude.world.fleet.sharing import read_pool
 
     rng = np.random.default_rng(0)
     lines = ["arrival_s,gpus,min_gpus,max_gpus,duration_s,harvest,weight,save_s,rates"]
@@ -234,9 +234,9 @@ def pools() -> None:
 
 def fabric() -> None:
     """Jobs beside each other: two equal all-reduces, then two training steps, on links that they share or do not."""
-    from etude.simulate import Options
-    from etude.simulate.options import Network
-    from etude.simulate.together import simulate_jobs
+    from etude.run.simulate import Options
+    from etude.run.simulate.options import Network
+    from etude.run.simulate.together import simulate_jobs
 
     def narrow(times: float) -> System:
         found = open_system("dgx-h100").for_ranks(16)

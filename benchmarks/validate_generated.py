@@ -25,22 +25,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from etude import astra
-from etude.astra.abort import AstraAbort
-from etude.astra.config import RemoteMemoryConfig
-from etude.errors import DeadlockError, EtudeError, UsageError
-from etude.generate.plan import Plan
-from etude.generate.sections import generate_sections
-from etude.generate.sections.spec import sections_of
-from etude.generate.train.job import generate
+from etude.base.errors import DeadlockError, EtudeError, UsageError
 from etude.machine import System, open_system
+from etude.make.generate.plan import Plan
+from etude.make.generate.sections import generate_sections
+from etude.make.generate.sections.spec import sections_of
+from etude.make.generate.train.job import generate
+from etude.make.transform.dialects.astra import for_astra, order_problem
 from etude.model.check.whole import check
 from etude.model.job import Job
-from etude.predict.step import grown
-from etude.simulate import RemoteMemory
-from etude.simulate.run import simulate
+from etude.run import astra
+from etude.run.astra.abort import AstraAbort
+from etude.run.astra.config import RemoteMemoryConfig
+from etude.run.simulate import RemoteMemory
+from etude.run.simulate.run import simulate
+from etude.steps.step import grown
 from etude.store import chakra
-from etude.transform.dialects.astra import for_astra, order_problem
 from random_jobs import random_model, random_plan, random_sections
 from random_models import catalogue_model, catalogue_plan
 

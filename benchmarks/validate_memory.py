@@ -16,10 +16,10 @@ import csv
 import sys
 from pathlib import Path
 
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import plan_memory
-from etude.generate.train.memory import Memory
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import plan_memory
+from etude.make.generate.train.memory import Memory
 
 HERE = Path(__file__).parent
 

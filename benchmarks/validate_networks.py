@@ -15,17 +15,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from etude.base.errors import EtudeError
 from etude.cost.collectives import AUTO, choose
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.collectives.times import tried
 from etude.cost.groups import group_shape
-from etude.errors import EtudeError
 from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
 from etude.machine.system import Device, Level, LevelKind, System
 from etude.model.schema import Collective
-from etude.simulate.networks import run_operations
-from etude.simulate.networks.carrier import Carrier, schedulable
+from etude.run.simulate.networks import run_operations
+from etude.run.simulate.networks.carrier import Carrier, schedulable
 
 KINDS = [k for k in BY_COLLECTIVE if k != Collective.REDUCE_SCATTER_BLOCK]
 SIZES = (1 << 16, 1 << 24)

@@ -34,10 +34,10 @@ from etude.cost.opdb import OpDatabase, Origin, Shapes, read_points
 from etude.cost.opdb.curves import Curves
 from etude.cost.opdb.profiles import read_vidur
 from etude.cost.opdb.schema import works_of
-from etude.generate.model import open_model
 from etude.machine import Device, device_names, open_device, open_system
-from etude.predict.operators import Workload, needs_of, open_ops
-from etude.predict.step import predict
+from etude.make.generate.model import open_model
+from etude.steps.operators import Workload, needs_of, open_ops
+from etude.steps.step import predict
 
 F64 = NDArray[np.float64]
 HERE = Path(__file__).resolve().parent

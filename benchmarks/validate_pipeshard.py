@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import median
 
 from etude.cost.tiers.placing import Part
-from etude.generate.model import open_model
+from etude.decide.search import Asked, Given, solve
 from etude.machine import open_device
-from etude.predict.placing import parts_of, tokens_by_room
-from etude.search import Asked, Given, solve
+from etude.make.generate.model import open_model
+from etude.steps.placing import parts_of, tokens_by_room
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared/measured/pipeshard_table4.csv"
 # name: model of the catalogue, bits of a weight

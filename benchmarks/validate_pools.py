@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from etude.fleet.rl import beside, read_borrow, read_rl, rl_record
-from etude.fleet.services import read_services, serve_services
-from etude.fleet.services.loop import drawn, run_turns
-from etude.fleet.services.spec import Service, Services
-from etude.fleet.sharing import read_pool, share, shared_record, shared_tables
+from etude.world.fleet.rl import beside, read_borrow, read_rl, rl_record
+from etude.world.fleet.services import read_services, serve_services
+from etude.world.fleet.services.loop import drawn, run_turns
+from etude.world.fleet.services.spec import Service, Services
+from etude.world.fleet.sharing import read_pool, share, shared_record, shared_tables
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 

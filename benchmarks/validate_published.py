@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from etude.cost.stacks import open_stack
-from etude.predict.measured import predict_rows, read_rows
-from etude.predict.measured.row_models import row_model
-from etude.predict.measured.rows import row_stack
+from etude.steps.measured import predict_rows, read_rows
+from etude.steps.measured.row_models import row_model
+from etude.steps.measured.rows import row_stack
 
 HERE = Path(__file__).parent
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from etude.analyse.clocks import offsets
 from etude.analyse.operations import calls
 from etude.analyse.stragglers import LEAST, stragglers
-from etude.errors import EtudeError
-from etude.ingest import causal, runs
+from etude.base.errors import EtudeError
+from etude.capture.ingest import causal, runs
 from etude.model.run import Run, recorded
 from etude.model.schema import UNKNOWN
 

@@ -26,19 +26,19 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.generate import Plan
-from etude.generate.model import open_model
 from etude.machine import open_system
-from etude.serve import Engine, deployed, request_stream, serve, summary
-from etude.serve.fit import descend
-from etude.serve.hooks import Hooks
-from etude.serve.measured import predict_rows, replayed
-from etude.serve.measured.diffusion import images as images_of
-from etude.serve.measured.reference import fitted
-from etude.serve.measured.rows import NUMBERS, middle, read_rows, steady, steady_figures
-from etude.serve.pass_time import passes_ns
-from etude.serve.stacks import ServingStack
-from etude.serve.workloads import poisson
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.world.serve import Engine, deployed, request_stream, serve, summary
+from etude.world.serve.fit import descend
+from etude.world.serve.hooks import Hooks
+from etude.world.serve.measured import predict_rows, replayed
+from etude.world.serve.measured.diffusion import images as images_of
+from etude.world.serve.measured.reference import fitted
+from etude.world.serve.measured.rows import NUMBERS, middle, read_rows, steady, steady_figures
+from etude.world.serve.pass_time import passes_ns
+from etude.world.serve.stacks import ServingStack
+from etude.world.serve.workloads import poisson
 
 STEPS = ("recorded", "grid", "catalogue")
 

@@ -21,20 +21,20 @@ import msgspec
 import numpy as np
 
 import etude
-from etude.generate.model.open import open_model
-from etude.generate.plan import Plan
-from etude.generate.train.job import generate
-from etude.ingest import causal, runs
+from etude.capture.ingest import causal, runs
 from etude.machine import open_system
 from etude.machine.system import System
+from etude.make.generate.model.open import open_model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import generate
+from etude.make.synth.learned import Learned
+from etude.make.synth.learning import learn
+from etude.make.synth.making import MakeOptions, make
+from etude.make.transform.anonymising import AnonymiseOptions, anonymise
+from etude.make.transform.durations import with_durations
 from etude.model.job import Job
-from etude.predict.similarity import likeness
-from etude.predict.step import grown
-from etude.synth.learned import Learned
-from etude.synth.learning import learn
-from etude.synth.making import MakeOptions, make
-from etude.transform.anonymising import AnonymiseOptions, anonymise
-from etude.transform.durations import with_durations
+from etude.steps.similarity import likeness
+from etude.steps.step import grown
 
 SEEDS = 3
 CPU = "colls_2p colls_4p ddp_2p ddp_4p dp_tp_4p fsdp2_2p fsdp2_4p moe_2p pp_1f1b_2p pp_1f1b_4p pp_gpipe_2p"

@@ -188,7 +188,7 @@ class Runner:
 
     def _command(self, block: Block, command: str, expect: int) -> str:
         """Runs it, and gives what it prints."""
-        from etude.cli import main
+        from etude.surface.cli import main
 
         words = shlex.split(command)
         began = time.process_time()

@@ -11,7 +11,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from etude.config import EXAMPLE, key_of
+from etude.base.figures import EXAMPLE, key_of
+from etude.base.units import format_bandwidth, format_bytes, format_count, format_time
 from etude.machine import device_names, open_device, open_system, system_names
 from etude.machine.data_plane import DataPlane
 from etude.machine.power import PowerCosts
@@ -20,7 +21,6 @@ from etude.machine.system import CollectiveSettings, Device, Level, OpCost, Prot
 from etude.machine.tier import Tier
 from etude.model import schema
 from etude.model.job import VALUE_COLUMNS
-from etude.units import format_bandwidth, format_bytes, format_count, format_time
 
 DOCS = Path(__file__).parent
 
@@ -304,8 +304,8 @@ Published systems as [studies](studies.md), one YAML file each. `etude study run
 
 
 def gallery_page() -> str:
-    from etude.study import entries
-    from etude.study import study as opened
+    from etude.decide.study import entries
+    from etude.decide.study import study as opened
 
     rows = [(f"`{e['name']}`", e["system"], GROUPS[e["group"]], e["title"], e["status"]) for e in entries()]
     parts = [GALLERY_HEAD, table(("study", "system", "about", "what it shows", "status"), rows)]
@@ -337,7 +337,7 @@ GROUPS = {
 def systems_page() -> str:
     import yaml
 
-    from etude.study import entries
+    from etude.decide.study import entries
 
     given = yaml.safe_load((DOCS / "systems.yaml").read_text())
     known, gallery = {row["system"] for row in given["studied"]}, entries()
@@ -359,7 +359,7 @@ def systems_page() -> str:
 
 def _system(row: dict[str, str], gallery: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     """A row of the page: from the gallery where there is a study."""
-    from etude.study import study as opened
+    from etude.decide.study import study as opened
 
     what = f"**{row.get('title', row['system'])}** {row['does']}"
     found = [e for e in gallery if e["system"] == row["system"]]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 import etude
-from etude.faces import homes
+from etude.base.faces import homes
 
 GROUPS = {
     "Nouns": "Job Run Trace System Plan",
@@ -46,7 +46,7 @@ HEAD = """# Python API
 FOOT = """
 ## Programs of your own
 
-`etude.extend` has what programs and extensions take beside these verbs: `from etude.extend import Kind`. Its names are promised as those of `etude` are. Everything below other paths is private by convention and may change with any release; `etude.cli` is the command line.
+`etude.extend` has what programs and extensions take beside these verbs: `from etude.extend import Kind`. Its names are promised as those of `etude` are. Everything below other paths is private by convention and may change with any release; `etude.surface` is the command line.
 
 """
 

@@ -50,7 +50,7 @@ def run_cell(text: str, names: dict[str, Any]) -> Any:
 
 
 def shown(value: Any, count: int) -> dict[str, Any]:
-    from etude import notebook
+    from etude.base import notebook
 
     html = value._repr_html_() if hasattr(value, "_repr_html_") else notebook.table(value)
     plain = f"<{type(value).__name__}>"

@@ -17,7 +17,7 @@ from typing import Any
 
 from drawing import Axis, Bar, bars, lanes, plot
 
-from etude.units import format_bytes
+from etude.base.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "pictures"
@@ -41,7 +41,7 @@ def need(name: str) -> str:
 
 def do(line: str) -> str:
     """What a command prints."""
-    from etude.cli import main
+    from etude.surface.cli import main
 
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -148,8 +148,8 @@ def trend() -> str:
 
 
 def memory() -> str:
-    from etude.generate import Plan, generate
-    from etude.generate.model import open_model
+    from etude.make.generate import Plan, generate
+    from etude.make.generate.model import open_model
 
     lines = {}
     for name in ("1f1b", "gpipe", "zbv"):

@@ -6,7 +6,7 @@ from typing import Any
 from drawing import CYCLE, Axis, Bar, bars, lanes, plot
 from pictures import ROOT, ask, do, ms, need
 
-from etude.units import format_bytes
+from etude.base.units import format_bytes
 
 ACTIONS = {"F": "compute", "B": "communication", "I": "communication", "W": "good", "R": "memory", "U": "other"}
 
@@ -50,7 +50,7 @@ def algorithms() -> str:
 
 
 def schedules() -> str:
-    from etude.generate.schedules import schedule, times
+    from etude.make.generate.schedules import schedule, times
 
     rows: list[tuple[str, list[tuple[float, float, str, str]]]] = []
     for name in ("gpipe", "1f1b", "zb2p"):
@@ -181,9 +181,9 @@ def simulate() -> str:
 
 
 def generate() -> str:
-    from etude.generate import Plan
-    from etude.generate import generate as make
-    from etude.generate.model import open_model
+    from etude.make.generate import Plan
+    from etude.make.generate import generate as make
+    from etude.make.generate.model import open_model
 
     drawn = []
     colours = dict(zip(("weights", "gradients", "optimizer", "activations"), CYCLE, strict=False))
@@ -223,9 +223,9 @@ def contention() -> str:
 
 
 def models() -> str:
-    from etude.generate import Plan
-    from etude.generate import generate as make
-    from etude.generate.model import open_model
+    from etude.make.generate import Plan
+    from etude.make.generate import generate as make
+    from etude.make.generate.model import open_model
 
     drawn = []
     for name in ("gpt2-xl", "llama3-8b", "qwen3-8b", "qwen3-30b-a3b", "llama3-70b"):
@@ -235,7 +235,7 @@ def models() -> str:
 
 
 def maps() -> str:
-    from etude.generate.maps import Domain
+    from etude.make.generate.maps import Domain
 
     cells = Domain((8192, 8192), (4, 4)).halo(1).sum(axis=0)
     drawn = [

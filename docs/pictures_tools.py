@@ -11,7 +11,7 @@ from drawing import Axis, Bar, Box, bars, flow, lanes, plot
 from pictures import PARTS, ROOT, ask, do, ms, need
 from stage import TEXT_WORKLOAD, captures
 
-from etude.units import format_bytes
+from etude.base.units import format_bytes
 
 NETWORK = "--network {0}/network.yml --system {0}/system.json"
 PART_KEYS = ("compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
@@ -42,7 +42,7 @@ def collect() -> str:
 
 def replay() -> str:
     """The program of the embedded recording: how each piece of recorded time is played."""
-    from etude.replay.program import StepKind, load
+    from etude.run.replay.program import StepKind, load
 
     need("job")
     do("replay run --plan plans")

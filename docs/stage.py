@@ -47,14 +47,14 @@ MODEL = "family: decoder\nlayers: 8\nhidden: 1024\nheads: 16\nffn: 4096\nvocab: 
 
 def stage(folder: Path) -> Path:
     """Makes all of them in `folder`."""
-    from etude.cli import main
+    from etude.surface.cli import main
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, place in LINKS.items():
         (folder / name).symlink_to(ROOT / place)
     if traces := captures():
         (folder / "traces").symlink_to(traces)
-    sample = ROOT / "src" / "etude" / "sample"
+    sample = ROOT / "src" / "etude" / "capture" / "sample"
     shutil.copytree(sample, folder / "run")
     shutil.copy(sample / "gpt.rank0.kineto.json.gz", folder / "trace.json.gz")
     shutil.copy(sample / "gpt.rank0.et.json.gz", folder / "host.json.gz")

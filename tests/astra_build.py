@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude import astra
-from etude.astra.config import COLLECTIVES, AstraOptions, NetworkConfig, SystemConfig, parse_algorithm
 from etude.model.build import TraceBuilder
 from etude.model.job import Job, Part, assemble
 from etude.model.schema import Collective, Kind
+from etude.run import astra
+from etude.run.astra.config import COLLECTIVES, AstraOptions, NetworkConfig, SystemConfig, parse_algorithm
 
 OF_NAME = {
     "all-reduce": Collective.ALL_REDUCE,

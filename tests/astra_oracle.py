@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from etude import astra
-from etude.astra.config import NetworkConfig, RemoteMemoryConfig, SystemConfig
 from etude.model.job import Job
+from etude.run import astra
+from etude.run.astra.config import NetworkConfig, RemoteMemoryConfig, SystemConfig
 from etude.store import chakra
 
 ROOT = Path(__file__).resolve().parents[1]

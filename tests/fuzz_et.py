@@ -50,7 +50,7 @@ def encode(decoded: Any) -> bytes:
 
 
 def refusal() -> type[Exception]:
-    from etude.errors import EtudeError
+    from etude.base.errors import EtudeError
 
     return EtudeError
 

@@ -83,20 +83,20 @@ class Reader:
 
 def readers(folder: Path) -> list[Reader]:
     """All of them; `folder` is for what is needed to make the examples."""
-    from etude.astra.config import read_network, read_system
+    from etude.capture.ingest import causal, reading
+    from etude.capture.ingest.requests import measured_requests
     from etude.cost.calibrate import read_measured
     from etude.cost.schedule_files import from_msccl
-    from etude.generate.model.open import open_model
-    from etude.generate.schedules import csv as schedule_files
-    from etude.generate.train.lengths import Lengths
-    from etude.ingest import causal, reading
-    from etude.ingest.requests import measured_requests
     from etude.machine.open import open_system
-    from etude.serve.request_files import read_requests
+    from etude.make.generate.model.open import open_model
+    from etude.make.generate.schedules import csv as schedule_files
+    from etude.make.generate.train.lengths import Lengths
+    from etude.make.synth.learned import read as read_learned
+    from etude.run.astra.config import read_network, read_system
     from etude.store import cards
     from etude.store.tables import read_table
     from etude.store.times import read_timing
-    from etude.synth.learned import read as read_learned
+    from etude.world.serve.request_files import read_requests
 
     made = _jobs(folder)
     job = etude.open(made["et"])
@@ -121,7 +121,7 @@ def readers(folder: Path) -> list[Reader]:
 
     catalogue = files("etude.machine.catalogue")
     models = yaml.safe_load(
-        files("etude.generate.model").joinpath("catalogue").joinpath("decoders.yaml").read_text("utf-8")
+        files("etude.make.generate.model").joinpath("catalogue").joinpath("decoders.yaml").read_text("utf-8")
     )
     return [
         Reader("et", "w.0.et", whole, etude.open),
@@ -194,7 +194,7 @@ def _requests(name: str) -> bytes:
 
 def _jobs(folder: Path) -> dict[str, Path]:
     """One small job in every format of Etude's own."""
-    from etude.cli import main
+    from etude.surface.cli import main
 
     made = folder / "made"
     made.mkdir(exist_ok=True)

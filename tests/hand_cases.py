@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from etude.errors import UsageError
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.schedules.by_name import schedule
-from etude.generate.train.job import Generated, generate
+from etude.base.errors import UsageError
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.schedules.by_name import schedule
+from etude.make.generate.train.job import Generated, generate
 from etude.model.schema import Collective, Kind
 from hand_arithmetic import INPUT, Hand
 from random_jobs import SCHEDULES

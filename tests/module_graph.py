@@ -121,9 +121,14 @@ def module_graph(src: Path) -> dict[str, set[str]]:
     }
 
 
+GROUPS = ("capture", "make", "run", "world", "tell", "decide", "surface")
+"""Folders that join several rooms."""
+
+
 def room(module: str) -> str:
-    """`etude.model.check.groups` is in the room `etude.model`."""
-    return ".".join(module.split(".")[:2])
+    """`etude.model.check.groups` is in the room `etude.model`, `etude.run.simulate.run` in `etude.run.simulate`."""
+    parts = module.split(".")
+    return ".".join(parts[: 3 if len(parts) > 2 and parts[1] in GROUPS else 2])
 
 
 def inside(graph: dict[str, set[str]]) -> list[dict[str, set[str]]]:

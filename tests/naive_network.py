@@ -12,7 +12,7 @@ import numpy as np
 from etude.cost.schedule import Schedule
 from etude.machine.routes import Routes, common_switch
 from etude.machine.topology import Topology
-from etude.simulate.networks import Operation
+from etude.run.simulate.networks import Operation
 
 
 def max_min_rates(paths: Sequence[Sequence[int]], rate: Sequence[float]) -> list[float]:

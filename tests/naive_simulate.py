@@ -12,7 +12,7 @@ from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, LaneKind
-from etude.simulate.options import Options, Policy
+from etude.run.simulate.options import Options, Policy
 
 Node = tuple[int, int]
 """Rank and row."""

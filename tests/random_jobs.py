@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from etude.generate.model.shape import Model
+from etude.make.generate.model.shape import Model
 
 RECOMPUTE = ["none", "selective", "selective:norm,activation", "full"]
 SCHEDULES = ("1f1b", "gpipe", "interleaved:2", "interleaved:3", "looped_bfs:2", "zb1p", "zb2p", "zbv", "vhalf", "vmin",

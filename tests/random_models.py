@@ -6,8 +6,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from etude.generate.model.open import open_model
-from etude.generate.model.shape import Family, Model
+from etude.make.generate.model.open import open_model
+from etude.make.generate.model.shape import Family, Model
 
 NAMES = (
     "qwen3-vl-2b", "gemma3-4b", "nemotron-nano-9b-v2", "qwen3-next-80b-a3b", "jamba-1.5-mini", "mamba2-2.7b",

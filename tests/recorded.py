@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etude.link.device import DeviceTrace, read_device
-from etude.link.host import HostTrace, read_host
+from etude.capture.link.device import DeviceTrace, read_device
+from etude.capture.link.host import HostTrace, read_host
 from etude.model.text import pad
 
 PROCESS, THREAD = "[pytorch|profiler|execution_trace|process]", "[pytorch|profiler|execution_trace|thread]"

@@ -12,7 +12,7 @@ from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job, assemble
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Origin, Timing
-from etude.simulate.options import Options, Overlap, Policy
+from etude.run.simulate.options import Options, Overlap, Policy
 
 KINDS = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.ALL_TO_ALL, Collective.BROADCAST, Collective.BARRIER)
 

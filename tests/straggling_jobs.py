@@ -22,8 +22,8 @@ from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.timing import Timing
 from etude.model.trace import Trace
-from etude.simulate.options import JITTER
-from etude.simulate.run import simulate
+from etude.run.simulate.options import JITTER
+from etude.run.simulate.run import simulate
 
 I64 = NDArray[np.int64]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import etude
-from etude.cli import main
-from etude.errors import EtudeError, UsageError
+from etude.base.errors import EtudeError, UsageError
+from etude.surface.cli import main
 
 CLIENTS = Path(__file__).resolve().parent.parent / "examples" / "clients.csv"
 UNKNOWN: dict[str, Callable[[], Any]] = {
@@ -50,7 +50,7 @@ def test_what_was_hidden_is_not_printed():
 
 # --- a command and its function
 
-SAMPLE = Path(etude.__file__).parent / "sample" / "gpt.rank0.kineto.json.gz"
+SAMPLE = Path(etude.__file__).parent / "capture" / "sample" / "gpt.rank0.kineto.json.gz"
 
 
 def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:

@@ -1,78 +1,96 @@
-"""The layers of the house, as a table and as a test. A room is a module or a folder right under `src/etude`."""
+"""The layers of the house, as a table and as a test. A room is a folder right under `src/etude`, or a part
+of one that joins several (`GROUPS`)."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from etude.faces import homes
+from etude.base.faces import homes
 from module_graph import circles, folders, inside, module_graph, module_name, source
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet", "pages", "rounds", "notebook", "trust"}
+GROUPS = {"base", "capture", "make", "run", "world", "tell", "decide", "surface"}
+"""Folders whose parts are rooms of their own: `run.simulate` may not import `run.astra`."""
+GROUND = {f"base.{n}" for n in ("errors", "faces", "units", "files", "figures", "seals", "quiet", "pages", "rounds")}
+GROUND |= {"base.notebook", "base.trust"}
 BASE = GROUND | {"kernels", "machine", "model"}
-VERBS = {
-    "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "qualify", "analyse",
-    "view",
-}  # fmt: skip
+CAPTURE = {"capture.collect", "capture.link", "capture.ingest"}
+MAKE = {"make.generate", "make.synth", "make.transform"}
+RUN = {"run.simulate", "run.astra", "run.replay", "run.qualify"}
+VERBS = CAPTURE | MAKE | RUN | {"analyse", "tell.view"}
+WORLD = {"world.serve", "world.fleet"}
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "faces": set(),
-    "units": {"errors"},
-    "trust": {"errors"},
-    "files": {"errors", "trust"},
-    "remote": {"errors"},
-    "config": {"errors", "units"},
-    "seals": set(),
-    "quiet": set(),
-    "pages": set(),
-    "rounds": set(),
-    "notebook": {"units"},
-    "kernels": {"errors", "faces"},
+    "base.errors": set(),
+    "base.faces": set(),
+    "base.units": {"base.errors"},
+    "base.trust": {"base.errors"},
+    "base.files": {"base.errors", "base.trust"},
+    "base.remote": {"base.errors"},
+    "base.figures": {"base.errors", "base.units"},
+    "base.seals": set(),
+    "base.quiet": set(),
+    "base.pages": set(),
+    "base.rounds": set(),
+    "base.notebook": {"base.units"},
+    "kernels": {"base.errors", "base.faces"},
     "machine": GROUND | {"kernels"},
     "model": GROUND | {"kernels", "machine"},
     "store": BASE,
     "cost": BASE,
     # verbs: never one another, except that ingest uses link
-    "collect": BASE | {"store", "__init__"},
-    "link": BASE,
-    "ingest": BASE | {"store", "cost", "link"},
-    "generate": BASE | {"cost"},
-    "synth": BASE,
-    "transform": BASE | {"cost"},
-    "simulate": BASE | {"cost"},
-    "astra": BASE,
-    "replay": BASE | {"cost", "__init__"},
-    "qualify": GROUND,
+    "capture.collect": BASE | {"store", "__init__"},
+    "capture.link": BASE,
+    "capture.ingest": BASE | {"store", "cost", "capture.link"},
+    "capture.opening": BASE | {"store", "cost", "capture.link", "capture.ingest", "base.remote"},
+    "make.generate": BASE | {"cost"},
+    "make.synth": BASE,
+    "make.transform": BASE | {"cost"},
+    "run.simulate": BASE | {"cost"},
+    "run.astra": BASE,
+    "run.replay": BASE | {"cost", "__init__"},
+    "run.qualify": GROUND,
     "analyse": BASE | {"cost"},
-    "view": BASE,
     # composers
-    "opening": BASE | {"store", "cost", "link", "ingest", "remote"},
-    "predict": BASE | VERBS | {"store", "cost", "opening"},
-    "serve": BASE | {"cost", "generate", "simulate", "ingest", "predict"},
-    "fleet": BASE | {"cost", "generate", "simulate", "analyse", "predict", "serve"},
-    "report": BASE | {"cost", "analyse", "view"},
-    "archive": BASE | {"store", "analyse", "report"},
-    "study": BASE | {"view", "__init__"},  # its points are commands, which the command line runs for it
-    "search": BASE
-    | {"cost", "generate", "simulate", "analyse", "view", "predict", "serve", "fleet", "study", "opening"},
-    "mcp": BASE | {"store", "cost", "opening", "generate", "transform", "simulate", "analyse", "predict", "__init__"},
-    "cli": BASE
+    "steps": BASE | VERBS | {"store", "cost", "capture.opening"},
+    "world.serve": BASE | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps"},
+    "world.fleet": BASE | {"cost", "make.generate", "run.simulate", "analyse", "steps", "world.serve"},
+    "tell.view": BASE,
+    "tell.report": BASE | {"cost", "analyse", "tell.view"},
+    "tell.archive": BASE | {"store", "analyse", "tell.report"},
+    "decide.study": BASE | {"tell.view", "__init__"},  # its points are commands, which the command line runs for it
+    "decide.search": BASE
+    | WORLD
+    | {"cost", "make.generate", "run.simulate", "analyse", "tell.view", "steps", "decide.study", "capture.opening"},
+    "surface.mcp": BASE
+    | {"store", "cost", "capture.opening", "make.generate", "make.transform", "run.simulate", "analyse", "steps"}
+    | {"__init__"},
+    "surface.cli": BASE
     | VERBS
-    | {"store", "cost", "opening", "remote", "predict", "serve", "fleet", "report", "archive", "study", "search"}
-    | {"mcp", "api", "__init__"},
+    | WORLD
+    | {"store", "cost", "capture.opening", "base.remote", "steps", "tell.report", "tell.archive"}
+    | {"decide.study", "decide.search", "surface.mcp", "surface.api", "__init__"},
     # what `etude.NAME` calls where several rooms are put together
-    "api": BASE | VERBS | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "search", "__init__"},
+    "surface.api": BASE
+    | VERBS
+    | WORLD
+    | {"store", "cost", "capture.opening", "steps", "tell.report", "decide.search", "__init__"},
     # the doors; __init__ also gives the version to whoever asks, extend what programs of one's own take
-    "__init__": BASE | VERBS | {"store", "cost", "opening", "study", "search", "api", "extend"},
+    "__init__": BASE
+    | VERBS
+    | {"store", "cost", "capture.opening", "decide.study", "decide.search", "surface.api", "extend"},
     "extend": BASE
     | VERBS
-    | {"store", "cost", "opening", "predict", "serve", "fleet", "archive", "study", "search", "api"},
-    "__main__": {"cli"},
+    | WORLD
+    | {"store", "cost", "capture.opening", "steps", "tell.archive", "decide.study", "decide.search", "surface.api"},
+    # public paths beside the folders
+    "replay": {"base.faces", "run.replay"},
+    "notebook": {"base.notebook"},
+    "__main__": {"surface.cli"},
 }
 
 
@@ -80,7 +98,13 @@ LOUD = {"print", "exit", "quit", "sys.exit", "os._exit", "sys.stdout.write", "sy
 
 
 def room_of(path: Path, src: Path) -> str:
-    return path.relative_to(src).parts[0].removesuffix(".py")
+    return room_named(path.relative_to(src).with_suffix("").parts)
+
+
+def room_named(parts: Sequence[str]) -> str:
+    """`run.simulate` of `run/simulate/engine.py`; a group's own `__init__` counts as the group."""
+    known = parts[0] in GROUPS and len(parts) > 1 and parts[1] != "__init__"
+    return ".".join(parts[:2]) if known else parts[0]
 
 
 def rooms_imported(path: Path, module: list[str]) -> Iterator[tuple[int, str]]:
@@ -92,12 +116,13 @@ def rooms_imported(path: Path, module: list[str]) -> Iterator[tuple[int, str]]:
             stem = module[: len(module) - node.level] if node.level else []
             base = ".".join([*stem, *([node.module] if node.module else [])])
             # `from etude import x` may import the room x or a public name
-            names = [f"{base}.{alias.name}" for alias in node.names] if base == "etude" else [base]
+            whole = base == "etude" or base.removeprefix("etude.") in GROUPS
+            names = [f"{base}.{alias.name}" for alias in node.names] if whole else [base]
         for name in names:
             parts = name.split(".")
             if parts[0] == "etude":
-                room = parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "__init__"
-                yield node.lineno, room
+                room = room_named(parts[1:]) if len(parts) > 1 else "__init__"
+                yield node.lineno, room if room in MAY_IMPORT else "__init__"
 
 
 def crossings(src: Path) -> Iterator[str]:
@@ -112,7 +137,7 @@ def crossings(src: Path) -> Iterator[str]:
 def loud(src: Path) -> Iterator[str]:
     """What prints, or ends the process, without being the command line."""
     for path in sorted(src.rglob("*.py")):
-        if room_of(path, src) in ("cli", "__main__") or path.name == "__main__.py":
+        if room_of(path, src) in ("surface.cli", "__main__") or path.name == "__main__.py":
             continue
         for line, named in source(path).calls:
             if named in LOUD:
@@ -125,7 +150,7 @@ def test_layers():
 
 def test_every_room_is_in_the_table():
     rooms = {room_of(path, SRC) for path in SRC.rglob("*.py")}
-    assert rooms - set(MAY_IMPORT) == set()
+    assert rooms - set(MAY_IMPORT) - GROUPS == set()
 
 
 def test_no_circle_inside_a_room():
@@ -162,26 +187,30 @@ def test_a_face_has_few_names_and_each_is_there(room: str):
         assert there == name and getattr(module, name) is not None
 
 
-COMPOSERS = ("api", "predict", "serve", "fleet", "report", "archive", "study", "opening", "mcp", "cli", "__init__")
-SHELVES = ("analyse", "view")
+COMPOSERS = (
+    "surface.api", "steps", "world.serve", "world.fleet", "tell.report", "tell.archive", "decide.study",
+    "capture.opening", "surface.mcp", "surface.cli", "__init__",
+)  # fmt: skip
+SHELVES = ("analyse", "tell.view")
 """Rooms whose files are their faces, each with an `__all__`."""
 
 
 def inside_of_rooms(src: Path) -> Iterator[str]:
     """What composers take of a verb, or of one another, beside what these show."""
-    shown_rooms = {*VERBS, "predict", "serve", "fleet", "report", "archive", "study"}
+    shown_rooms = {*VERBS, *WORLD, "steps", "tell.report", "tell.archive", "decide.study"}
     for path in sorted(src.rglob("*.py")):
         room = room_of(path, src)
         for node in source(path).imports if room in COMPOSERS else ():
             if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("etude."):
                 continue
             parts = (node.module or "").split(".")[1:]
-            if parts[0] == room or parts[0] not in shown_rooms:
+            other = room_named(parts)
+            if other == room or other not in shown_rooms:
                 continue
             file = src.joinpath(*parts).with_suffix(".py")
             if not file.is_file():
                 continue
-            shown = source(file).shown if parts[0] in SHELVES else frozenset()
+            shown = source(file).shown if other in SHELVES else frozenset()
             for alias in node.names:
                 if alias.name not in shown:
                     yield f"{path.relative_to(src)}:{node.lineno}: {node.module}.{alias.name}"
@@ -192,7 +221,7 @@ def test_composers_use_faces_only():
 
 
 @pytest.mark.parametrize(
-    "file", [f for shelf in SHELVES for f in sorted((SRC / shelf).glob("*.py"))], ids=lambda f: f.stem
+    "file", [f for shelf in SHELVES for f in sorted((SRC / shelf.replace(".", "/")).glob("*.py"))], ids=lambda f: f.stem
 )
 def test_a_file_on_a_shelf_shows_few_names(file: Path):
     assert len(source(file).shown) <= 8
@@ -200,11 +229,11 @@ def test_a_file_on_a_shelf_shows_few_names(file: Path):
 
 def test_the_inside_of_a_room_is_seen(tmp_path: Path):
     src = house(
-        tmp_path, predict__in__step="from etude.generate.plan import Plan\nfrom etude.analyse.idle import idle, _x"
+        tmp_path, steps__in__step="from etude.make.generate.plan import Plan\nfrom etude.analyse.idle import idle, _x"
     )
-    house(tmp_path, generate__in__plan="", analyse__in__idle="__all__ = ['idle']")
+    house(tmp_path, make__in__generate__in__plan="", analyse__in__idle="__all__ = ['idle']")
     assert [c.rpartition(": ")[2] for c in inside_of_rooms(src)] == [
-        "etude.generate.plan.Plan",
+        "etude.make.generate.plan.Plan",
         "etude.analyse.idle._x",
     ]
 
@@ -216,7 +245,7 @@ def test_only_the_command_line_prints_and_exits():
 def house(root: Path, **files: str) -> Path:
     for name, text in files.items():
         path = root / (name.replace("__in__", "/") + ".py")
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
 
@@ -224,23 +253,23 @@ def house(root: Path, **files: str) -> Path:
 @pytest.mark.parametrize(
     "text",
     [
-        "import etude.simulate",
-        "from etude import simulate",
-        "from etude.simulate.engine import run",
-        "from ..simulate import engine",
-        "def late():\n    import etude.simulate.engine",
+        "import etude.run.simulate",
+        "from etude.run import simulate",
+        "from etude.run.simulate.engine import run",
+        "from ..run.simulate import engine",
+        "def late():\n    import etude.run.simulate.engine",
     ],
 )
 def test_a_crossing_is_seen(tmp_path: Path, text: str):
     src = house(tmp_path, model__in__trace=text)
-    assert [c.rpartition(": ")[2] for c in crossings(src)] == ["model imports simulate"]
+    assert [c.rpartition(": ")[2] for c in crossings(src)] == ["model imports run.simulate"]
 
 
 def test_what_is_allowed_or_foreign_is_no_crossing(tmp_path: Path):
-    src = house(tmp_path, model__in__trace="import numpy\nfrom etude.errors import TraceError\nfrom . import build")
+    src = house(tmp_path, model__in__trace="import numpy\nfrom etude.base.errors import E\nfrom . import build")
     assert list(crossings(src)) == []
 
 
 def test_a_print_is_heard_outside_the_command_line_only(tmp_path: Path):
-    src = house(tmp_path, units="print(1)", cli__in__info="print(1)")
-    assert list(loud(src)) == ["units.py:1: print"]
+    src = house(tmp_path, base__in__units="print(1)", surface__in__cli__in__info="print(1)")
+    assert list(loud(src)) == ["base/units.py:1: print"]

@@ -13,13 +13,13 @@ import pytest
 from pyarrow import parquet
 
 import etude
-from etude.archive import TABLES, Entry, Lake, entry_of, fingerprint
-from etude.cli import main
-from etude.errors import FormatError, UsageError
+from etude.base.errors import FormatError, UsageError
 from etude.model.schema import Collective, Kind
+from etude.surface.cli import main
+from etude.tell.archive import TABLES, Entry, Lake, entry_of, fingerprint
 from timed_jobs import timed
 
-SAMPLE = Path(etude.__file__).parent / "sample" / "gpt.rank0.kineto.json.gz"
+SAMPLE = Path(etude.__file__).parent / "capture" / "sample" / "gpt.rank0.kineto.json.gz"
 COMP = {"kind": Kind.COMP, "name": "gemm", "cpu": 0, "stream": 7}
 COLL = {"kind": Kind.COLL, "name": "sum", "cpu": 0, "stream": 9, "collective": Collective.ALL_REDUCE, "in_bytes": 800}
 
@@ -125,10 +125,10 @@ def test_packed_runs_answer_as_before_and_can_be_replaced(tmp_path: Path, monkey
     lake.add(tiny(7, 7))
     lake.add(tiny(3, 30), force=True)
     assert len(lake) == 6 and speeds(lake) == [0, 1, 2, 30, 4, 7]
-    monkeypatch.setattr("etude.archive.compact.LARGE", 5)  # the pack of five stays, with the old rows of run 3 in it
+    monkeypatch.setattr("etude.tell.archive.compact.LARGE", 5)  # the pack of five stays, with rows of run 3
     assert lake.compact().runs == 2
     assert len(lake) == 6 and speeds(lake) == [0, 1, 2, 30, 4, 7]
-    monkeypatch.setattr("etude.archive.compact.LARGE", 50)
+    monkeypatch.setattr("etude.tell.archive.compact.LARGE", 50)
     assert lake.compact().files_after == 12 and speeds(lake) == [0, 1, 2, 30, 4, 7]
     assert len(lake) == 6
 
@@ -181,7 +181,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from etude.archive import TABLES, Lake
+from etude.tell.archive import TABLES, Lake
 from types import SimpleNamespace
 lake, first = Lake(Path(sys.argv[1])), int(sys.argv[2])
 for number in range(first, first + 20):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
 from etude.store import cards
+from etude.surface.cli import main
 
 MODEL = ["gpt2", "--gpus", "4", "--tp", "2", "--global-batch", "4", "--seq", "128"]
 
@@ -78,7 +78,7 @@ def test_a_card_is_made_of_what_a_job_says(tmp_path: Path, capsys: pytest.Captur
 def test_a_recorded_run_has_its_card_from_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from shutil import copy
 
-    run_of = Path(__file__).parent.parent / "src" / "etude" / "sample"
+    run_of = Path(__file__).parent.parent / "src" / "etude" / "capture" / "sample"
     out = tmp_path / "job"
     run(capsys, "link", str(run_of), "-o", str(out))
     card = cards.find(out)

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.json_format import MessageToJson
 
 import chakra_pb as pb
-from etude.cli import main
+from etude.surface.cli import main
 from recorded import device_json, host_json, kernel, launch, node, op
 
 ORACLE = "oracle/chakra_official"

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 import typer
 
-import etude.cli
+import etude.surface.cli
 from etude import __version__
-from etude.cli import COMMANDS, main
-from etude.cli.commands import file_of
-from etude.cli.output import emit, progress
-from etude.cli.running import run
-from etude.errors import AnswerNo, FormatError, UsageError
-from etude.files import writing
+from etude.base.errors import AnswerNo, FormatError, UsageError
+from etude.base.files import writing
+from etude.surface.cli import COMMANDS, main
+from etude.surface.cli.commands import file_of
+from etude.surface.cli.output import emit, progress
+from etude.surface.cli.running import run
 
 
 def raising(problem: BaseException) -> typer.Typer:
@@ -103,7 +103,7 @@ def test_usage_errors_are_2_and_point_to_help(argv: list[str], capsys: pytest.Ca
 
 def test_the_readers_going_is_no_error():
     code = (
-        "import sys, typer\nfrom etude.cli.running import run\n"
+        "import sys, typer\nfrom etude.surface.cli.running import run\n"
         "app = typer.Typer()\napp.command()(lambda: print('x' * 10**6))\nsys.exit(run(app, []))"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -145,7 +145,7 @@ def test_it_runs_in_any_thread():
 
 
 def test_help_teaches_and_is_light():
-    code = "import sys; from etude.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    code = "import sys; from etude.surface.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     done = shell(code=code)
     for line in ("etude info job/", "etude query out/", *COMMANDS):
         assert line in done.stdout
@@ -155,7 +155,7 @@ def test_help_teaches_and_is_light():
 
 
 def test_every_command_of_the_folder_is_listed():
-    folder = Path(etude.cli.__file__).parent
+    folder = Path(etude.surface.cli.__file__).parent
     files = {
         path.stem for path in folder.glob("*.py") if re.search(r"\napp\.add_typer|\n@app\.command\(", path.read_text())
     }
@@ -165,7 +165,7 @@ def test_every_command_of_the_folder_is_listed():
 @cache
 def whole() -> Any:
     """All commands; made once, since Typer reads every option of those that are loaded."""
-    from etude.cli.app import app
+    from etude.surface.cli.app import app
 
     return typer.main.get_group(app)
 
@@ -179,10 +179,11 @@ def test_a_command_is_listed_as_it_is(name: str):
 
 def test_help_and_completion_load_no_command():
     show = "; import sys; print(*sys.modules, file=sys.stderr)"
-    for code in ("from etude.cli import main; main(['--help'])", "from etude.cli import main; main(['--version'])"):
+    for option in ("--help", "--version"):
+        code = f"from etude.surface.cli import main; main([{option!r}])"
         loaded = shell(code=code + show).stderr.split()
-        assert "etude.cli.app" in loaded
-        assert {f"etude.cli.{file_of(name)}" for name in COMMANDS} & set(loaded) == set()
+        assert "etude.surface.cli.app" in loaded
+        assert {f"etude.surface.cli.{file_of(name)}" for name in COMMANDS} & set(loaded) == set()
 
 
 def test_a_mistyped_command_is_guessed(capsys: pytest.CaptureFixture[str]):
@@ -198,7 +199,7 @@ BELOW = {
 
 
 def test_these_commands_have_others_below_them():
-    from etude.cli.groups import below
+    from etude.surface.cli.groups import below
 
     found = set()
     for name in COMMANDS:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 
-from etude.cli import COMMANDS, main
-from etude.cli.app import app
-from etude.cli.help import FEW, options
+from etude.surface.cli import COMMANDS, main
+from etude.surface.cli.app import app
+from etude.surface.cli.help import FEW, options
 
 
 def inside(words: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -54,7 +54,7 @@ def test_names_are_whole_at_80_columns_and_many_options_have_panels(
 
 def test_an_old_spelling_works_and_is_not_shown() -> None:
     command = typer.main.get_command(_two_names())
-    from etude.cli.help import named
+    from etude.surface.cli.help import named
 
     assert [named(option) for option in command.params if option.name == "ran_on"] == ["--ran-on TEXT"]
 

@@ -35,7 +35,7 @@ class Added:
         return spec_from_file_location(name, file) if file.is_file() else None
 
 sys.meta_path.insert(0, Added)
-from etude.cli import main
+from etude.surface.cli import main
 for line in json.loads(sys.argv[2]):
     print("$", *line, flush=True)
     code = main(line)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from etude.cli import main
-from etude.cli.output import emit
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.store import chakra
+from etude.surface.cli import main
+from etude.surface.cli.output import emit
 from training_step import training_step
 
 

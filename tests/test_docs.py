@@ -28,8 +28,8 @@ def test_a_page_is_what_the_code_makes(name: str, maker: str) -> None:
 
 
 def test_the_page_of_systems_has_all_of_them_and_names_commands_that_exist() -> None:
-    from etude.cli import COMMANDS
-    from etude.study import entries
+    from etude.decide.study import entries
+    from etude.surface.cli import COMMANDS
 
     text = (DOCS / "systems.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| ---", "| system"))]

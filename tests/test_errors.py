@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from etude import errors
-from etude.errors import AnswerNo, DanglingDependency, DeadlockError, EtudeError, FormatError, TraceError
+from etude.base import errors
+from etude.base.errors import AnswerNo, DanglingDependency, DeadlockError, EtudeError, FormatError, TraceError
 
 ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EtudeError)]
 

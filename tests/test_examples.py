@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import DeadlockError
+from etude.base.errors import DeadlockError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import UsageError
-from etude.files import writing
+from etude.base.errors import UsageError
+from etude.base.files import writing
 
 
 def names(folder: Path) -> list[str]:

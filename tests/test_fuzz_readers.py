@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fuzz_readers as fuzz
-from etude.errors import EtudeError
+from etude.base.errors import EtudeError
 
 CASES = 25
 NAMES = (

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.mcp import Access, make_server
-from etude.mcp.access import check_model, check_names
-from etude.mcp.bounds import BYTES, ROWS, bounded, rows_of
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.surface.mcp import Access, make_server
+from etude.surface.mcp.access import check_model, check_names
+from etude.surface.mcp.bounds import BYTES, ROWS, bounded, rows_of
 from later import later
 
 mcp = later("mcp")

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import etude
-from etude import notebook
-from etude.search.found import Found
-from etude.study.run import Outcome
+from etude.base import notebook
+from etude.decide.search.found import Found
+from etude.decide.study.run import Outcome
 from jobs import graph, job_with
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,7 +141,7 @@ def test_names_cannot_break_out():
 
 
 def test_a_study_tells_its_verdict_and_draws(tmp_path: Path):
-    from etude.study.spec import read_spec
+    from etude.decide.study.spec import read_spec
 
     evil = EVIL.replace('"', "").replace("\x00", "").replace("\u202e", "")
     file = tmp_path / "s.yaml"

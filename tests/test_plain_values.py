@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import typer
 
-from etude.cli import plain_values
+from etude.surface.cli import plain_values
 
 
 class Colour(enum.StrEnum):
@@ -63,6 +63,6 @@ def test_the_same_value_or_the_same_words(annotation, options, words):
 
 
 def test_a_command_does_not_load_pydantic():
-    script = "import sys; from etude.cli import main; main(['info', '/nothing']); print('pydantic' in sys.modules)"
+    script = "import sys; from etude.surface.cli import main; main(['info', '/none']); print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

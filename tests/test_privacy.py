@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from etude.cli import main
+from etude.make.synth.learned import COLUMNS
 from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Collective, Kind
 from etude.model.timing import measured
 from etude.store import chakra
-from etude.synth.learned import COLUMNS
+from etude.surface.cli import main
 
 PIECE = re.compile(rb"[A-Za-z_][A-Za-z0-9_.:/@#-]{3,}")
 COPIES = {

@@ -131,7 +131,7 @@ def is_public(path: str) -> bool:
     if first == "extend":
         return not rest or rest[0] in etude.extend.__all__
     module = ROOT / "src" / "etude" / first
-    below = rest and (module / f"{rest[0]}.py").is_file()  # `etude.predict.step`: a file, not what the verb returns
+    below = rest and (module / f"{rest[0]}.py").is_file()  # `etude.steps.step`: a file, not what the verb returns
     return path in LOADED or path.startswith(ANNOTATED) or (first in PUBLIC and not below and not rest[1:])
 
 
@@ -149,19 +149,19 @@ def test_pages_and_examples_name_public_paths_alone(page: Path):
 
 def test_a_private_path_is_seen():
     text = (
-        "from etude.simulate.engine import run\nimport etude\n`etude.model.fold.fold`\n"
+        "from etude.run.simulate.engine import run\nimport etude\n`etude.model.fold.fold`\n"
         "from etude.machine import Device\n"
         "from etude.extend import Kind, engine\n"
-        "see etude.cost.ops and /usr/etude.a.b; etude.open.close, etude.predict.step"
+        "see etude.cost.ops and /usr/etude.a.b; etude.open.close, etude.steps.step"
     )
     assert [path for path in paths_named(text) if not is_public(path)] == [
-        "etude.simulate.engine.run",
+        "etude.run.simulate.engine.run",
         "etude.machine.Device",
         "etude.extend.engine",
-        "etude.simulate.engine",
+        "etude.run.simulate.engine",
         "etude.model.fold.fold",
         "etude.cost.ops",
-        "etude.predict.step",
+        "etude.steps.step",
     ]
 
 
@@ -232,7 +232,7 @@ def test_the_examples_of_the_api_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("job", "other"):
         etude.convert(job, name)
     run = etude.simulate(job, etude.open_system("dgx-h100"))
-    sample = ROOT / "src" / "etude" / "sample" / "gpt.rank0.kineto.json.gz"
+    sample = ROOT / "src" / "etude" / "capture" / "sample" / "gpt.rank0.kineto.json.gz"
     for name in ("trace.json.gz", "after.json.gz"):
         shutil.copy(sample, name)
     known = {"etude": etude, "job": etude.open("job"), "run": run}
@@ -251,7 +251,7 @@ def test_the_examples_of_the_api_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_room_with_the_name_of_a_verb_can_be_called():
-    from etude.faces import homes
+    from etude.base.faces import homes
 
     rooms = {path.parent.name for path in (ROOT / "src" / "etude").glob("*/__init__.py")}
     for name in sorted(rooms & set(PUBLIC)):

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import etude
-from etude import remote
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base import remote
+from etude.base.errors import UsageError
 from etude.store import chakra
+from etude.surface.cli import main
 from training_step import training_step
 
 fsspec = pytest.importorskip("fsspec")
@@ -114,7 +114,7 @@ def test_commands_read_addresses_and_write_none(memory: Any, run: Path, tmp_path
 
 
 def test_arguments_of_a_program_that_is_recorded_are_left_alone() -> None:
-    from etude.cli.arguments import rewritten
+    from etude.surface.cli.arguments import rewritten
 
     args = ["--steps", "3", "--", "python", "train.py", "--data", "memory://store/none"]
     assert rewritten("collect", [], args) == args

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.errors import UsageError
-from etude.units import (
+from etude.base.errors import UsageError
+from etude.base.units import (
     INT64_MAX,
     format_bandwidth,
     format_bytes,

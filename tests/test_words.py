@@ -88,14 +88,14 @@ def test_pages(path: Path) -> None:
 
 
 def test_studies() -> None:
-    studies = sorted((PACKAGE / "study" / "gallery").glob("*.yaml"))
+    studies = sorted((PACKAGE / "decide" / "study" / "gallery").glob("*.yaml"))
     assert studies
     assert [(path.stem, match[0]) for path in studies for match in NEVER.finditer(path.read_text())] == []
 
 
 def test_texts_of_studies() -> None:
     found = []
-    for path in sorted((PACKAGE / "study" / "gallery").glob("*.yaml")):
+    for path in sorted((PACKAGE / "decide" / "study" / "gallery").glob("*.yaml")):
         study = yaml.safe_load(path.read_text())
         said = [study[key] for key in ("title", "about", "published", "not_shown")]
         said += [check["name"] for check in study["checks"]]

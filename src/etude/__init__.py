@@ -7,7 +7,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude import extend as extend
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from etude.analyse.roofline import roofline as roofline
     from etude.analyse.steps import steps as steps
     from etude.analyse.stragglers import stragglers as stragglers
-    from etude.api.converting import convert as convert
-    from etude.api.fleets import fleet as fleet
-    from etude.api.linking import link as link
-    from etude.api.making import generate as generate
-    from etude.api.making import plan as plan
-    from etude.api.making import predict as predict
-    from etude.api.reporting import report as report
-    from etude.api.serving import serve as serve
-    from etude.api.writing import anonymise as anonymise
-    from etude.api.writing import collect as collect
-    from etude.api.writing import replay as replay
-    from etude.api.writing import timeline as timeline
-    from etude.errors import EtudeError as EtudeError
-    from etude.generate import Plan as Plan
+    from etude.base.errors import EtudeError as EtudeError
+    from etude.capture.opening import open as open
+    from etude.capture.opening import open_run as open_run
+    from etude.decide.search import search as search
+    from etude.decide.study import study as study
     from etude.machine import open_system as open_system
     from etude.machine.system import System as System
+    from etude.make.generate import Plan as Plan
+    from etude.make.transform.edits import edit as edit
     from etude.model.check.whole import check as check
     from etude.model.diff import diff as diff
     from etude.model.job import Job as Job
     from etude.model.run import Run as Run
     from etude.model.trace import Trace as Trace
-    from etude.opening import open as open
-    from etude.opening import open_run as open_run
-    from etude.search import search as search
-    from etude.simulate import simulate as simulate
+    from etude.run.simulate import simulate as simulate
     from etude.store.sql import query as query
-    from etude.study import study as study
-    from etude.transform.edits import edit as edit
+    from etude.surface.api.converting import convert as convert
+    from etude.surface.api.fleets import fleet as fleet
+    from etude.surface.api.linking import link as link
+    from etude.surface.api.making import generate as generate
+    from etude.surface.api.making import plan as plan
+    from etude.surface.api.making import predict as predict
+    from etude.surface.api.reporting import report as report
+    from etude.surface.api.serving import serve as serve
+    from etude.surface.api.writing import anonymise as anonymise
+    from etude.surface.api.writing import collect as collect
+    from etude.surface.api.writing import replay as replay
+    from etude.surface.api.writing import timeline as timeline
 
 __version__ = "0.1.0"
 
@@ -101,10 +101,10 @@ __all__ = [
     "timeline",
 ]
 
-__getattr__ = face(__name__, door="etude.api.taken:opening_door")
+__getattr__ = face(__name__, door="etude.surface.api.taken:opening_door")
 
 if "IPython" in sys.modules:  # in a notebook tables are shown with their units
-    from etude.notebook import register
+    from etude.base.notebook import register
 
     register()
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from etude.cli import main
+from etude.surface.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,7 @@ import pytest
 from etude.analyse.breakdown import breakdown, kernel_types, overlap
 from etude.analyse.idle import idle
 from etude.analyse.operators import kernels
-from etude.errors import TraceError, UsageError
+from etude.base.errors import TraceError, UsageError
 from etude.model.schema import Collective, Kind
 from timed_jobs import timed
 

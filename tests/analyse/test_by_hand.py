@@ -16,7 +16,7 @@ from etude.analyse.idle import idle, stream_gaps
 from etude.analyse.launches import queue_depth
 from etude.analyse.memory import copies
 from etude.analyse.operators import kernels
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.run import recorded
 from recorded import device_json, event, launch
 

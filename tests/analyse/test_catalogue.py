@@ -7,9 +7,9 @@ import pytest
 import typer
 
 from etude.analyse.catalogue import ANALYSES, Analysis, command_lines, docs_rows, report_sections
-from etude.cli import COMMANDS
-from etude.cli.app import app
-from etude.cli.commands import ANALYSE
+from etude.surface.cli import COMMANDS
+from etude.surface.cli.app import app
+from etude.surface.cli.commands import ANALYSE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "analyse"
 NEW = Analysis(command="novel", title="Novel", does="What is new", question="what is new here", section="breakdown")
@@ -35,8 +35,8 @@ def test_an_analysis_has_its_formats_its_page_and_its_section(one: Analysis) -> 
     assert {f"--{form}" for form in one.formats} <= names
     assert (DOCS / one.page).is_file()
     if one.section:
-        shown = import_module(f"etude.report.{one.section}")
-        assert shown in import_module("etude.report.compose")._SHOW
+        shown = import_module(f"etude.tell.report.{one.section}")
+        assert shown in import_module("etude.tell.report.compose")._SHOW
 
 
 def test_the_page_of_analyses_has_the_declared_rows() -> None:

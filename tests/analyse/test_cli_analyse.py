@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
+from etude.surface.cli import main
 
-TRACE = Path(__file__).resolve().parents[2] / "src" / "etude" / "sample" / "gpt.rank0.kineto.json.gz"
+TRACE = Path(__file__).resolve().parents[2] / "src" / "etude" / "capture" / "sample" / "gpt.rank0.kineto.json.gz"
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -103,7 +103,7 @@ def test_metrics_simulates_on_a_system_as_other_analyses_do(capsys: pytest.Captu
     """The embedded recording is of a CUDA device that waits for its host; `--ran-on` keeps its times."""
     import etude
 
-    path = Path(etude.__file__).parent / "sample" / "gpt.rank0.kineto.json.gz"
+    path = Path(etude.__file__).parent / "capture" / "sample" / "gpt.rank0.kineto.json.gz"
 
     def asked(*options: str) -> tuple[dict[str, float], str]:
         assert main(["metrics", str(path), "--json", *options]) == 0

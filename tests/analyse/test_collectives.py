@@ -7,7 +7,7 @@ from etude.analyse.clocks import alignment, offsets
 from etude.analyse.collectives import bus_factor, collectives, payload_bytes, summarised
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 from simulated_jobs import symmetric_job, system
 from timed_jobs import timed, timing_of
 

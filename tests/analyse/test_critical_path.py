@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import etude
 from etude.analyse.critical_path import by_kind, by_name, critical_path, length_ns
-from etude.errors import EtudeError, UsageError
+from etude.base.errors import EtudeError, UsageError
 from etude.model.job import Job
 from etude.model.run import Run, recorded
 from etude.model.schema import Collective, Kind, Why
-from etude.simulate.options import Options, Overlap
-from etude.simulate.result import Simulated
-from etude.simulate.run import simulate
+from etude.run.simulate.options import Options, Overlap
+from etude.run.simulate.result import Simulated
+from etude.run.simulate.run import simulate
 from simulated_jobs import random_job, random_options, symmetric_job, system
 from timed_jobs import timed
 

@@ -6,8 +6,8 @@ import pytest
 
 import etude
 from etude.analyse.stragglers import stragglers
-from etude.cli import main
 from etude.model.run import recorded
+from etude.surface.cli import main
 from flight_dumps import entry, write
 
 Calls = dict[int, list[dict[str, Any]]]

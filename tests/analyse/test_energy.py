@@ -13,16 +13,16 @@ import pytest
 import etude
 from etude.analyse.energy import Energy, PowerCurve, energy, with_battery, with_floor, with_stagger
 from etude.analyse.gaps import Gaps, long_run
-from etude.cli import main
+from etude.base.errors import ClusterError, EtudeError, UsageError
 from etude.cost.energy import at_work_w, costs_of, idle_w, time_at_clock
 from etude.cost.ops import OpTable, copy, matmul
-from etude.errors import ClusterError, EtudeError, UsageError
 from etude.machine import open_device
 from etude.machine.open import system_of
 from etude.machine.power import PowerCosts
 from etude.machine.regions import Region, availability, hourly_price, open_region
 from etude.machine.system import Device
 from etude.model.schema import Collective, Kind
+from etude.surface.cli import main
 from timed_jobs import timed
 
 COSTS = PowerCosts(active_w=50.0, flop_pj={"bf16": 1.0}, byte_pj=100.0, communication_w=30.0, clock_mhz=1000.0)
@@ -315,7 +315,7 @@ def test_failures_that_let_nothing_finish_are_refused():
 
 
 def test_the_device_that_was_recorded_is_taken(capsys: pytest.CaptureFixture[str]):
-    sample = Path(etude.__file__).parent / "sample"
+    sample = Path(etude.__file__).parent / "capture" / "sample"
     assert main(["energy", str(sample), "--json"]) == 0
     recorded = json.loads(capsys.readouterr().out)
     assert main(["energy", str(sample), "--ran-on", "h200", "--json"]) == 0

@@ -9,11 +9,11 @@ import pytest
 
 from etude.analyse.gate import gate, parse_limit
 from etude.analyse.gate_samples import Sampled, samples
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Origin
+from etude.surface.cli import main
 from recorded import device_json, event, kernel, launch, op
 from timed_jobs import timed
 

@@ -1,5 +1,5 @@
 from etude.analyse.graphs import graph_replays
-from etude.ingest import causal
+from etude.capture.ingest import causal
 from etude.model.run import recorded
 from recorded import device_json, event, kernel, launch, op, read_device_json
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.analyse.kernel_match import assign, match_kernels
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine.system import Device
 from etude.model.run import Run
 from etude.model.schema import Kind
+from etude.surface.cli import main
 from timed_jobs import timed
 
 DEVICE = Device(name="d", peak_flop_per_s={"bf16": 1e12}, memory_bandwidth_bytes_per_s=1e11, memory_bytes=10**9)

@@ -9,12 +9,12 @@ import pytest
 
 from etude.analyse.kernel_names import is_causal, is_tf32
 from etude.analyse.roofline import not_known, roofline, utilisation
+from etude.capture.ingest import causal, reading
 from etude.cost.aten import aten_work
 from etude.cost.aten_matrix import CAUSAL, pairs
-from etude.ingest import causal, reading
 from etude.machine.system import Device
 from etude.model.run import Run, recorded
-from etude.report.compose import report
+from etude.tell.report.compose import report
 from recorded import device_json, kernel, launch, op, read_device_json
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 1e12, "tf32": 8e12, "bf16": 16e12},

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from etude.analyse.changes import change_points, noise
 from etude.analyse.series import decompose, forecast, spread
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 
 LEVEL = 100_000_000
 

@@ -12,9 +12,9 @@ from etude.analyse.checkpoints import checkpoints
 from etude.analyse.samples import from_table
 from etude.analyse.signals import correlated, joined
 from etude.analyse.trend import trend
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.schema import Kind
+from etude.surface.cli import main
 from timed_jobs import timed
 
 RANKS, STEPS, STEP_NS, BEGIN = 8, 40, 10**9, 1_700_000_000 * 10**9

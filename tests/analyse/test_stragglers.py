@@ -10,7 +10,7 @@ import etude
 from etude.analyse.outliers import profile
 from etude.analyse.stragglers import missing_only, stragglers
 from etude.analyse.stretches import slow_units
-from etude.errors import FormatError
+from etude.base.errors import FormatError
 from etude.model.run import recorded
 from etude.model.schema import Collective, Kind
 from straggling_jobs import straggling

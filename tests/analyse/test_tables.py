@@ -12,7 +12,7 @@ from etude.analyse.operators import kernels, operators
 from etude.analyse.patterns import patterns
 from etude.analyse.roofline import roofline, utilisation
 from etude.analyse.steps import step_times, steps
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine.system import Device
 from etude.model.run import Run
 from etude.model.schema import Kind, Why

@@ -10,12 +10,12 @@ from pyarrow import csv
 
 from etude.analyse.samples import from_table, of_run, of_runs
 from etude.analyse.trend import record, trend
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.run import Run
 from etude.model.schema import Kind
 from etude.store import columns
+from etude.surface.cli import main
 from timed_jobs import timed
 
 RANKS, STEPS, LEVEL = 8, 40, 100_000_000
@@ -284,7 +284,7 @@ def test_a_run_without_steps_or_an_unknown_value_is_refused():
 
 
 def test_the_contract_of_scripts(capsys: pytest.CaptureFixture[str]):
-    trace = Path(__file__).resolve().parents[2] / "src" / "etude" / "sample" / "gpt.rank0.kineto.json.gz"
+    trace = Path(__file__).resolve().parents[2] / "src" / "etude" / "capture" / "sample" / "gpt.rank0.kineto.json.gz"
     assert main(["trend", str(trace), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {"series", "trend", "period", "change_points", "residual_spread"} <= set(told)

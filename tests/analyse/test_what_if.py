@@ -7,11 +7,11 @@ import pytest
 
 from etude.analyse.critical_path import critical_path, length_ns
 from etude.analyse.what_if import Retimed, what_if
-from etude.errors import EtudeError, UsageError
+from etude.base.errors import EtudeError, UsageError
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind, Why
-from etude.simulate.options import Options, Overlap
-from etude.simulate.run import simulate
+from etude.run.simulate.options import Options, Overlap
+from etude.run.simulate.run import simulate
 from simulated_jobs import random_job, random_options, symmetric_job, system
 from timed_jobs import timed
 

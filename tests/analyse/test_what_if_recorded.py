@@ -13,10 +13,10 @@ import pytest
 from etude.analyse.critical_path import by_kind, critical_path, length_ns
 from etude.analyse.launches import untied
 from etude.analyse.what_if import Retimed, what_if
-from etude.ingest import causal
+from etude.capture.ingest import causal
 from etude.model.run import Run, recorded
 from etude.model.schema import Kind
-from etude.report.compose import report
+from etude.tell.report.compose import report
 from recorded import device_json, event, kernel, launch, op, read_device_json
 from timed_jobs import timed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
+from etude.surface.cli import main
 
 
 def rows(path: Path, every: int) -> list[dict[str, str]]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from astra_build import coll, comp, hop_ns, network, recv, reduce_ns, run, send, system, workload
-from etude.astra import AstraAbort
-from etude.errors import DeadlockError
+from etude.base.errors import DeadlockError
+from etude.run.astra import AstraAbort
 
 KB, MB = 1 << 10, 1 << 20
 E = 10

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from etude.astra import read_groups, read_network, read_remote_memory, read_system
-from etude.astra.config import Algorithm, parse_algorithm
-from etude.errors import ClusterError, EtudeError
+from etude.base.errors import ClusterError, EtudeError
+from etude.run.astra import read_groups, read_network, read_remote_memory, read_system
+from etude.run.astra.config import Algorithm, parse_algorithm
 
 NETWORK = "topology: [ Ring, Switch ]\nnpus_count: [ 4, 2 ]\nbandwidth: [ 50, 25.5 ]\nlatency: [ 500, 0 ]\n"
 

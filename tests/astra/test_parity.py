@@ -7,10 +7,10 @@ import pytest
 
 import astra_oracle as rows
 from astra_protobuf import load
-from etude.astra.columns import read_nodes
-from etude.astra.config import read_groups
-from etude.astra.ranks import on_network
-from etude.errors import EtudeError
+from etude.base.errors import EtudeError
+from etude.run.astra.columns import read_nodes
+from etude.run.astra.config import read_groups
+from etude.run.astra.ranks import on_network
 
 TRACES = ("gpt8L_r8_dp2tp2pp2", "gpt8L_r16_dp2tp2pp4_mb8")
 

@@ -3,7 +3,7 @@
 import pytest
 
 import chakra_pb as pb
-from etude.astra.columns import group_number, read_nodes
+from etude.run.astra.columns import group_number, read_nodes
 from etude.store import chakra
 
 NODE = pb.SCHEMA.Node

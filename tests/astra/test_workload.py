@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from astra_build import coll, comp, ends, hop_ns, network, recv, reduce_ns, run, send, starts, system, workload
-from etude.astra import AstraAbort
-from etude.astra.config import RemoteMemoryConfig
-from etude.errors import DeadlockError
+from etude.base.errors import DeadlockError
 from etude.model.schema import Collective, Kind
+from etude.run.astra import AstraAbort
+from etude.run.astra.config import RemoteMemoryConfig
 
 KB, MB = 1 << 10, 1 << 20
 RING4 = network(("Ring", 4, 50, 500))

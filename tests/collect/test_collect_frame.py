@@ -11,13 +11,13 @@ from types import ModuleType
 import pytest
 
 from collected import ENVIRONMENT
-from etude import seals
-from etude.cli import main
-from etude.collect import compiled, layout
-from etude.collect import torch as collect
-from etude.collect.manifest import started_as_rank
-from etude.collect.options import CollectOptions
-from etude.errors import UsageError
+from etude.base import seals
+from etude.base.errors import UsageError
+from etude.capture.collect import compiled, layout
+from etude.capture.collect import torch as collect
+from etude.capture.collect.manifest import started_as_rank
+from etude.capture.collect.options import CollectOptions
+from etude.surface.cli import main
 
 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +27,7 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_collect_imports_no_pytorch():
-    code = "import sys, etude.collect.torch, etude.collect.launcher; print('torch' in sys.modules)"
+    code = "import sys, etude.capture.collect.torch, etude.capture.collect.launcher; print('torch' in sys.modules)"
     assert python(code).stdout == "False\n"
 
 
@@ -76,7 +76,7 @@ def test_names_around_the_events_are_taken_out(tmp_path: Path):
 
 STUCK = """
 import ctypes, sys
-from etude.collect import signals
+from etude.capture.collect import signals
 signals._PATIENCE_S = 0.2
 watched = signals.Signals(lambda name: print("written", name, flush=True))
 watched.watch()

@@ -149,7 +149,7 @@ def test_ctrl_c_ends_the_script_and_keeps_what_there_is(tmp_path: Path):
 
 TERMINATED = """
 import sys, time, torch
-from etude.collect import torch as collect
+from etude.capture.collect import torch as collect
 with collect.trace(sys.argv[1], steps=3):
     torch.ones(1) + 1
     print("ready", flush=True)

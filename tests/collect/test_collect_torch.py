@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from collected import ROOTS, Files
-from etude.collect import torch as collect
-from etude.errors import UsageError
+from etude.base.errors import UsageError
+from etude.capture.collect import torch as collect
 from later import TORCH, later
 
 torch = later("torch", TORCH)

@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 import etude.machine
-from etude.config import key_of
-from etude.errors import ClusterError, EtudeError
+from etude.base.errors import ClusterError, EtudeError
+from etude.base.figures import key_of
 from etude.machine import device_names, open_device, open_system, system_names
 from etude.machine.system import Device, Level, System
 

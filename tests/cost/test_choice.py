@@ -6,10 +6,10 @@ from itertools import product as every_way
 import numpy as np
 import pytest
 
+from etude.base.errors import ClusterError, UsageError
 from etude.cost.choice import Menu, cheapest_layouts, chosen
 from etude.cost.compute import roofline_ns
 from etude.cost.ops import OpClass, OpTable, attention, elementwise, grouped, matmul, normalisation
-from etude.errors import ClusterError, UsageError
 from etude.machine import Device, open_device
 from etude.machine.system import OpCost
 

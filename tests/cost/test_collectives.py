@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etude.base.errors import UsageError
 from etude.cost.collectives import choose, collective_time_ns, collectives_time_ns, p2p_time_ns
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.groups import group_shape
-from etude.errors import UsageError
 from etude.machine import open_system, system_names
 from etude.machine.system import CollectiveSettings, Protocol, System
 from etude.model.job import Groups

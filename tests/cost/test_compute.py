@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etude.base.errors import MismatchError, UsageError
 from etude.cost import ops
 from etude.cost.compute import MeasuredOps, compute_time_ns, roofline_ns
 from etude.cost.gemm import SPLITS, TILE_COLUMNS, TILE_ROWS, Core, fastest_tile_ns
 from etude.cost.ops import OpClass, OpTable, Work
-from etude.errors import MismatchError, UsageError
 from etude.machine import device_names, open_device
 from etude.machine.system import Device, OpCost
 from etude.model.schema import UNKNOWN

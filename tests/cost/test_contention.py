@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from etude.base.errors import UsageError
 from etude.cost.contention import Launch, beside, launch_of, predicted_rows
 from etude.cost.contention.launches import COPY, Room
 from etude.cost.contention.meeting import held
 from etude.cost.ops import matmul
-from etude.errors import UsageError
 from etude.machine import Device, open_device
 from etude.machine.sharing import HostLink, KernelSharing
 

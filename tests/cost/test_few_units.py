@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from etude.base.errors import ClusterError
 from etude.cost.collectives import choose, collective_time_ns, p2p_start_ns, p2p_time_ns
 from etude.cost.groups import group_shape
-from etude.errors import ClusterError
 from etude.machine import open_system
 from etude.machine.system import System
 from etude.model.schema import Collective
-from etude.simulate.networks.carrier import Carrier, topology_of_system
-from etude.simulate.networks.standalone import run_operations
+from etude.run.simulate.networks.carrier import Carrier, topology_of_system
+from etude.run.simulate.networks.standalone import run_operations
 
 AR = Collective.ALL_REDUCE
 LEVEL = {"name": "link", "kind": "switch", "size": 16, "bandwidth": "100GB/s", "latency": "0ns", "efficiency": 0.8}

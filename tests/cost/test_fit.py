@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from etude.base.errors import FormatError
 from etude.cost.calibrate import calibrate, read_measured
 from etude.cost.compute import MeasuredOps
 from etude.cost.fit import fit, fold_of
 from etude.cost.ops import OpTable, copy
-from etude.errors import FormatError
 from etude.machine.system import Device
 
 

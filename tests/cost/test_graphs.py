@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from etude.base.errors import FormatError, UsageError
 from etude.cost.tiers.graph_parts import Edges, parted
 from etude.cost.tiers.graph_time import pass_time
 from etude.cost.tiers.graphs import Graph, out_of_core
 from etude.cost.tiers.streaming import staged_ns
-from etude.errors import FormatError, UsageError
 from etude.machine import open_device, open_system
 
 SMALL = Graph(nodes=60, edges=400, partitions=6, feature_bytes=100, locality=0.6, seed=3)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from etude.base.errors import UsageError
 from etude.cost.menu import array_iterations, fastest_kernel, kernel_figures, kernel_ns, sparse_bytes, units_ns
-from etude.errors import UsageError
 from etude.machine import Device, open_device
 
 # 1000 FLOP per ns in bf16, 4 times that in fp4, 62.5 in fp32 (rho 64, q 4), 1 byte per ns

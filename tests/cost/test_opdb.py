@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from etude.base.errors import EtudeError, FormatError, MismatchError, UsageError
 from etude.cost.opdb import OpDatabase, Origin, Shapes, add_rows, read_ops, read_points, worker
 from etude.cost.opdb.curves import Curves
 from etude.cost.opdb.database import SCHEMA
@@ -17,7 +18,6 @@ from etude.cost.opdb.keys import shape_of
 from etude.cost.opdb.profiles import Shape, is_vidur, read_profile, read_vidur
 from etude.cost.opdb.schema import COLUMNS, DIMS, OPS, works_of
 from etude.cost.ops import OpClass
-from etude.errors import EtudeError, FormatError, MismatchError, UsageError
 from etude.machine import Device, open_device
 
 BARE = Device(name="nothing is known of it")

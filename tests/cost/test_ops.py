@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from etude.base.errors import UsageError
 from etude.cost import ops
 from etude.cost.aten import aten_work
 from etude.cost.aten_inputs import dtype_of, shapes_of
 from etude.cost.ops import OpClass, OpTable
 from etude.cost.traces import ops_of, trace_time_ns
-from etude.errors import UsageError
 from etude.model.build import TraceBuilder
 from etude.model.schema import UNKNOWN, Kind
 from toy_systems import DEVICE

@@ -5,14 +5,14 @@ import re
 import numpy as np
 import pytest
 
+from etude.base.errors import ClusterError, CycleError, MismatchError
 from etude.cost.collectives import schedule
 from etude.cost.schedule_files import from_job, from_msccl
-from etude.errors import ClusterError, CycleError, MismatchError
 from etude.machine.topology import Wire, ring
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.simulate.networks import Operation, run_operations
+from etude.run.simulate.networks import Operation, run_operations
 from symbolic import assert_right
 
 

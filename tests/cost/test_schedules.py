@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from etude.base.errors import ClusterError
 from etude.cost.collectives.schedules import known, schedule
 from etude.cost.collectives.trees import rings_of_full
 from etude.cost.schedule import Schedule, chunked, message
-from etude.errors import ClusterError
 from etude.model.schema import Collective
 from symbolic import assert_right
 

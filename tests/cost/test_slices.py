@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from etude.base.errors import ClusterError, UsageError
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
-from etude.errors import ClusterError, UsageError
 from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
 from etude.machine.routes import Routes
 from etude.machine.system import System
 from etude.model.schema import Collective
-from etude.simulate.networks import Operation, run_operations
+from etude.run.simulate.networks import Operation, run_operations
 from toy_systems import DEVICE, level, one_level
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etude.base.errors import ClusterError, UsageError
 from etude.cost.tiers import POLICIES, copy_ns, file_ns, offload_rows, reside, resident_needed, streamed_ns
 from etude.cost.tiers.placing import Part, place
-from etude.errors import ClusterError, UsageError
 from etude.machine import open_device, open_system
 from etude.machine.system import System
 from etude.machine.tier import Tier

@@ -54,7 +54,7 @@ def _commands() -> Any:
     """All commands as Click has them: made once, which takes a second."""
     import typer
 
-    from etude.cli.app import app
+    from etude.surface.cli.app import app
 
     return typer.main.get_group(app)
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.services.backbone import (
+from etude.base.errors import UsageError
+from etude.machine import open_system
+from etude.surface.cli import main
+from etude.world.fleet.services.backbone import (
     Backbone,
     Hosted,
     Task,
@@ -17,10 +18,9 @@ from etude.fleet.services.backbone import (
     read_backbone,
     run_backbone,
 )
-from etude.fleet.services.costs import slice_of
-from etude.fleet.services.loop import drawn, run_turns
-from etude.fleet.services.spec import Service, Services
-from etude.machine import open_system
+from etude.world.fleet.services.costs import slice_of
+from etude.world.fleet.services.loop import drawn, run_turns
+from etude.world.fleet.services.spec import Service, Services
 
 MS = 1_000_000
 

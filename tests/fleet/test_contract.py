@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
+from etude.surface.cli import main
 
 KEYS = {
     "duration_s", "useful_s", "useful_fraction", "goodput_tokens_per_s", "interruptions", "lost_s", "jobs", "energy_j",

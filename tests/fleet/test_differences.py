@@ -2,11 +2,11 @@
 
 import pytest
 
-from etude.errors import UsageError
-from etude.fleet import parse_checkpoints, simulate_fleet
-from etude.fleet.checkpoint import NODE, PROCESS
-from etude.fleet.copies import Copies
-from etude.fleet.costs import Config, Costs
+from etude.base.errors import UsageError
+from etude.world.fleet import parse_checkpoints, simulate_fleet
+from etude.world.fleet.checkpoint import NODE, PROCESS
+from etude.world.fleet.copies import Copies
+from etude.world.fleet.costs import Config, Costs
 
 SECOND = 10**9
 
@@ -18,7 +18,7 @@ class Ledger:
         self.step = 0
 
     def mark(self):
-        from etude.fleet.account import Mark
+        from etude.world.fleet.account import Mark
 
         return Mark(self.step, 0, 0, 0, 0)
 

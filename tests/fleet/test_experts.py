@@ -6,15 +6,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet import Recovery
-from etude.fleet.experts import Group, Prices, parse_failures, serve_group, spread, without
-from etude.fleet.experts.places import loads_of, needs
-from etude.generate import Plan
-from etude.generate.model import open_model
-from etude.generate.passes import PassShape, pass_job
+from etude.base.errors import UsageError
 from etude.machine import open_system
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.make.generate.passes import PassShape, pass_job
+from etude.surface.cli import main
+from etude.world.fleet import Recovery
+from etude.world.fleet.experts import Group, Prices, parse_failures, serve_group, spread, without
+from etude.world.fleet.experts.places import loads_of, needs
 
 MODEL = open_model("deepseek-v3").replace(
     layers=3, dense_layers=1, hidden=256, heads=4, ffn=512, vocab=1000, experts=8, top_k=2, expert_ffn=128,

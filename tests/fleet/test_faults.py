@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.fleet.checkpoint import daly_ns, parse_checkpoints, young_ns
-from etude.fleet.costs import Config, Costs
-from etude.fleet.events import draw, event_table, read_events
-from etude.fleet.faults import open_faults
-from etude.fleet.training import simulate_fleet
+from etude.base.errors import UsageError
+from etude.world.fleet.checkpoint import daly_ns, parse_checkpoints, young_ns
+from etude.world.fleet.costs import Config, Costs
+from etude.world.fleet.events import draw, event_table, read_events
+from etude.world.fleet.faults import open_faults
+from etude.world.fleet.training import simulate_fleet
 
 DAY = 86_400 * 10**9
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.federated import Swarm, Together, federate, read_clients, trained
-from etude.fleet.federated.clients import alike
-from etude.fleet.federated.links import finished
-from etude.fleet.federated.presence import two_states
-from etude.fleet.federated.swarm import spread
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.fleet.federated import Swarm, Together, federate, read_clients, trained
+from etude.world.fleet.federated.clients import alike
+from etude.world.fleet.federated.links import finished
+from etude.world.fleet.federated.presence import two_states
+from etude.world.fleet.federated.swarm import spread
 
 HEAD = "name,step_s,down,up,available,drops,samples,share"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
+from etude.surface.cli import main
 
 JOB = ["gpt2", "--gpus", "16", "--zero", "0", "--system", "dgx-h100", "--days", "0.02"]
 

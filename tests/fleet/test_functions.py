@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.functions.costs import Pieces, cut
-from etude.fleet.functions.loop import Calls, call_functions, run_calls, work
-from etude.fleet.functions.results import functions_record
-from etude.fleet.functions.spec import Functions, read_functions
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.fleet.functions.costs import Pieces, cut
+from etude.world.fleet.functions.loop import Calls, call_functions, run_calls, work
+from etude.world.fleet.functions.results import functions_record
+from etude.world.fleet.functions.spec import Functions, read_functions
 
 S = 1_000_000_000
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.rl import beside, read_borrow, read_rl, rl_record
-from etude.fleet.rl.lend import Borrow, Lender
-from etude.fleet.sharing import read_pool
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.fleet.rl import beside, read_borrow, read_rl, rl_record
+from etude.world.fleet.rl.lend import Borrow, Lender
+from etude.world.fleet.sharing import read_pool
 
 STREAM = {
     "name": "chat", "nodes": "serving", "model": "llama3-8b", "system": "dgx-h100", "rate": 12, "count": 240,
@@ -130,8 +130,8 @@ def test_what_cannot_be_lent_is_refused(change: dict[str, Any], why: str, tmp_pa
 
 
 def test_slowed_costs_are_slower_where_the_device_is_the_limit():
-    from etude.serve.curves import decode_curve, slowed
-    from etude.serve.steps import step_cost
+    from etude.world.serve.curves import decode_curve, slowed
+    from etude.world.serve.steps import step_cost
 
     cost = step_cost(tokens=[1, 64], layers_ns=[1000.0, 2000.0], floor_ns=(1500.0, 1500.0, 1500.0))
     assert decode_curve(cost, 2, 10)[1] == 1500  # the host

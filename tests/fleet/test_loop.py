@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.fleet.checkpoint import SaveTier
-from etude.fleet.costs import Config, Costs, Rounds
-from etude.fleet.events import EFFECTS, SCOPES, Events
-from etude.fleet.loop import Ran, run_job
-from etude.fleet.recovery import Recovery, policy_of
+from etude.base.errors import UsageError
+from etude.world.fleet.checkpoint import SaveTier
+from etude.world.fleet.costs import Config, Costs, Rounds
+from etude.world.fleet.events import EFFECTS, SCOPES, Events
+from etude.world.fleet.loop import Ran, run_job
+from etude.world.fleet.recovery import Recovery, policy_of
 from naive_fleet import fleet as naive
 
 S = 1_000_000_000

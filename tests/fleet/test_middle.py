@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.fleet import Recovery, predicted_costs
-from etude.fleet.costs import Config, Costs, Rounds
-from etude.fleet.events import EFFECTS, SCOPES, Events
-from etude.fleet.loop import run_job
-from etude.fleet.middle import fault_in_step
-from etude.fleet.recovery import policy_of
-from etude.generate import Plan
-from etude.generate.model import open_model
+from etude.base.errors import UsageError
 from etude.machine import open_system
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.world.fleet import Recovery, predicted_costs
+from etude.world.fleet.costs import Config, Costs, Rounds
+from etude.world.fleet.events import EFFECTS, SCOPES, Events
+from etude.world.fleet.loop import run_job
+from etude.world.fleet.middle import fault_in_step
+from etude.world.fleet.recovery import policy_of
 
 MODEL = replace(open_model("gpt2"), layers=2)
 FOUND = open_system("dgx-h100")

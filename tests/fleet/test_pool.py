@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.sharing import Times, is_pool, read_pool, share, shared_record
-from etude.fleet.sharing.fluid import shares
-from etude.fleet.sharing.gangs import Shared
-from etude.fleet.sharing.levels import max_min
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.fleet.sharing import Times, is_pool, read_pool, share, shared_record
+from etude.world.fleet.sharing.fluid import shares
+from etude.world.fleet.sharing.gangs import Shared
+from etude.world.fleet.sharing.levels import max_min
 
 
 def pool(tmp_path: Path, text: str, **files: str):

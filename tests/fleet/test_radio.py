@@ -6,13 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.radio.places import best_place, worth
-from etude.fleet.radio.results import radio_record
-from etude.fleet.radio.run import _served, share_radio
-from etude.fleet.radio.shares import DEADLINES, EVENLY, Members, requests_in_time, shares_at, slots_in_time, times_at
-from etude.fleet.radio.spec import read_radio
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.fleet.radio.places import best_place, worth
+from etude.world.fleet.radio.results import radio_record
+from etude.world.fleet.radio.run import _served, share_radio
+from etude.world.fleet.radio.shares import (
+    DEADLINES,
+    EVENLY,
+    Members,
+    requests_in_time,
+    shares_at,
+    slots_in_time,
+    times_at,
+)
+from etude.world.fleet.radio.spec import read_radio
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "airan.yaml"
 

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from etude.fleet.costs import REPLAN, predicted_costs
-from etude.fleet.replan import (
+from etude.machine import open_system
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.world.fleet.costs import REPLAN, predicted_costs
+from etude.world.fleet.replan import (
     Part,
     Weights,
     coordinates,
@@ -16,9 +19,6 @@ from etude.fleet.replan import (
     stages_for,
     weights_of,
 )
-from etude.generate import Plan
-from etude.generate.model import open_model
-from etude.machine import open_system
 
 ONE = Weights(layer=10.0, ends=3.0)
 

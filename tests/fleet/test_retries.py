@@ -6,9 +6,9 @@ import random
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.retries import chains, parse_retries
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.fleet.retries import chains, parse_retries
 
 MIN = 60_000_000_000
 DAY = 1440 * MIN

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.rl import read_rl, rl_record, rl_tables, run_rl
-from etude.fleet.sharing import read_pool
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.fleet.rl import read_rl, rl_record, rl_tables, run_rl
+from etude.world.fleet.sharing import read_pool
 
 NODES = "nodes: [{name: own, gpus: 4, price: 3.6}, {name: spot, count: 4, gpus: 1, price: 0.9, capacity: spot.csv}]\n"
 PLAIN = {"nodes": ["own"], "samples": 8, "tokens": 100, "at_once": 2, "step_ns": "10ms"}

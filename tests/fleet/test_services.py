@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.services.costs import exit_costs
-from etude.fleet.services.loop import drawn, run_turns
-from etude.fleet.services.results import services_record
-from etude.fleet.services.spec import Service, Services, read_services
-from etude.fleet.services.stability import by_shortening, stable_action
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.fleet.services.costs import exit_costs
+from etude.world.fleet.services.loop import drawn, run_turns
+from etude.world.fleet.services.results import services_record
+from etude.world.fleet.services.spec import Service, Services, read_services
+from etude.world.fleet.services.stability import by_shortening, stable_action
 
 MS = 1_000_000
 

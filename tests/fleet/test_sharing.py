@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.fleet.sharing import read_cluster, read_jobs, share, shared_record
-from etude.fleet.sharing.fluid import shares
-from etude.fleet.sharing.gangs import Shared
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.fleet.sharing import read_cluster, read_jobs, share, shared_record
+from etude.world.fleet.sharing.fluid import shares
+from etude.world.fleet.sharing.gangs import Shared
 
 
 def cluster(tmp_path: Path, text: str = "gpus: 4\nnode_gpus: 4\n"):

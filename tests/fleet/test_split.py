@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
 from etude.cost.stacks import open_stack
-from etude.fleet.federated.cuts import least
-from etude.fleet.federated.split import Work, run_split
-from etude.fleet.federated.split_costs import Asked, held_by_cut, sides
-from etude.generate import Plan
-from etude.generate.model import open_model
 from etude.machine import open_system
-from etude.predict import predict
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.steps import predict
+from etude.surface.cli import main
+from etude.world.fleet.federated.cuts import least
+from etude.world.fleet.federated.split import Work, run_split
+from etude.world.fleet.federated.split_costs import Asked, held_by_cut, sides
 
 MODEL = "llama3.2-1b"
 

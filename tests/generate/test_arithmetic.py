@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import Generated, generate
 from etude.machine import open_system
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import Generated, generate
 from etude.model.schema import Collective, Kind
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 from hand_cases import by_hand, cases, differences
 
 MODEL = Model(name="tiny", layers=8, hidden=64, heads=8, kv_heads=4, ffn=192, vocab=512, seq=64, gated=True)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etude
-from etude.errors import UsageError
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.schedules.by_name import schedule
-from etude.generate.schedules.pipeline import PipelineSchedule, staleness, times, under_way
-from etude.generate.train.job import Generated, generate
+from etude.base.errors import UsageError
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.schedules.by_name import schedule
+from etude.make.generate.schedules.pipeline import PipelineSchedule, staleness, times, under_way
+from etude.make.generate.train.job import Generated, generate
 from etude.model.schema import Collective, Kind
 from toy_systems import one_level
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import etude
-from etude.cli import main
+from etude.decide.search.plans.space import usual_batch
 from etude.machine import open_system
 from etude.model.schema import Collective
-from etude.search.plans.space import usual_batch
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
+from etude.surface.cli import main
 
 TINY = "{layers: 4, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq: 32, gated: true, tied: true}\n"
 PLAN = ["--gpus", "8", "--tp", "2", "--pp", "2", "--global-batch", "8", "--zero", "1"]

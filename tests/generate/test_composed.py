@@ -2,13 +2,13 @@
 
 import pytest
 
-from etude.errors import UsageError
-from etude.generate.blocks.families import blocks_of
-from etude.generate.blocks.shard import Block
-from etude.generate.model.open import open_model
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import generate, is_product, sequence_of, shard_of
+from etude.base.errors import UsageError
+from etude.make.generate.blocks.families import blocks_of
+from etude.make.generate.blocks.shard import Block
+from etude.make.generate.model.open import open_model
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import generate, is_product, sequence_of, shard_of
 
 FLOPS = {
     # One sample forward: PyTorch's FlopCounterMode over the modules of torchvision and diffusers on the meta device.

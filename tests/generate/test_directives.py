@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.errors import ClusterError, UsageError
-from etude.generate import Generated, Plan, generate
-from etude.generate.model.open import open_model
-from etude.generate.model.shape import Model
+from etude.base.errors import ClusterError, UsageError
 from etude.machine import open_system
+from etude.make.generate import Generated, Plan, generate
+from etude.make.generate.model.open import open_model
+from etude.make.generate.model.shape import Model
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.trace import Trace
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "directives"
 
@@ -173,7 +173,7 @@ def test_overlap_moves_collectives_to_a_stream(tmp_path: Path):
 
 def test_a_rewrite_of_ones_own(tmp_path: Path):
     source = """
-from etude.generate.directives.step import Select
+from etude.make.generate.directives.step import Select
 
 def rewrite(step):
     for node in step.select(Select(phase="forward", module="head.*")):
@@ -212,7 +212,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, text: str, problem: str):
 
 def test_circles_are_refused(tmp_path: Path):
     source = """
-from etude.generate.directives.step import Select
+from etude.make.generate.directives.step import Select
 
 def rewrite(step):
     nodes = step.select(Select(phase="forward"))

@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.generate.blocks.transformer import CALLS_OF_16_BITS, CALLS_OF_ROUTER, layer
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import generate, shard_of
+from etude.base.errors import UsageError
 from etude.machine import open_system
+from etude.make.generate.blocks.transformer import CALLS_OF_16_BITS, CALLS_OF_ROUTER, layer
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import generate, shard_of
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 
 DENSE = Model(name="tiny", layers=2, hidden=64, heads=8, kv_heads=4, ffn=192, vocab=512, seq=64, gated=True)
 MIXTURE = DENSE.replace(name="moe", experts=8, top_k=2, expert_ffn=32)

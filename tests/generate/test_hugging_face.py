@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import UsageError
-from etude.generate.blocks.families import blocks_of
-from etude.generate.model.hugging_face import READERS, from_config
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import sequence_of, shard_of
+from etude.base.errors import UsageError
+from etude.make.generate.blocks.families import blocks_of
+from etude.make.generate.model.hugging_face import READERS, from_config
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import sequence_of, shard_of
 
 CONFIGS = json.loads(Path(__file__).with_name("hugging_face.json").read_text())
 LLAMA = CONFIGS["llama3.1-8b"][1]

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import yaml
 
-from etude.errors import UsageError
-from etude.generate.schedules.by_name import schedule
-from etude.generate.schedules.pipeline import in_flight
-from etude.generate.sections.job import Sectioned, generate_sections
-from etude.generate.sections.spec import open_sections, sections_of
+from etude.base.errors import UsageError
 from etude.machine import open_system
+from etude.make.generate.schedules.by_name import schedule
+from etude.make.generate.schedules.pipeline import in_flight
+from etude.make.generate.sections.job import Sectioned, generate_sections
+from etude.make.generate.sections.spec import open_sections, sections_of
 from etude.model.check.whole import check
 from etude.model.schema import Kind
 from etude.model.totals import totals
 from etude.model.trace import Trace
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 
 DGX = open_system("dgx-h100")
 TEXT = {"layers": 4, "hidden": 64, "heads": 4, "kv_heads": 2, "head_size": 16, "ffn": 128, "vocab": 512, "gated": True}

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etude
-from etude.errors import ClusterError, EtudeError, FormatError, UsageError
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import generate
-from etude.generate.train.lengths import Lengths, deal
+from etude.base.errors import ClusterError, EtudeError, FormatError, UsageError
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import generate
+from etude.make.generate.train.lengths import Lengths, deal
 from etude.model.schema import UNKNOWN, Kind
 from toy_systems import one_level
 

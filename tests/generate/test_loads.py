@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from etude.base.errors import EtudeError
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpClass, OpTable, Work
 from etude.cost.traces import ops_of
-from etude.errors import EtudeError
-from etude.generate.model.open import open_model
-from etude.generate.plan import Plan
-from etude.generate.train.job import Generated, generate
 from etude.machine import open_device, open_system
+from etude.make.generate.model.open import open_model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import Generated, generate
 from etude.model.schema import Collective
 from etude.model.trace import Trace, assert_same
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 
 # 8 experts, 2 for each token, gates of width 32; 64 tokens a rank, so that 128 copies leave each rank
 MIXTURE = open_model("mixtral-8x7b").replace(
@@ -186,7 +186,7 @@ def test_a_dense_model_has_no_loads():
 
 
 def test_loads_are_equal_on_average():
-    from etude.generate.blocks.loads import loads_of
+    from etude.make.generate.blocks.loads import loads_of
 
     for text in ("zipf:1.5", "dirichlet:0.2", "3,1,1,1"):
         assert np.allclose(loads_of(text, 4, 5, 1).mean(axis=1), 1.0)

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.errors import EtudeError
-from etude.generate.maps.documents import blocks_of, cut, dealt_out
-from etude.generate.maps.domain import Domain
-from etude.generate.maps.items import Items, moved, transfers
-from etude.generate.maps.packing import lpt, pack
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import Generated, generate
-from etude.generate.train.mapped import micro_batches, without
+from etude.base.errors import EtudeError
 from etude.machine import open_system
+from etude.make.generate.maps.documents import blocks_of, cut, dealt_out
+from etude.make.generate.maps.domain import Domain
+from etude.make.generate.maps.items import Items, moved, transfers
+from etude.make.generate.maps.packing import lpt, pack
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import Generated, generate
+from etude.make.generate.train.mapped import micro_batches, without
 from etude.model.check.whole import check
 from etude.model.schema import Kind
 from etude.model.trace import Trace
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 
 TINY = Model(name="tiny", layers=2, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)
 MAPS = ("contiguous", "zigzag", "lpt", "whole_first", "search")

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.allocator import segments_bytes
-from etude.generate.train.job import plan_memory
-from etude.generate.train.memory import Memory
+from etude.base.errors import UsageError
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.allocator import segments_bytes
+from etude.make.generate.train.job import plan_memory
+from etude.make.generate.train.memory import Memory
 
 MIB = 1 << 20
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cli import main
-from etude.errors import UsageError
-from etude.generate.micro_benchmarks import COLLECTIVES, PATTERNS, MicroOptions, micro
+from etude.base.errors import UsageError
+from etude.make.generate.micro_benchmarks import COLLECTIVES, PATTERNS, MicroOptions, micro
 from etude.model.schema import Collective, Kind
 from etude.model.totals import totals
+from etude.surface.cli import main
 from toy_systems import one_level
 
 ALL = [*(c.name.lower() for c in COLLECTIVES), *PATTERNS, "shift:3"]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from etude.errors import UsageError
-from etude.generate.blocks.families import blocks_of
-from etude.generate.model.open import model_ids, model_names, open_model
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import sequence_of, shard_of
+from etude.base.errors import UsageError
+from etude.make.generate.blocks.families import blocks_of
+from etude.make.generate.model.open import model_ids, model_names, open_model
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import sequence_of, shard_of
 
 SCALE = {"B": 10**9, "M": 10**6}
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from etude.errors import ClusterError
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import Generated, generate
+from etude.base.errors import ClusterError
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import Generated, generate
 
 TINY = Model.from_dict(
     {"name": "tiny", "layers": 2, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 320, "seq": 16, "gated": True}

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.errors import DeadlockError, EtudeError, FormatError, UsageError
-from etude.generate.schedules.by_name import KNOWN, parse, schedule
-from etude.generate.schedules.csv import read, text
-from etude.generate.schedules.pipeline import Action, PipelineSchedule, build, check, in_flight, times
+from etude.base.errors import DeadlockError, EtudeError, FormatError, UsageError
+from etude.make.generate.schedules.by_name import KNOWN, parse, schedule
+from etude.make.generate.schedules.csv import read, text
+from etude.make.generate.schedules.pipeline import Action, PipelineSchedule, build, check, in_flight, times
 
 F, B, I, W = Action.FORWARD, Action.BACKWARD, Action.INPUT, Action.WEIGHT  # noqa: E741
 

@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from etude.errors import UsageError
-from etude.generate.plan import Plan
-from etude.generate.train.job import generate
+from etude.base.errors import UsageError
 from etude.machine import open_system
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import generate
 from etude.model.check.whole import check
-from etude.predict.step import grown
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
+from etude.steps.step import grown
 from random_jobs import random_model, random_plan
 from random_models import catalogue_model, catalogue_plan
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from etude.errors import EtudeError
-from etude.generate.model.open import open_model
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train import plan_memory
-from etude.generate.train.job import generate
+from etude.base.errors import EtudeError
+from etude.make.generate.model.open import open_model
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train import plan_memory
+from etude.make.generate.train.job import generate
 
 DEEP = open_model("deepseek-v3").replace(layers=4)  # three dense layers, one of experts
 TOKENS, HIDDEN, HEADS = 4096, 7168, 128

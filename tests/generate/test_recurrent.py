@@ -2,14 +2,14 @@
 
 import pytest
 
-from etude.errors import UsageError
-from etude.generate.blocks.families import blocks_of
-from etude.generate.blocks.ops import Op
-from etude.generate.model.open import open_model
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.serving import Serving, serve
-from etude.generate.train.job import shard_of
+from etude.base.errors import UsageError
+from etude.make.generate.blocks.families import blocks_of
+from etude.make.generate.blocks.ops import Op
+from etude.make.generate.model.open import open_model
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.serving import Serving, serve
+from etude.make.generate.train.job import shard_of
 
 DECODER = {"name": "m", "layers": 2, "hidden": 32, "heads": 4, "ffn": 64, "vocab": 100, "seq": 512}
 STATE = {"state": 8, "ssm_heads": 8, "ssm_head_size": 16, "ssm_groups": 2}

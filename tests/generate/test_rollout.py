@@ -8,22 +8,22 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
 from etude.cost.stacks import open_stack
-from etude.errors import UsageError
-from etude.generate.model.open import open_model
-from etude.generate.plan import Plan
-from etude.generate.ranks import Grid
-from etude.generate.sections.job import Sectioned, generate_sections
-from etude.generate.sections.spec import sections_of
-from etude.generate.serving import Serving, serve
-from etude.generate.train.job import generate
 from etude.machine import open_system
+from etude.make.generate.model.open import open_model
+from etude.make.generate.plan import Plan
+from etude.make.generate.ranks import Grid
+from etude.make.generate.sections.job import Sectioned, generate_sections
+from etude.make.generate.sections.spec import sections_of
+from etude.make.generate.serving import Serving, serve
+from etude.make.generate.train.job import generate
 from etude.model.check.whole import check
 from etude.model.diff import diff
 from etude.model.job import Job
 from etude.model.schema import Kind
-from etude.predict.sections import predict_sections
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
+from etude.steps.sections import predict_sections
 
 DGX = open_system("dgx-h100")
 SHAPE = {"layers": 4, "hidden": 64, "heads": 4, "kv_heads": 4, "head_size": 16, "ffn": 128, "vocab": 512, "gated": True}

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etude
-from etude.errors import UsageError
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.schedules.round_robin import Cut, Options, Rounds, cut
-from etude.generate.train.job import generate
+from etude.base.errors import UsageError
 from etude.machine import open_system
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.schedules.round_robin import Cut, Options, Rounds, cut
+from etude.make.generate.train.job import generate
 from etude.model.schema import Collective, Kind
-from etude.predict.step import predict
+from etude.steps.step import predict
 from toy_systems import one_level
 
 TINY = Model(name="tiny", layers=8, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)

@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from etude.errors import EtudeError
-from etude.generate.blocks.transformer import distinct_nodes
-from etude.generate.model.open import open_model
-from etude.generate.plan import Plan
-from etude.generate.train.job import generate
+from etude.base.errors import EtudeError
 from etude.machine import open_system
+from etude.make.generate.blocks.transformer import distinct_nodes
+from etude.make.generate.model.open import open_model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import generate
 from etude.model.job import Job
 from etude.model.schema import Collective
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 
 MIXTURE = open_model("qwen3-30b-a3b").replace(layers=1)  # 128 experts, 8 for each token, hidden 2048
 TOKENS, HIDDEN, TOP = 4096, 2048, 8

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from etude.errors import EtudeError
-from etude.generate.model.open import open_model
-from etude.generate.plan import Plan
-from etude.generate.train.job import Generated, generate
+from etude.base.errors import EtudeError
+from etude.make.generate.model.open import open_model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import Generated, generate
 from etude.model.schema import Collective
 from etude.model.trace import Trace
 

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import yaml
 
-from etude.errors import EtudeError, UsageError
-from etude.generate.model.open import open_model
-from etude.generate.plan import Plan
-from etude.generate.ranks import Grid
-from etude.generate.sections.job import Sectioned, generate_sections
-from etude.generate.sections.spec import open_sections, sections_of
-from etude.generate.train.job import generate
+from etude.base.errors import EtudeError, UsageError
 from etude.machine import open_system
+from etude.make.generate.model.open import open_model
+from etude.make.generate.plan import Plan
+from etude.make.generate.ranks import Grid
+from etude.make.generate.sections.job import Sectioned, generate_sections
+from etude.make.generate.sections.spec import open_sections, sections_of
+from etude.make.generate.train.job import generate
 from etude.model.check.whole import check
 from etude.model.diff import diff
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 from random_jobs import random_sections
 
 DGX = open_system("dgx-h100")

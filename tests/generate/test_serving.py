@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etude
-from etude.cli import main
+from etude.base.errors import UsageError
 from etude.cost.aten_matrix import VARLEN
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
-from etude.errors import UsageError
-from etude.generate.model.open import open_model
-from etude.generate.model.shape import Model
-from etude.generate.passes import PassShape, pass_job
-from etude.generate.plan import Plan
-from etude.generate.serving.batching import DRAFT, BatchLimits, batch
-from etude.generate.serving.job import Serving, serve
-from etude.generate.serving.requests import Request
 from etude.machine import open_system
+from etude.make.generate.model.open import open_model
+from etude.make.generate.model.shape import Model
+from etude.make.generate.passes import PassShape, pass_job
+from etude.make.generate.plan import Plan
+from etude.make.generate.serving.batching import DRAFT, BatchLimits, batch
+from etude.make.generate.serving.job import Serving, serve
+from etude.make.generate.serving.requests import Request
 from etude.model.schema import Kind
-from etude.predict.serving import predict_serving
+from etude.steps.serving import predict_serving
+from etude.surface.cli import main
 from toy_systems import one_level
 
 TINY = Model(name="tiny", layers=4, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)

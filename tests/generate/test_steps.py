@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import etude
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import generate
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import generate
 from etude.model.schema import Kind
 from toy_systems import one_level
 

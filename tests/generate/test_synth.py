@@ -11,23 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import etude
-from etude.cli import main
-from etude.errors import FormatError, UsageError
-from etude.generate.micro_benchmarks import MicroOptions, micro
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import generate
+from etude.base.errors import FormatError, UsageError
+from etude.make.generate.micro_benchmarks import MicroOptions, micro
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import generate
+from etude.make.synth.grammar import folded, size, unfolded
+from etude.make.synth.learned import COLUMNS, Learned, read, write
+from etude.make.synth.learning import hidden, learn
+from etude.make.synth.making import MakeOptions, make
+from etude.make.transform.durations import with_durations
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.rounding import on_grid
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.predict.similarity import likeness
+from etude.steps.similarity import likeness
 from etude.store import chakra
-from etude.synth.grammar import folded, size, unfolded
-from etude.synth.learned import COLUMNS, Learned, read, write
-from etude.synth.learning import hidden, learn
-from etude.synth.making import MakeOptions, make
-from etude.transform.durations import with_durations
+from etude.surface.cli import main
 from toy_systems import one_level
 
 TINY = Model(name="tiny", layers=4, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)

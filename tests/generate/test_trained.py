@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from etude.errors import EtudeError
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import Generated, generate
+from etude.base.errors import EtudeError
 from etude.machine import open_system
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.train.job import Generated, generate
 from etude.model.check.whole import check
 from etude.model.schema import Collective, Kind
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 
 TINY = Model(name="tiny", layers=4, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)
 LAYER = 64 * 128 + 64 * 64 + 64 * 256 + 128 * 64

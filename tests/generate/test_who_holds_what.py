@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.generate.model import open_model
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.totals import by_group
-from etude.generate.train.job import Generated, generate
+from etude.base.errors import UsageError
+from etude.make.generate.model import open_model
+from etude.make.generate.model.shape import Model
+from etude.make.generate.plan import Plan
+from etude.make.generate.totals import by_group
+from etude.make.generate.train.job import Generated, generate
 from etude.model.schema import Collective, Kind
 
 TINY = Model(name="tiny", layers=4, hidden=64, heads=8, kv_heads=4, ffn=128, vocab=256, seq=32, gated=True)

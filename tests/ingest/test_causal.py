@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cli import main
-from etude.errors import EtudeError, MismatchError
-from etude.ingest import causal
+from etude.base.errors import EtudeError, MismatchError
+from etude.capture.ingest import causal
 from etude.model.check.whole import check
 from etude.model.schema import UNKNOWN, Why
 from etude.model.trace import Trace
+from etude.surface.cli import main
 from recorded import device_json, event, host_json, kernel, launch, node, op, read_device_json, read_host_json
 
 
@@ -333,7 +333,7 @@ def edges_late_ns(trace: Trace, linked: causal.Linked) -> np.ndarray[Any, Any]:
 
 
 def test_every_lone_device_trace_becomes_a_job_that_passes_the_check(shared: Path) -> None:
-    from etude.ingest import reading
+    from etude.capture.ingest import reading
 
     files = [f for f in lone_files(shared) if f.stat().st_size < 500_000]
     assert len(files) > 15

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.errors import FormatError
-from etude.ingest.collectives import Communications, communications
-from etude.ingest.comm_calls import type_of
-from etude.ingest.reading import load_device, load_host
+from etude.base.errors import FormatError
+from etude.capture.ingest.collectives import Communications, communications
+from etude.capture.ingest.comm_calls import type_of
+from etude.capture.ingest.reading import load_device, load_host
 from etude.model.schema import UNKNOWN, Collective, Kind
 from recorded import device_json, event, host_json, kernel, launch, node, op, read_device_json, read_host_json
 

@@ -9,8 +9,8 @@ import pytest
 
 import etude
 from etude.analyse.counters import counters
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base.errors import UsageError
+from etude.surface.cli import main
 from recorded import device_json, event, kernel, launch, op, put
 
 

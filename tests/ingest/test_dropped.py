@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from etude.ingest import causal
-from etude.ingest.dropped import dropped
-from etude.link.device import DeviceTrace
+from etude.capture.ingest import causal
+from etude.capture.ingest.dropped import dropped
+from etude.capture.link.device import DeviceTrace
 from recorded import device_json, kernel, launch, op, read_device_json
 
 

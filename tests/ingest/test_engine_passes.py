@@ -8,9 +8,9 @@ import pytest
 import etude
 from etude.analyse.engine import engine_passes
 from etude.analyse.metrics import metrics
-from etude.cli import main
-from etude.ingest.engine_passes import Pass, pass_of
+from etude.capture.ingest.engine_passes import Pass, pass_of
 from etude.model.schema import UNKNOWN
+from etude.surface.cli import main
 from recorded import device_json, event, kernel, launch, op, put
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import etude
-from etude.errors import EtudeError, FormatError, UsageError
+from etude.base.errors import EtudeError, FormatError, UsageError
 from etude.model.schema import UNKNOWN, Collective, Kind
 from flight_dumps import GOOD, dump, entry, message, read, refused, write
 

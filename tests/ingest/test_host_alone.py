@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cli import main
-from etude.errors import EtudeError
-from etude.ingest import causal, host_alone, reading
+from etude.base.errors import EtudeError
+from etude.capture.ingest import causal, host_alone, reading
 from etude.model.check.whole import check
 from etude.model.schema import UNKNOWN, Kind, LaneKind, Why
 from etude.model.trace import Trace
+from etude.surface.cli import main
 from recorded import host_json, node, put, read_host_json
 
 

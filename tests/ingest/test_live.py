@@ -13,10 +13,10 @@ import pytest
 
 import etude
 from collected import SCENARIOS
-from etude.cli import main
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.surface.cli import main
 from later import TORCH, later
 
 later("torch", TORCH)

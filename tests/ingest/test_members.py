@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cli import main
-from etude.ingest import causal, runs
-from etude.ingest.causal import Linked
+from etude.capture.ingest import causal, runs
+from etude.capture.ingest.causal import Linked
 from etude.machine import open_system
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
-from etude.simulate import simulate
+from etude.run.simulate import simulate
+from etude.surface.cli import main
 from recorded import device_json, event, op, read_device_json
 
 Event = dict[str, Any]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import chakra_pb as pb
-from etude.cli import main
-from etude.errors import MismatchError, TraceError
-from etude.ingest import official, reading
-from etude.ingest.official import trace as official_trace
+from etude.base.errors import MismatchError, TraceError
+from etude.capture.ingest import official, reading
+from etude.capture.ingest.official import trace as official_trace
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
 from etude.store import chakra
+from etude.surface.cli import main
 from recorded import (
     device_json,
     host_json,

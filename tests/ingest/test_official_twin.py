@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive_official
-from etude.ingest import official
+from etude.capture.ingest import official
 from etude.store import chakra
 from recorded import PROCESS, THREAD, event, kernel, launch, node, op, read_device_json, read_host_json
 

@@ -10,7 +10,7 @@ import pytest
 
 import etude
 from etude.analyse.breakdown import breakdown
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Timing

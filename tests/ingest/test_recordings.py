@@ -7,11 +7,11 @@ import pytest
 
 import etude
 from collected import PROGRAMS, ranks
-from etude.cli import main
-from etude.errors import UsageError
-from etude.ingest import recordings, runs
+from etude.base.errors import UsageError
+from etude.capture.ingest import recordings, runs
 from etude.model.check.whole import check
 from etude.model.schema import Kind
+from etude.surface.cli import main
 from recorded import device_json, put, rank_json
 
 STAMPS = (1794865958123547637, 1794865958205520491)
@@ -123,7 +123,7 @@ def test_files_one_by_one_are_one_job(handler: Path, capsys, monkeypatch: pytest
         assert main(["breakdown", *args, "--json"]) == 0
         results.append(json.loads(capsys.readouterr().out))
     assert all(result == results[0] for result in results) and len(results[0]) == 2
-    monkeypatch.setattr("etude.cli.arguments.LONGEST", 10)  # a list that is too long for a path
+    monkeypatch.setattr("etude.surface.cli.arguments.LONGEST", 10)  # a list that is too long for a path
     assert main(["breakdown", "--json", *files]) == 0
     assert json.loads(capsys.readouterr().out) == results[0]
     assert main(["link", ",".join(files), "-o", str(handler.parent / "job"), "-j", "1"]) == 0

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from etude.analyse.requests import request_metrics, request_rates
-from etude.cli import main
-from etude.errors import EtudeError
-from etude.ingest.requests import holds_requests, measured_requests
-from etude.serve import request_stream
+from etude.base.errors import EtudeError
+from etude.capture.ingest.requests import holds_requests, measured_requests
+from etude.surface.cli import main
+from etude.world.serve import request_stream
 from recorded import device_json, op, put
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "requests"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cli import main
-from etude.errors import EtudeError, MismatchError, UsageError
-from etude.ingest import causal, runs, spill
+from etude.base.errors import EtudeError, MismatchError, UsageError
+from etude.capture.ingest import causal, runs, spill
 from etude.model.check.whole import check
 from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.surface.cli import main
 from recorded import ARGS, WORLD, device_json, event, kernel, launch, op, put, rank_json
 
 

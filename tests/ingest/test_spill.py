@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.ingest.spill import SMALL, Spilled, spill
+from etude.capture.ingest.spill import SMALL, Spilled, spill
 
 
 def test_arrays_come_back_from_a_file_that_has_no_name(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import etude
-from etude.cli import main
-from etude.errors import FormatError, UsageError
-from etude.ingest.text import read_text
+from etude.base.errors import FormatError, UsageError
+from etude.capture.ingest.text import read_text
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective
+from etude.surface.cli import main
 
 GOLDEN = (
     "DLRM_HybridParallel", "MLP_HybridParallel_Data_Model", "MLP_HybridParallel_Model_Data", "MLP_ModelParallel",

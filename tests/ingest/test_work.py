@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.ingest.context import context
-from etude.ingest.reading import load_device, load_host
-from etude.ingest.work import OperatorWork, node_work, operator_work
+from etude.capture.ingest.context import context
+from etude.capture.ingest.reading import load_device, load_host
+from etude.capture.ingest.work import OperatorWork, node_work, operator_work
 from etude.model.schema import UNKNOWN
 from recorded import device_json, event, host_json, node, op, read_device_json, read_host_json
 

@@ -73,7 +73,9 @@ class Package:
         self.folder = folder
         source = Path(etude.__file__).parent
         shutil.copytree(source / "kernels", folder / "etude" / "kernels")
-        shutil.copy(source / "faces.py", folder / "etude")
+        (folder / "etude" / "base").mkdir()
+        shutil.copy(source / "base" / "faces.py", folder / "etude" / "base")
+        (folder / "etude" / "base" / "__init__.py").write_text("")
         (folder / "etude" / "__init__.py").write_text("")
         (folder / "etude" / "user.py").write_text(USER)
         self.change("", "")

@@ -149,7 +149,7 @@ def test_a_kernel_that_outlives_the_modules_is_freed_at_the_end_of_python(tmp_pa
 @pytest.mark.skipif(not kept.usable(), reason="kernels are kept by Numba here")
 def test_a_command_whose_kernels_are_compiled_does_not_load_numba(tmp_path: Path) -> None:
     etude.convert(etude.generate("gpt2", gpus=1, seq=64).job, tmp_path / "job", to="et")
-    code = "import sys; from etude.cli import main; main(['info', sys.argv[1]]); print('numba' in sys.modules)"
+    code = "import sys; from etude.surface.cli import main; main(['info', sys.argv[1]]); print('numba' in sys.modules)"
     command = [sys.executable, "-c", code, str(tmp_path / "job")]
     found = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1] for _ in range(2)]
     assert found[1] == "False"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.errors import FormatError
-from etude.link import scan_kernels as k
+from etude.base.errors import FormatError
+from etude.capture.link import scan_kernels as k
 from etude.model.schema import UNKNOWN
 from etude.model.text import pad
 from recorded import device_json, event, kernel, launch, op, read_device_json
@@ -162,7 +162,7 @@ def device_files(shared: Path) -> list[Path]:
 
 
 def test_every_recorded_device_trace_reads(shared: Path) -> None:
-    from etude.ingest.reading import load_device
+    from etude.capture.ingest.reading import load_device
 
     files = device_files(shared)
     assert len(files) > 80

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from etude.errors import FormatError
+from etude.base.errors import FormatError
+from etude.capture.link.hlo import Module, read_module
+from etude.capture.link.recording import PERMUTE
 from etude.kernels.varint import encode_varint
-from etude.link.hlo import Module, read_module
-from etude.link.recording import PERMUTE
 from etude.model.schema import UNKNOWN
 
 F32, BF16, TUPLE = 11, 16, 13

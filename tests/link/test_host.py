@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import FormatError
+from etude.base.errors import FormatError
 from etude.model.schema import UNKNOWN
 from recorded import host_json, node, read_host_json
 
@@ -111,7 +111,7 @@ def host_files(shared: Path) -> list[Path]:
 
 
 def test_every_recorded_host_trace_reads(shared: Path) -> None:
-    from etude.ingest.reading import load_host
+    from etude.capture.ingest.reading import load_host
 
     files = host_files(shared)
     assert len(files) > 60

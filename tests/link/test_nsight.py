@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.errors import FormatError
-from etude.link import recording as r
-from etude.link.kernel_names import step_of, talk_of_kernel
-from etude.link.nsight import read_nsight
-from etude.link.recording import Recording
+from etude.base.errors import FormatError
+from etude.capture.link import recording as r
+from etude.capture.link.kernel_names import step_of, talk_of_kernel
+from etude.capture.link.nsight import read_nsight
+from etude.capture.link.recording import Recording
 from etude.model.schema import UNKNOWN
 
 REAL = Path(__file__).parents[1] / "golden" / "profiles" / "nsight_h200.sqlite.gz"

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import FormatError
-from etude.link import recording as r
-from etude.link.recording import Recording
-from etude.link.rocprof import read_rocprof
-from etude.link.rocprof_json import read_rocprof_json
+from etude.base.errors import FormatError
+from etude.capture.link import recording as r
+from etude.capture.link.recording import Recording
+from etude.capture.link.rocprof import read_rocprof
+from etude.capture.link.rocprof_json import read_rocprof_json
 from etude.model.schema import UNKNOWN
 from etude.model.text import pad
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.ingest.reading import load_device, load_host
-from etude.link.tree import call_tree, innermost
+from etude.capture.ingest.reading import load_device, load_host
+from etude.capture.link.tree import call_tree, innermost
 from recorded import device_json, op, read_device_json
 
 Interval = tuple[int, int, int, bool]

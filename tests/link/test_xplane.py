@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import xplane_pb as pb
-from etude.errors import FormatError
-from etude.link import recording as r
-from etude.link.recording import Recording
-from etude.link.xla import recordings
-from etude.link.xplane import looks_like, read_xplane
+from etude.base.errors import FormatError
+from etude.capture.link import recording as r
+from etude.capture.link.recording import Recording
+from etude.capture.link.xla import recordings
+from etude.capture.link.xplane import looks_like, read_xplane
 from etude.model.schema import UNKNOWN
 from etude.model.text import pad
 

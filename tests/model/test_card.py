@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.card import Card, HardwareCard, ModelCard, PlanCard, SoftwareCard, Workload
 from etude.store import cards
 

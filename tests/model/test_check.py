@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import strategies
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.check.findings import FEW, SEVERITY
 from etude.model.check.whole import Finding, check

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.errors import CycleError, DanglingDependency, DeadlockError, TraceError, UsageError
+from etude.base.errors import CycleError, DanglingDependency, DeadlockError, TraceError, UsageError
 from etude.model.build import TraceBuilder, build_trace, job_of
 from etude.model.feeder.feed import Feeder, feeder
 from etude.model.fold import fold

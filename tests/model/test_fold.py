@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from etude.errors import TraceError, UsageError
+from etude.base.errors import TraceError, UsageError
 from etude.model.build import job_of
 from etude.model.diff import diff
 from etude.model.fold import expand, fold

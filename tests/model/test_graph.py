@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from etude.errors import CycleError, TraceError, UsageError
+from etude.base.errors import CycleError, TraceError, UsageError
 from etude.model import graph as g
 from etude.model.trace import Trace
 from jobs import graph, graphs

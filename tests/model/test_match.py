@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 import naive
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.fold import fold
 from etude.model.job import Job

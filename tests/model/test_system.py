@@ -1,6 +1,6 @@
 import pytest
 
-from etude.errors import ClusterError, UsageError
+from etude.base.errors import ClusterError, UsageError
 from etude.machine.system import Device, Level, LevelKind, Protocol, System
 from toy_systems import one_level, two_levels
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos, topology_of_system
 from etude.machine.ports import own_ports
 from etude.machine.routes import Routes, check_connected, common_switch

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from etude.errors import TraceError, UsageError
+from etude.base.errors import TraceError, UsageError
 from etude.model.build import TraceBuilder, build_trace
 from etude.model.schema import COLUMN, NODE, UNKNOWN, Collective, Kind, LaneKind, ValueKind
 from etude.model.trace import Trace, assert_same, first_difference

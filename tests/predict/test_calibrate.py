@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
 from etude.cost.stacks import Efficiency, Stack, open_stack
 from etude.cost.stacks.stack import KNOBS
-from etude.generate import Plan
-from etude.generate.model import open_model
 from etude.machine import open_system
-from etude.predict.measured.outcomes import CENTRE, Outcome
-from etude.predict.measured.rows import Case
-from etude.predict.measured.stack_fit import Sample, efficiency_under, fit_effects, held_out, of_stack, stack_groups
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.steps.measured.outcomes import CENTRE, Outcome
+from etude.steps.measured.rows import Case
+from etude.steps.measured.stack_fit import Sample, efficiency_under, fit_effects, held_out, of_stack, stack_groups
+from etude.surface.cli import main
 
 H100 = open_system("dgx-h100")
 SHARED = Path(os.environ.get("ETUDE_SHARED", Path(__file__).resolve().parents[3] / "shared"))
@@ -85,7 +85,7 @@ def test_no_row_of_a_source_has_a_part_in_its_own_prediction():
 @pytest.fixture
 def measured(tmp_path: Path) -> Path:
     """Steps of a small model, 1.3 times as long as the default stack takes for them."""
-    from etude.predict.measured.rows import predict_rows
+    from etude.steps.measured.rows import predict_rows
 
     said = {"model": "tiny", "layers": "4", "heads": "16", "vocab": "32000", "seq": "2048", "gpus": "8", "tp": "1",
             "pp": "1", "gpu_type": "H100", "micro_batch": "2", "global_batch": "16", "recompute": "none", "unit": "s",

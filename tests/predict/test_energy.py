@@ -11,19 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from etude.analyse.energy import energy
-from etude.cli import main
-from etude.errors import FormatError, UsageError
-from etude.generate import Plan
-from etude.generate.model import open_model
-from etude.generate.serving import Serving, serve
+from etude.base.errors import FormatError, UsageError
 from etude.machine import open_device, open_system
 from etude.machine.power import PowerCosts
 from etude.machine.system import Device, OpCost
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.make.generate.serving import Serving, serve
 from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Kind
-from etude.predict import predict_serving
-from etude.predict.energy import energy_rows, ratio_of, slowed, under_cap
-from etude.simulate import simulate
+from etude.run.simulate import simulate
+from etude.steps import predict_serving
+from etude.steps.energy import energy_rows, ratio_of, slowed, under_cap
+from etude.surface.cli import main
 from toy_systems import one_level
 
 SYSTEM = open_system("dgx-h200")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
+from etude.surface.cli import main
 
 ONE_TOKEN = ["llama3.2-1b", "--serve", "--prefill", "1", "--decode", "1"]
 # 16 layers of q, k, v, o and three of the MLP; the embedding, which the head is tied to; norms

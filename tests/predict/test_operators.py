@@ -8,22 +8,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from etude.cli import main
+from etude.base.errors import UsageError
 from etude.cost.opdb import OpDatabase, Shapes, add_rows, read_ops, shapes_of, worker
 from etude.cost.opdb.database import SCHEMA, keys_in
 from etude.cost.opdb.keys import compute_rows
 from etude.cost.opdb.schema import COLUMNS, DIMS
 from etude.cost.stacks import open_stack
-from etude.errors import UsageError
-from etude.generate import Plan, generate
-from etude.generate.model import Model, open_model
-from etude.generate.serving import Serving, serve
 from etude.machine import open_system
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import Model, open_model
+from etude.make.generate.serving import Serving, serve
 from etude.model.schema import Kind
-from etude.predict import predict, predict_serving
-from etude.predict.operators import Workload, needs_of, open_ops
-from etude.predict.operators.needs import use_in
-from etude.simulate import simulate
+from etude.run.simulate import simulate
+from etude.steps import predict, predict_serving
+from etude.steps.operators import Workload, needs_of, open_ops
+from etude.steps.operators.needs import use_in
+from etude.surface.cli import main
 
 H200 = open_system("dgx-h200")
 SHAPE = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 256, "seq": 32, "gated": True, "norm": "rms"}

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.generate.model import open_model
-from etude.predict.placing import parts_of
+from etude.base.errors import UsageError
+from etude.make.generate.model import open_model
+from etude.steps.placing import parts_of
+from etude.surface.cli import main
 
 ROOM = 0.9
 """Part of a memory's bandwidth that a device without constants of its own reaches."""

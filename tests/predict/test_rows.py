@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
-from etude.errors import EtudeError
-from etude.generate import Plan
-from etude.generate.model import Model, open_model
+from etude.base.errors import EtudeError
 from etude.machine import open_system
-from etude.predict.measured.gpus import gpu_system
-from etude.predict.measured.row_figures import out_of_scope, step_seconds
-from etude.predict.measured.row_models import row_model
-from etude.predict.measured.rows import Case, Refused, cases_of, predict_rows, read_rows
-from etude.predict.step import predict, step_time
+from etude.make.generate import Plan
+from etude.make.generate.model import Model, open_model
+from etude.steps.measured.gpus import gpu_system
+from etude.steps.measured.row_figures import out_of_scope, step_seconds
+from etude.steps.measured.row_models import row_model
+from etude.steps.measured.rows import Case, Refused, cases_of, predict_rows, read_rows
+from etude.steps.step import predict, step_time
+from etude.surface.cli import main
 
 H100 = open_system("dgx-h100")
 PLAN = Plan(gpus=16, tp=2, seq=4096, micro_batch=1, global_batch=64)

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from etude.base.errors import EtudeError
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpTable, activation, attention, matmul, optimizer
 from etude.cost.stacks import Efficiency, Stack, band_of, generation_of, open_stack, stack_for, stack_names
 from etude.cost.stacks.stack import tuned
-from etude.errors import EtudeError
-from etude.generate.model import open_model
 from etude.machine import open_device, open_system
-from etude.predict.measured.recipes import Said, completed
+from etude.make.generate.model import open_model
+from etude.steps.measured.recipes import Said, completed
 
 
 def test_every_stack_of_the_catalogue_can_be_written_and_read_again():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from etude.cli import main
+from etude.surface.cli import main
 
 SMALL = ["predict", "tiny.yaml", "--gpus", "8", "--zero", "3", "--global-batch", "8", "--no-memory-check", "--json"]
 MODEL = "name: tiny\nlayers: 4\nhidden: 512\nheads: 8\nffn: 2048\nvocab: 1000\nseq: 512\n"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from etude.errors import UsageError
-from etude.qualify import MeasureOptions, measure_node
+from etude.base.errors import UsageError
+from etude.run.qualify import MeasureOptions, measure_node
 from later import TORCH, later
 
 torch = later("torch", TORCH)

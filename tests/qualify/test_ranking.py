@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from etude.cli import main
-from etude.errors import FormatError, UsageError
-from etude.qualify import Figure, Node, qualify, read_node, write_node
+from etude.base.errors import FormatError, UsageError
+from etude.run.qualify import Figure, Node, qualify, read_node, write_node
+from etude.surface.cli import main
 
 GPUS = [f"cuda:{n}" for n in range(4)]
 

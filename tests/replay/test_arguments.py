@@ -1,6 +1,6 @@
 """Texts of a recording as arguments; the expectations are written by hand."""
 
-from etude.replay.arguments import arguments, contiguous, results
+from etude.run.replay.arguments import arguments, contiguous, results
 
 
 def test_tensors_lists_numbers_and_nothing():

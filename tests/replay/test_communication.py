@@ -5,13 +5,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from etude.errors import DeadlockError, MismatchError, TraceError, UsageError
+from etude.base.errors import DeadlockError, MismatchError, TraceError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind, ValueKind
-from etude.replay.communication import plan_communication, rehearse, shrink
-from etude.replay.communication.flight import differences
-from etude.replay.program import CommKind, Program, StepKind
+from etude.run.replay.communication import plan_communication, rehearse, shrink
+from etude.run.replay.communication.flight import differences
+from etude.run.replay.program import CommKind, Program, StepKind
 from tiny_jobs import GROUPS, ring
 
 ALL = Collective.ALL_REDUCE
@@ -352,7 +352,7 @@ def test_what_was_recorded_is_held_against_the_program():
 @pytest.mark.parametrize("name", ["colls_4p", "dp_tp_4p", "fsdp2_2p", "moe_2p", "pp_1f1b_4p", "tp_sp_2p"])
 def test_a_recorded_run_is_planned_and_takes_place(shared, name):
     """Every communication of the recording is one call of a program, with its bytes, in its order."""
-    from etude.opening import open as open_job
+    from etude.capture.opening import open as open_job
 
     job = open_job(shared / "traces" / "torch_cpu" / name)
     programs = plan_communication(job)

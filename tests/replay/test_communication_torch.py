@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.errors import EtudeError, UsageError
+from etude.base.errors import EtudeError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind, ValueKind
-from etude.replay.communication import (
+from etude.run.replay.communication import (
     PlayOptions,
     communication_figures,
     communication_run,
@@ -152,7 +152,7 @@ def test_a_missing_backend_is_a_typed_error_and_nothing_is_left_behind(tmp_path,
 
 def test_a_process_that_dies_ends_the_others(monkeypatch, tmp_path):
     """The program of one process is broken after the rehearsal, as a full disk would: the others do not hang."""
-    from etude.replay.communication import processes
+    from etude.run.replay.communication import processes
 
     def broken(program, path):
         if path.name == "1.program":
@@ -171,7 +171,7 @@ def test_the_end_of_the_parent_is_the_end_of_all(tmp_path):
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_communication_torch import every_call\n"
-        "from etude.replay.communication import PlayOptions, plan_communication, play\n"
+        "from etude.run.replay.communication import PlayOptions, plan_communication, play\n"
         "import signal\n"
         "def stop(*_): raise KeyboardInterrupt\n"
         "signal.signal(signal.SIGTERM, stop)\n"
@@ -220,8 +220,8 @@ def test_programs_are_played_without_the_rest_of_the_house():
     """The modules of a worker import the standard library, NumPy and PyTorch alone."""
     code = (
         "import sys, json\n"
-        "import etude.replay.communication.worker, etude.replay.communication.calls\n"
-        "import etude.replay.communication.player, etude.replay.communication.flight\n"
+        "import etude.run.replay.communication.worker, etude.run.replay.communication.calls\n"
+        "import etude.run.replay.communication.player, etude.run.replay.communication.flight\n"
         "print(json.dumps([m for m in ('numba', 'pyarrow', 'typer', 'msgspec') if m in sys.modules]))\n"
     )
     source = str(Path(__file__).resolve().parents[2] / "src")
@@ -248,7 +248,7 @@ def written(job: Job, folder: Path) -> Path:
 
 def test_the_command_plays_and_writes_a_run(tmp_path, capfd):
     from etude import open as open_job
-    from etude.cli import main
+    from etude.surface.cli import main
 
     job = written(every_call(2), tmp_path / "job")
     out = tmp_path / "out"
@@ -264,8 +264,8 @@ def test_the_command_plays_and_writes_a_run(tmp_path, capfd):
 
 
 def test_the_command_refuses_before_any_work(tmp_path, capsys, monkeypatch):
-    from etude.cli import main
-    from etude.replay.communication import processes
+    from etude.run.replay.communication import processes
+    from etude.surface.cli import main
 
     monkeypatch.setattr(processes, "processes_run", None)  # nothing may be started
     monkeypatch.chdir(tmp_path)
@@ -290,7 +290,7 @@ def test_a_wish_to_stop_is_agreed_on_and_keeps_what_is_done(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        stopping = later("etude.replay.communication.stopping").Stopping(torch.device("cpu"))
+        stopping = later("etude.run.replay.communication.stopping").Stopping(torch.device("cpu"))
         assert not stopping.agreed(True)
         stopping.wanted = True
         assert stopping.agreed(True)

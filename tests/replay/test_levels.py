@@ -1,7 +1,7 @@
 """Which operators are called: worked by hand."""
 
-from etude.replay.arguments import Arguments, Tensor
-from etude.replay.levels import Op, chosen
+from etude.run.replay.arguments import Arguments, Tensor
+from etude.run.replay.levels import Op, chosen
 
 
 def tensor(storage: int) -> Tensor:

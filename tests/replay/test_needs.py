@@ -2,11 +2,11 @@
 
 import pytest
 
-from etude.replay.buffers import Buffers
-from etude.replay.builder import ProgramBuilder
-from etude.replay.needs import OutOfMemoryError, check_memory, needed_bytes
-from etude.replay.program import CommKind, Origin, StandInKind
-from etude.replay.stand_in_sizes import multiplied, product_dims
+from etude.run.replay.buffers import Buffers
+from etude.run.replay.builder import ProgramBuilder
+from etude.run.replay.needs import OutOfMemoryError, check_memory, needed_bytes
+from etude.run.replay.program import CommKind, Origin, StandInKind
+from etude.run.replay.stand_in_sizes import multiplied, product_dims
 
 
 def three_reductions(waits: bool):

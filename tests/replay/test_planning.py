@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cli import main
+from etude.base.errors import FormatError, UsageError
 from etude.cost.traces import ops_of
-from etude.errors import FormatError, UsageError
 from etude.model.build import TraceBuilder
 from etude.model.schema import Kind
-from etude.replay import coverage, plan
-from etude.replay.between import Busy, pauses_before, pauses_ns, python_ns, unit_ns, waited, without_waits
-from etude.replay.compiled import compiled_sources
-from etude.replay.host_time import counted, host_intervals, plain_ns
-from etude.replay.light import light_clocks, light_events
-from etude.replay.program import CommKind, Fill, Origin, Program, StepKind
+from etude.run.replay import coverage, plan
+from etude.run.replay.between import Busy, pauses_before, pauses_ns, python_ns, unit_ns, waited, without_waits
+from etude.run.replay.compiled import compiled_sources
+from etude.run.replay.host_time import counted, host_intervals, plain_ns
+from etude.run.replay.light import light_clocks, light_events
+from etude.run.replay.program import CommKind, Fill, Origin, Program, StepKind
+from etude.surface.cli import main
 from recorded import device_json, event, host_json, kernel, launch, node, op
 
-SAMPLE = Path(str(files("etude") / "sample"))
+SAMPLE = Path(str(files("etude") / "capture" / "sample"))
 
 
 def kinds(program) -> list[str]:

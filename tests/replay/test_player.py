@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cli import main
-from etude.collect import torch as collect
-from etude.errors import UsageError
-from etude.pages import page_faults
-from etude.replay import PlayerOptions, plan, play, play_together
-from etude.replay.builder import ProgramBuilder
-from etude.replay.program import CommKind, Fill, Origin, Program, StandInKind, StepKind
+from etude.base.errors import UsageError
+from etude.base.pages import page_faults
+from etude.capture.collect import torch as collect
+from etude.run.replay import PlayerOptions, plan, play, play_together
+from etude.run.replay.builder import ProgramBuilder
+from etude.run.replay.program import CommKind, Fill, Origin, Program, StandInKind, StepKind
+from etude.surface.cli import main
 from later import TORCH, later
 
 torch = later("torch", TORCH)
-cuda_graph, own_cost = later("etude.replay.cuda_graph"), later("etude.replay.own_cost")
-players = later("etude.replay.player")
+cuda_graph, own_cost = later("etude.run.replay.cuda_graph"), later("etude.run.replay.own_cost")
+players = later("etude.run.replay.player")
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +198,7 @@ def test_time_between_operators_of_a_cpu_is_played_by_default(monkeypatch: pytes
     b.step(StepKind.END, 0)
     b.host_ns = [0, 300, 0, 100]
     program, spun = b.build(), []
-    monkeypatch.setattr("etude.replay.player.spin", spun.append)
+    monkeypatch.setattr("etude.run.replay.player.spin", spun.append)
     for host, expected in (("fast", []), ("", [300, 100]), ("recorded", [300, 100])):
         player = players.Player(program, "cpu", host=host)
         player.prepare()
@@ -220,13 +220,13 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
     b.step(StepKind.END, 0)
     b.host_ns = [0, 300 * us, 2 * us, 100 * us]
     spun: list[int] = []
-    monkeypatch.setattr("etude.replay.player.work", spun.append)
+    monkeypatch.setattr("etude.run.replay.player.work", spun.append)
     # Played twice; a pass takes 1,000 ns, which are 100 rounds, and took 2,000 in the recording. An event costs 100 ns.
     events = own_cost.Events(["aten::neg_"] * 4, *np.array([[50, 60, 100, 112], [55, 65, 105, 117], [7, 7, 7, 7]]) * us)
     told = own_cost.Session(events, np.array([1000.0, 1000.0]), np.array([100.0, 100.0]), 200.0)
-    monkeypatch.setattr("etude.replay.player.session", lambda play, times: told)
-    monkeypatch.setattr("etude.replay.player.times_for", lambda once_ns: 2)
-    monkeypatch.setattr("etude.replay.player.pause_rounds", lambda: 3.0)
+    monkeypatch.setattr("etude.run.replay.player.session", lambda play, times: told)
+    monkeypatch.setattr("etude.run.replay.player.times_for", lambda once_ns: 2)
+    monkeypatch.setattr("etude.run.replay.player.pause_rounds", lambda: 3.0)
     player = players.Player(b.build(), "cpu")
     player.prepare()
     spun.clear()
@@ -247,7 +247,7 @@ def test_gaps_that_are_not_played_are_said(monkeypatch: pytest.MonkeyPatch):
     b.host_ns = [0, 300_000, 0]
     events = own_cost.Events(["aten::neg_"], *np.array([[50], [55], [7]]))  # once, though it is played several times
     told = own_cost.Session(events, np.array([1000.0]), np.array([100.0]), 200.0)
-    monkeypatch.setattr("etude.replay.player.session", lambda play, times: told)
+    monkeypatch.setattr("etude.run.replay.player.session", lambda play, times: told)
     result = play(b.build(), PlayerOptions(device="cpu", iterations=1))
     assert [note.partition(":")[0] for note in result["notes"]] == ["gaps between operators are not replayed"]
 
@@ -365,7 +365,7 @@ def test_a_cuda_graph_is_refused_on_a_cpu_and_with_a_host():
 
 def test_a_recording_of_a_gpu_plays_on_a_cpu():
     """The sample was recorded on an H200, in bfloat16 and with cuDNN's attention."""
-    program = plan(etude.open(Path(str(files("etude") / "sample"))))[0]
+    program = plan(etude.open(Path(str(files("etude") / "capture" / "sample"))))[0]
     found = play(program, PlayerOptions(iterations=1, warmup=0, device="cpu"))
     assert found["failures"] == [] and found["coverage"]["time"] == 1.0
 

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from etude.errors import EtudeError, FormatError, TraceError
-from etude.replay.builder import ProgramBuilder
-from etude.replay.program import CommKind, Origin, Program, StandInKind, StepKind, load, save
+from etude.base.errors import EtudeError, FormatError, TraceError
+from etude.run.replay.builder import ProgramBuilder
+from etude.run.replay.program import CommKind, Origin, Program, StandInKind, StepKind, load, save
 
 
 def small() -> Program:
@@ -58,7 +58,7 @@ def test_a_slot_that_is_not_there_is_refused():
 
 def test_a_program_needs_numpy_and_nothing_else_of_the_house():
     code = (
-        "import sys, etude.replay.program\n"
+        "import sys, etude.run.replay.program\n"
         "print([m for m in ('numba', 'pyarrow', 'typer', 'msgspec', 'torch') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from etude.base.errors import EtudeError
 from etude.cost.stacks import open_stack
-from etude.errors import EtudeError
-from etude.generate import Plan
-from etude.generate.model import open_model
 from etude.machine import open_system
-from etude.predict import least_step_time_ns, predict
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.steps import least_step_time_ns, predict
 
 AXES: dict[str, list[Any]] = {
     "tp": [1, 2, 4], "pp": [1, 2, 4], "zero": [0, 1, 2, 3], "micro_batch": [1, 2], "tp_chunks": [1, 4],

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cli import main
+from etude.decide.search import search
+from etude.decide.search.cuts import Chain, Cut, best_cut, chain_of
+from etude.decide.search.layers import Layers, given_layers, model_layers
+from etude.decide.search.links import NEVER, Link
 from etude.machine import open_device
 from etude.machine.system import Device
-from etude.search import search
-from etude.search.cuts import Chain, Cut, best_cut, chain_of
-from etude.search.layers import Layers, given_layers, model_layers
-from etude.search.links import NEVER, Link
+from etude.surface.cli import main
 
 HAND = """
 search: chain

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
-from etude.search.found import frontier
+from etude.decide.search.found import frontier
+from etude.surface.cli import main
 
 SPACE = """
 search: commands

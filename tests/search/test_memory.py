@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from etude.cli import main
+from etude.decide.search import search
+from etude.decide.search.memory import PHASES, Problem, pass_ms, placed_by
+from etude.decide.search.pieces import Client, Piece, Work, client_of
 from etude.machine import open_device
-from etude.search import search
-from etude.search.memory import PHASES, Problem, pass_ms, placed_by
-from etude.search.pieces import Client, Piece, Work, client_of
+from etude.surface.cli import main
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "search" / "memory.yaml"
 CLIENT = Client(near_bytes_per_ms=100.0, link_bytes_per_ms=10.0, far_bytes_per_ms=5.0, device_flop_per_ms=1000.0,

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.search.methods import METHODS, anneal, greedy_swap, neighbours
+from etude.decide.search.methods import METHODS, anneal, greedy_swap, neighbours
+from etude.surface.cli import main
 
 AXES = [[1, 2, 4], [1, 2, 4, 8], ["a", "b"]]
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.generate import Generated, Plan, generate
-from etude.generate.model import open_model
+from etude.decide.search.placement import best_placement
+from etude.decide.search.placement_best import BOUND, LEFT, SAME
+from etude.decide.search.placement_bound import Bound
+from etude.decide.search.placement_methods import classes_of
+from etude.decide.search.placement_orders import device_orders
+from etude.decide.search.placement_symmetry import Symmetry
 from etude.machine.system import System
-from etude.search.placement import best_placement
-from etude.search.placement_best import BOUND, LEFT, SAME
-from etude.search.placement_bound import Bound
-from etude.search.placement_methods import classes_of
-from etude.search.placement_orders import device_orders
-from etude.search.placement_symmetry import Symmetry
-from etude.simulate import simulate
+from etude.make.generate import Generated, Plan, generate
+from etude.make.generate.model import open_model
+from etude.run.simulate import simulate
+from etude.surface.cli import main
 from toy_systems import DEVICE, level, one_level, two_levels
 
 SMALL = open_model("gpt2").replace(layers=4, seq=120, hidden=64, heads=4, ffn=256, vocab=128)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from etude.cli import main
 from etude.cost.stacks import open_stack
-from etude.generate import Plan
-from etude.generate.model import open_model
 from etude.machine import open_system
-from etude.predict import predict
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.steps import predict
+from etude.surface.cli import main
 
 LEVELS = {
     "ring": "[{name: a, kind: ring, size: 4, bandwidth: 20GB/s, latency: 1us}]",

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from etude.cli import main
+from etude.base.errors import EtudeError
 from etude.cost.stacks import open_stack
-from etude.errors import EtudeError
-from etude.generate import Plan
-from etude.generate.model import open_model
+from etude.decide.search.found import frontier
+from etude.decide.search.given import Asked
+from etude.decide.search.plans import parse_over, solved, space_of
+from etude.decide.search.plans.candidates import _fills
 from etude.machine import open_system
-from etude.predict import least_step_time_ns, predict
-from etude.search.found import frontier
-from etude.search.given import Asked
-from etude.search.plans import parse_over, solved, space_of
-from etude.search.plans.candidates import _fills
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.steps import least_step_time_ns, predict
+from etude.surface.cli import main
 
 AXES: dict[str, list[Any]] = {
     "tp": [1, 2], "pp": [1, 2], "zero": [0, 1, 2, 3], "micro_batch": [1, 2], "recompute": ["none", "full"],
@@ -203,9 +203,9 @@ def test_the_same_answer_with_any_number_of_workers_and_from_where_it_was_cut_of
 
 
 def test_what_was_answered_is_not_asked_again(tmp_path: Path):
-    from etude.search.crew import crew
-    from etude.search.plans.solve import shared_of
-    from etude.search.plans.tasks import task
+    from etude.decide.search.crew import crew
+    from etude.decide.search.plans.solve import shared_of
+    from etude.decide.search.plans.tasks import task
 
     space = space_of(model="gpt2", system="dgx-h100", fixed=FIXED, over={"tp": [1]})
     point = {"what": "bound", "system": "dgx-h100", "plan": json.dumps(FIXED)}
@@ -218,7 +218,7 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path):
 
 
 def test_weights_alone_are_never_more_than_the_peak():
-    from etude.generate.train import plan_memory
+    from etude.make.generate.train import plan_memory
 
     model = open_model("gpt2")
     for zero, micro, recompute, schedule in product(range(4), (1, 4), ("none", "full"), ("1f1b", "zbv")):

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from etude.search import programs
-from etude.search.programs import Program
+from etude.decide.search import programs
+from etude.decide.search.programs import Program
 
 
 def test_whole_numbers_are_not_a_rounded_line():

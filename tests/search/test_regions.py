@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from etude.cli import main
-from etude.search import search
+from etude.decide.search import search
+from etude.surface.cli import main
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "search" / "regions.yaml"
 REGIONS = "region,zone,law,round_trip,price,carbon,pue,capacity,egress\n"

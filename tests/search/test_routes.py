@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.search import search
-from etude.search.constellation import Constellation, Sky, generated, positions, read_sky, sky_of
-from etude.search.links import NEVER
-from etude.search.routes import delays
-from etude.search.travel_kernels import DELAY, HOME, LEAST, LOCAL, NEAREST, SHARE, Requests, travelled
+from etude.decide.search import search
+from etude.decide.search.constellation import Constellation, Sky, generated, positions, read_sky, sky_of
+from etude.decide.search.links import NEVER
+from etude.decide.search.routes import delays
+from etude.decide.search.travel_kernels import DELAY, HOME, LEAST, LOCAL, NEAREST, SHARE, Requests, travelled
+from etude.surface.cli import main
 
 SPACE = """
 search: routes

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
-from etude.generate import generate
-from etude.search.given import Asked
-from etude.search.run import read_space, solve
-from etude.search.shares import BOUND, LEFT, MEMORY, read_shares
-from etude.search.shares_space import Whole
-from etude.simulate import simulate
+from etude.decide.search.given import Asked
+from etude.decide.search.run import read_space, solve
+from etude.decide.search.shares import BOUND, LEFT, MEMORY, read_shares
+from etude.decide.search.shares_space import Whole
+from etude.make.generate import generate
+from etude.run.simulate import simulate
+from etude.surface.cli import main
 
 MIX = """
 name: mix

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cli import main
+from etude.decide.search import search
+from etude.decide.search.kernel_layers import INPUT, NOTHING, KernelLayer, kernel_layers
+from etude.decide.search.owners import apportioned, split
 from etude.machine import open_device
-from etude.search import search
-from etude.search.kernel_layers import INPUT, NOTHING, KernelLayer, kernel_layers
-from etude.search.owners import apportioned, split
+from etude.surface.cli import main
 
 SPACE = "search: split\nmodel: mobilenet-v2\ndevices: mcu\nram: 1MB\n"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from etude.cli import main
-from etude.study.functions import calls, staying
-from etude.study.team import Team, forks
+from etude.decide.study.functions import calls, staying
+from etude.decide.study.team import Team, forks
+from etude.surface.cli import main
 
 PLACES = """
 search: placement

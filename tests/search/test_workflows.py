@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from etude.cli import main
-from etude.search import search
-from etude.search.workflows import PATTERNS
-from etude.serve.workflow import open_workflow
+from etude.decide.search import search
+from etude.decide.search.workflows import PATTERNS
+from etude.surface.cli import main
+from etude.world.serve.workflow import open_workflow
 
 MODELS = {"llama3-8b": {"input": 10.0, "output": 100.0}, "qwen3-8b": {"input": 1.0, "output": 2.0}}
 

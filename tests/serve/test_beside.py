@@ -6,23 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.errors import FormatError, UsageError
-from etude.generate.model import open_model
+from etude.base.errors import FormatError, UsageError
 from etude.machine import open_system
-from etude.serve import Engine, serve
-from etude.serve import state as of
-from etude.serve.adapters import LoraCost
-from etude.serve.beside import lora_cost, tower_cost, weighed, with_images
-from etude.serve.deployment import shared_plan
-from etude.serve.measured import bench_result, beside_bench
-from etude.serve.pools import deployed_pools
-from etude.serve.pools.groups import Pool
-from etude.serve.request_files import read_requests
-from etude.serve.requests import Requests, requests_of
-from etude.serve.serving import Group
-from etude.serve.stacks import ServingStack
-from etude.serve.steps import step_cost
-from etude.serve.wire import wire_of
+from etude.make.generate.model import open_model
+from etude.world.serve import Engine, serve
+from etude.world.serve import state as of
+from etude.world.serve.adapters import LoraCost
+from etude.world.serve.beside import lora_cost, tower_cost, weighed, with_images
+from etude.world.serve.deployment import shared_plan
+from etude.world.serve.measured import bench_result, beside_bench
+from etude.world.serve.pools import deployed_pools
+from etude.world.serve.pools.groups import Pool
+from etude.world.serve.request_files import read_requests
+from etude.world.serve.requests import Requests, requests_of
+from etude.world.serve.serving import Group
+from etude.world.serve.stacks import ServingStack
+from etude.world.serve.steps import step_cost
+from etude.world.serve.wire import wire_of
 
 COST = step_cost(tokens=[1], layers_ns=[1000.0])
 LORA = LoraCost(pass_ns=10.0, adapter_ns=20.0, token_ns=1.0, load_ns=300)

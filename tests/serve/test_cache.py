@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.serve import Engine, serve
-from etude.serve.cache import CacheRules, Room, cache_rules, on_system
-from etude.serve.pieces import pieces_of
-from etude.serve.requests import Requests, requests_of
-from etude.serve.reuse import no_reuse, reuse_of
-from etude.serve.serving import Served
-from etude.serve.steps import step_cost
-from etude.serve.store import hits, store_of
-from etude.serve.wire import Codec, wire_of
-from etude.serve.workloads import Agents, Recommend
+from etude.base.errors import UsageError
+from etude.world.serve import Engine, serve
+from etude.world.serve.cache import CacheRules, Room, cache_rules, on_system
+from etude.world.serve.pieces import pieces_of
+from etude.world.serve.requests import Requests, requests_of
+from etude.world.serve.reuse import no_reuse, reuse_of
+from etude.world.serve.serving import Served
+from etude.world.serve.steps import step_cost
+from etude.world.serve.store import hits, store_of
+from etude.world.serve.wire import Codec, wire_of
+from etude.world.serve.workloads import Agents, Recommend
 from toy_systems import one_level
 
 BY_TOKENS = step_cost(tokens=[0, 1000], layers_ns=[100.0, 10100.0])  # 100 + 10 a token

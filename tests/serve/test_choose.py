@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from etude.cli import main
-from etude.serve.workflow import run_workflow, session_table, workflow_summary
-from etude.serve.workflow.spec import workflow_of
+from etude.surface.cli import main
+from etude.world.serve.workflow import run_workflow, session_table, workflow_summary
+from etude.world.serve.workflow.spec import workflow_of
 
 
 def drawn(seed: int) -> dict[str, Any]:

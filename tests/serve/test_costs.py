@@ -4,24 +4,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from etude.base.errors import UsageError
 from etude.cost.opdb import add_rows
 from etude.cost.opdb.database import SCHEMA
-from etude.errors import UsageError
-from etude.generate import Plan
-from etude.generate.model import Model, open_model
-from etude.generate.passes import PassShape, pass_job
 from etude.machine import open_system
-from etude.predict import grown
-from etude.serve.catalogue import PARTS, TOKENS, fullest, pass_tables
-from etude.serve.deployment import deployed
-from etude.serve.engine import Engine
-from etude.serve.fit import descend
-from etude.serve.network import all_reduce_ns
-from etude.serve.pass_time import times_ns
-from etude.serve.profiles import graphs_of, profile_cost, profile_tables
-from etude.serve.stacks import ServingStack, serving_stack
-from etude.serve.steps import Shape, step_cost
-from etude.simulate import simulate
+from etude.make.generate import Plan
+from etude.make.generate.model import Model, open_model
+from etude.make.generate.passes import PassShape, pass_job
+from etude.run.simulate import simulate
+from etude.steps import grown
+from etude.world.serve.catalogue import PARTS, TOKENS, fullest, pass_tables
+from etude.world.serve.deployment import deployed
+from etude.world.serve.engine import Engine
+from etude.world.serve.fit import descend
+from etude.world.serve.network import all_reduce_ns
+from etude.world.serve.pass_time import times_ns
+from etude.world.serve.profiles import graphs_of, profile_cost, profile_tables
+from etude.world.serve.stacks import ServingStack, serving_stack
+from etude.world.serve.steps import Shape, step_cost
 
 AXES = ((0, 10), (0, 100), (0, 4), (0, 50))
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import yaml
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.serve import Engine
-from etude.serve.devices import run_placed, sessions_of
-from etude.serve.devices.costs import OnKind
-from etude.serve.devices.graph import NEVER, Sessions
-from etude.serve.devices.spec import devices_of
-from etude.serve.energy import UNKNOWN
-from etude.serve.steps import step_cost
-from etude.serve.workflow import Workflow, run_workflow
-from etude.serve.workflow.pools import Deployed
-from etude.serve.workflow.spec import workflow_of
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.serve import Engine
+from etude.world.serve.devices import run_placed, sessions_of
+from etude.world.serve.devices.costs import OnKind
+from etude.world.serve.devices.graph import NEVER, Sessions
+from etude.world.serve.devices.spec import devices_of
+from etude.world.serve.energy import UNKNOWN
+from etude.world.serve.steps import step_cost
+from etude.world.serve.workflow import Workflow, run_workflow
+from etude.world.serve.workflow.pools import Deployed
+from etude.world.serve.workflow.spec import workflow_of
 
 BY_TOKENS = step_cost(tokens=[0, 1000], layers_ns=[100.0, 10100.0])  # 100 + 10 a token
 TWICE = step_cost(tokens=[0, 1000], layers_ns=[200.0, 20200.0])

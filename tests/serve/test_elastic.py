@@ -6,18 +6,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.serve import Engine, serve
-from etude.serve import state as of
-from etude.serve.elastic import change_ns, moved_bytes, pays
-from etude.serve.elastic.moves import part_of
-from etude.serve.elastic.reconfigure import Change, How, Reconfigure, Shape, Timetable, read_timetable, reconfigured
-from etude.serve.elastic.scale import Scale, ScaleRule, read_scale, scaled
-from etude.serve.requests import Requests, requests_of
-from etude.serve.serving import Group
-from etude.serve.steps import step_cost
-from etude.serve.wire import wire_of
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.serve import Engine, serve
+from etude.world.serve import state as of
+from etude.world.serve.elastic import change_ns, moved_bytes, pays
+from etude.world.serve.elastic.moves import part_of
+from etude.world.serve.elastic.reconfigure import (
+    Change,
+    How,
+    Reconfigure,
+    Shape,
+    Timetable,
+    read_timetable,
+    reconfigured,
+)
+from etude.world.serve.elastic.scale import Scale, ScaleRule, read_scale, scaled
+from etude.world.serve.requests import Requests, requests_of
+from etude.world.serve.serving import Group
+from etude.world.serve.steps import step_cost
+from etude.world.serve.wire import wire_of
 
 SLOW = step_cost(tokens=[1], layers_ns=[1000.0])
 QUICK = step_cost(tokens=[1], layers_ns=[400.0])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from etude.serve import Engine, serve, summary
-from etude.serve.energy import Energy
-from etude.serve.requests import requests_of
-from etude.serve.steps import step_cost
+from etude.world.serve import Engine, serve, summary
+from etude.world.serve.energy import Energy
+from etude.world.serve.requests import requests_of
+from etude.world.serve.steps import step_cost
 
 SECOND = step_cost(tokens=[1], layers_ns=[1e9])
 WORK = step_cost(tokens=[0, 10], layers_ns=[0.0, 1000e9])  # 100 J a token

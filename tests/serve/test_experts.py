@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
+from etude.base.errors import UsageError
 from etude.cost.tiers import streamed_ns
-from etude.errors import UsageError
-from etude.generate.model import open_model
 from etude.machine import open_system
-from etude.serve.catalogue import TOKENS
-from etude.serve.deployment import replica_plan
-from etude.serve.offload.experts import MOST, _Ways, expert_rules, far_experts, tables_of
-from etude.serve.pass_time import times_ns
-from etude.serve.stacks import ServingStack
-from etude.serve.steps import Shape, step_cost
+from etude.make.generate.model import open_model
+from etude.world.serve.catalogue import TOKENS
+from etude.world.serve.deployment import replica_plan
+from etude.world.serve.offload.experts import MOST, _Ways, expert_rules, far_experts, tables_of
+from etude.world.serve.pass_time import times_ns
+from etude.world.serve.stacks import ServingStack
+from etude.world.serve.steps import Shape, step_cost
 
 
 def ways(*, device_ns: float = 0.0, load: float = 0.0, host_ns: float = 0.0, moe: int = 4, first: bool = False,

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.cli.serve_curve import holds_rps, shown_point
-from etude.errors import FormatError
-from etude.report import served_page
-from etude.serve import Engine, serve, summary
-from etude.serve.requests import requests_of
-from etude.serve.steps import step_cost
-from etude.serve.stored import read_served, write_served
-from etude.view.page import render
+from etude.base.errors import FormatError
+from etude.surface.cli import main
+from etude.surface.cli.serve_curve import holds_rps, shown_point
+from etude.tell.report import served_page
+from etude.tell.view.page import render
+from etude.world.serve import Engine, serve, summary
+from etude.world.serve.requests import requests_of
+from etude.world.serve.steps import step_cost
+from etude.world.serve.stored import read_served, write_served
 
 MILLISECOND = step_cost(tokens=[1], layers_ns=[1e6])
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.serve.images import degree_rule, image_stream, image_summary, serve_images
-from etude.serve.images.costs import ImageCosts
-from etude.serve.images.requests import images_of
-from etude.serve.images.words import DegreeRule
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.serve.images import degree_rule, image_stream, image_summary, serve_images
+from etude.world.serve.images.costs import ImageCosts
+from etude.world.serve.images.requests import images_of
+from etude.world.serve.images.words import DegreeRule
 
 SMALL, LARGE = (1, 512, 512), (1, 1024, 1024)
 COSTS = ImageCosts(

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import naive_serve
-from etude.errors import UsageError
-from etude.serve import Engine, serve
-from etude.serve.requests import Requests, requests_of
-from etude.serve.steps import step_cost
-from etude.serve.workloads import poisson
+from etude.base.errors import UsageError
+from etude.world.serve import Engine, serve
+from etude.world.serve.requests import Requests, requests_of
+from etude.world.serve.steps import step_cost
+from etude.world.serve.workloads import poisson
 
 CONSTANT = step_cost(tokens=[1], layers_ns=[1000.0])
 BY_TOKENS = step_cost(tokens=[0, 1000], layers_ns=[100.0, 10100.0])  # 100 + 10 a token

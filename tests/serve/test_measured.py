@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from etude.cli import main
-from etude.errors import EtudeError
-from etude.serve.measured import predict_rows, replayed
-from etude.serve.measured.reference import met
-from etude.serve.measured.rows import middle, steady, steady_figures
-from etude.serve.pass_time import times_ns
-from etude.serve.stacks import serving_stack
-from etude.serve.steps import Shape, step_cost
+from etude.base.errors import EtudeError
+from etude.surface.cli import main
+from etude.world.serve.measured import predict_rows, replayed
+from etude.world.serve.measured.reference import met
+from etude.world.serve.measured.rows import middle, steady, steady_figures
+from etude.world.serve.pass_time import times_ns
+from etude.world.serve.stacks import serving_stack
+from etude.world.serve.steps import Shape, step_cost
 
 
 @pytest.mark.parametrize("config", ["llama8b-chat-light-prefill_first", "llama8b-chat-medium-chunked"])

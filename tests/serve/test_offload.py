@@ -2,12 +2,12 @@
 
 import pytest
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine.tier import Tier
-from etude.serve.offload import offloaded
-from etude.serve.offload.paths import prices
-from etude.serve.requests import requests_of
-from etude.serve.steps import step_cost
+from etude.world.serve.offload import offloaded
+from etude.world.serve.offload.paths import prices
+from etude.world.serve.requests import requests_of
+from etude.world.serve.steps import step_cost
 from toy_systems import one_level
 
 NOTHING = step_cost(tokens=[0, 1000], layers_ns=[0.0, 0.0])

@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.serve import Engine, serve
-from etude.serve import state as of
-from etude.serve.hooks import Hooks
-from etude.serve.requests import requests_of
-from etude.serve.serving import Group
-from etude.serve.steps import step_cost
-from etude.serve.wire import Codec, wire_of
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.serve import Engine, serve
+from etude.world.serve import state as of
+from etude.world.serve.hooks import Hooks
+from etude.world.serve.requests import requests_of
+from etude.world.serve.serving import Group
+from etude.world.serve.steps import step_cost
+from etude.world.serve.wire import Codec, wire_of
 
 CONSTANT = step_cost(tokens=[1], layers_ns=[1000.0])
 SLOW = step_cost(tokens=[1], layers_ns=[3000.0])

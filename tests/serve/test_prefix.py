@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.serve import Engine, serve
-from etude.serve.requests import Requests, requests_of
-from etude.serve.steps import step_cost
+from etude.base.errors import UsageError
+from etude.world.serve import Engine, serve
+from etude.world.serve.requests import Requests, requests_of
+from etude.world.serve.steps import step_cost
 
 BY_TOKENS = step_cost(tokens=[0, 1000], layers_ns=[100.0, 10100.0])  # 100 + 10 a token
 APART = 10**9

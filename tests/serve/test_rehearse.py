@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.serve.elastic.reconfigure import Shape, read_timetable
-from etude.serve.elastic.rehearse import Rehearsal
-from etude.serve.engine import Engine
-from etude.serve.requests import requests_of
-from etude.serve.serving import Group
-from etude.serve.steps import step_cost
+from etude.base.errors import UsageError
+from etude.world.serve.elastic.reconfigure import Shape, read_timetable
+from etude.world.serve.elastic.rehearse import Rehearsal
+from etude.world.serve.engine import Engine
+from etude.world.serve.requests import requests_of
+from etude.world.serve.serving import Group
+from etude.world.serve.steps import step_cost
 
 
 def asked(cost_s: float, *, live: bool) -> int:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.errors import EtudeError
-from etude.serve.request_files import read_requests
-from etude.serve.requests import requests_of
-from etude.serve.workloads import at_rate, poisson, request_stream, statistics
+from etude.base.errors import EtudeError
+from etude.world.serve.request_files import read_requests
+from etude.world.serve.requests import requests_of
+from etude.world.serve.workloads import at_rate, poisson, request_stream, statistics
 
 FILES = {
     "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"

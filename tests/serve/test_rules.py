@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.serve import Engine, serve
-from etude.serve.hooks import Hooks
-from etude.serve.requests import Requests, requests_of
-from etude.serve.results import request_times, step_imbalance
-from etude.serve.serving import Group
-from etude.serve.steps import step_cost
+from etude.base.errors import UsageError
+from etude.world.serve import Engine, serve
+from etude.world.serve.hooks import Hooks
+from etude.world.serve.requests import Requests, requests_of
+from etude.world.serve.results import request_times, step_imbalance
+from etude.world.serve.serving import Group
+from etude.world.serve.steps import step_cost
 
 CONSTANT = step_cost(tokens=[1], layers_ns=[1000.0])
 BY_TOKENS = step_cost(tokens=[0, 1000], layers_ns=[100.0, 10100.0])  # 100 + 10 a token

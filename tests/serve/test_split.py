@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.serve.requests import Requests, requests_of
-from etude.serve.split import RATIOS, SplitRules, best_sequence, served_split, split_rules
-from etude.serve.steps import step_cost
-from etude.serve.workloads import request_stream
+from etude.base.errors import UsageError
+from etude.world.serve.requests import Requests, requests_of
+from etude.world.serve.split import RATIOS, SplitRules, best_sequence, served_split, split_rules
+from etude.world.serve.steps import step_cost
+from etude.world.serve.workloads import request_stream
 
 MILLISECOND = step_cost(tokens=[1], layers_ns=[1e6])
 RULES = SplitRules(room_bytes=1000, embedding_bytes=100, every=4, decide_ns=0, link_bytes_per_s=1e6)

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
-from etude.generate import Plan
-from etude.generate.model import open_model
+from etude.base.errors import UsageError
 from etude.machine import open_system
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
 from etude.model.check import check
-from etude.serve import Engine, serve
-from etude.serve.catalogue import pass_tables
-from etude.serve.requests import requests_of
-from etude.serve.serving import Group
-from etude.serve.stacks import ServingStack
-from etude.serve.steps import step_cost
-from etude.serve.stored import job_of_window, node_level_ns, parse_window, passes_in
+from etude.world.serve import Engine, serve
+from etude.world.serve.catalogue import pass_tables
+from etude.world.serve.requests import requests_of
+from etude.world.serve.serving import Group
+from etude.world.serve.stacks import ServingStack
+from etude.world.serve.steps import step_cost
+from etude.world.serve.stored import job_of_window, node_level_ns, parse_window, passes_in
 
 MILLISECOND = [Group(step_cost(tokens=[1], layers_ns=[1e6]), 1, blocks=100)]
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import yaml
 
-from etude.cli import main
-from etude.errors import UsageError
-from etude.serve import Engine
-from etude.serve import state as of
-from etude.serve.energy import UNKNOWN
-from etude.serve.steps import step_cost
-from etude.serve.workflow import open_workflow, run_workflow, session_table, task_table, workflow_summary
-from etude.serve.workflow.pools import Deployed
-from etude.serve.workflow.run import Ran
-from etude.serve.workflow.sessions import unrolled
-from etude.serve.workflow.spec import workflow_of
+from etude.base.errors import UsageError
+from etude.surface.cli import main
+from etude.world.serve import Engine
+from etude.world.serve import state as of
+from etude.world.serve.energy import UNKNOWN
+from etude.world.serve.steps import step_cost
+from etude.world.serve.workflow import open_workflow, run_workflow, session_table, task_table, workflow_summary
+from etude.world.serve.workflow.pools import Deployed
+from etude.world.serve.workflow.run import Ran
+from etude.world.serve.workflow.sessions import unrolled
+from etude.world.serve.workflow.spec import workflow_of
 
 BY_TOKENS = step_cost(tokens=[0, 1000], layers_ns=[100.0, 10100.0])  # 100 + 10 a token
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.store import chakra
+from etude.surface.cli import main
 
 SYSTEM = """
 name: four

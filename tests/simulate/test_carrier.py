@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from etude.base.errors import ClusterError, UsageError
 from etude.cost.collectives import choose
 from etude.cost.collectives.schedules import laid_out
 from etude.cost.collectives.table import ALGORITHMS
 from etude.cost.groups import group_shape
-from etude.errors import ClusterError, UsageError
 from etude.machine import open_system as catalogue
 from etude.machine.fabrics import topology_of_system
 from etude.machine.system import CollectiveSettings, Protocol, System
@@ -20,10 +20,10 @@ from etude.machine.topology import Blocks, LinkList, VertexKind, Wire, topology_
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.simulate.networks import run_operations
-from etude.simulate.networks.carrier import Carrier
-from etude.simulate.options import Overlap
-from etude.simulate.run import simulate
+from etude.run.simulate.networks import run_operations
+from etude.run.simulate.networks.carrier import Carrier
+from etude.run.simulate.options import Overlap
+from etude.run.simulate.run import simulate
 from symbolic import assert_right
 from toy_systems import level, one_level, two_levels
 

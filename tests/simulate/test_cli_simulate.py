@@ -10,13 +10,13 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from etude.cli import main
-from etude.cli import simulation as command
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.simulate import options
+from etude.run.simulate import options
 from etude.store import chakra
+from etude.surface.cli import main
+from etude.surface.cli import simulation as command
 from tiny_jobs import GROUPS, ring
 
 SMALL = """

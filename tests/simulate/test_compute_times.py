@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cli import main
+from etude.base.errors import FormatError
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpClass, OpTable, Work
 from etude.cost.traces import ops_of
-from etude.errors import FormatError
 from etude.machine import open_device, open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 from etude.store import chakra
+from etude.surface.cli import main
 
 H200 = open_system("dgx-h200")
 BF16 = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)']"

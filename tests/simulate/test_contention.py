@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine import open_device
 from etude.machine.sharing import HostLink, KernelSharing
 from etude.machine.system import Device, Level, LevelKind, System
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind, ValueKind
-from etude.simulate.options import Overlap, RemoteMemory
-from etude.simulate.run import simulate
+from etude.run.simulate.options import Overlap, RemoteMemory
+from etude.run.simulate.run import simulate
+from etude.surface.cli import main
 
 H200 = open_device("h200")
 PRODUCT = {"flops": 2 * 4096**3, "tensor_bytes": 3 * 2 * 4096**2}

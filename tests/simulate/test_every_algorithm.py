@@ -19,8 +19,8 @@ from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
 from etude.machine.system import CollectiveSettings, System
 from etude.model.schema import Collective
-from etude.simulate.networks import run_operations
-from etude.simulate.networks.carrier import Carrier, schedulable
+from etude.run.simulate.networks import run_operations
+from etude.run.simulate.networks.carrier import Carrier, schedulable
 from symbolic import assert_right
 from toy_systems import DEVICE, level, one_level
 

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from etude.errors import DeadlockError, UsageError
+from etude.base.errors import DeadlockError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.simulate import Options, Overlap, simulate
-from etude.simulate.faults import SlowRank, StopRanks, simulate_until
-from etude.simulate.options import Network
+from etude.run.simulate import Options, Overlap, simulate
+from etude.run.simulate.faults import SlowRank, StopRanks, simulate_until
+from etude.run.simulate.options import Network
 from simulated_jobs import random_job
 from toy_systems import one_level
 

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from etude.cli import main
+from etude.base.errors import UsageError
 from etude.cost.schedule import Schedule
-from etude.errors import UsageError
-from etude.generate import MicroOptions, micro
 from etude.machine import System, open_system
 from etude.machine.fabrics import topology_of_system
 from etude.machine.system import Device, Level, LevelKind
+from etude.make.generate import MicroOptions, micro
 from etude.model.schema import Collective
-from etude.simulate.flows import flow_table
-from etude.simulate.flows.table import _moves
-from etude.simulate.options import Network, Options
-from etude.simulate.run import simulate_with_links
+from etude.run.simulate.flows import flow_table
+from etude.run.simulate.flows.table import _moves
+from etude.run.simulate.options import Network, Options
+from etude.run.simulate.run import simulate_with_links
+from etude.surface.cli import main
 
 
 def one_switch(devices: int) -> System:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
 from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
 from etude.machine.grain import Access, Grain
@@ -15,7 +15,7 @@ from etude.machine.topology import topology_of
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 
 # 10 bytes per ns, 500 ns one way: a round trip of 1 us holds 10,000 bytes
 TWO = System(name="two", device=Device(name="d"), levels=(

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cli import main
-from etude.errors import ClusterError, UsageError
+from etude.base.errors import ClusterError, UsageError
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
 from etude.machine.levels import levels_of
 from etude.machine.topology import Wire, full, ring
@@ -19,6 +18,7 @@ from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.store import chakra
+from etude.surface.cli import main
 
 WIRE = Wire(bytes_per_s=1e9, latency_ns=100)
 GRAPH = """

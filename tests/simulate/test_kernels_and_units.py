@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import ClusterError, UsageError
-from etude.generate import Plan, generate
-from etude.generate.model import open_model
+from etude.base.errors import ClusterError, UsageError
 from etude.machine import open_system
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import open_model
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
+from etude.surface.cli import main
 
 H200 = open_system("h200")
 BF16 = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)']"

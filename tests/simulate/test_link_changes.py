@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import ClusterError, UsageError
+from etude.base.errors import ClusterError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Kind
-from etude.simulate import simulate
-from etude.simulate.options import LinkChange
+from etude.run.simulate import simulate
+from etude.run.simulate.options import LinkChange
 from etude.store import chakra
+from etude.surface.cli import main
 from toy_systems import one_level
 
 TOY = one_level("switch", 4)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
-from etude.simulate.link_stats import LinkStats
-from etude.simulate.run import simulate
+from etude.run.simulate.link_stats import LinkStats
+from etude.run.simulate.run import simulate
 from etude.store import columns
+from etude.surface.cli import main
 from simulated_jobs import system
 
 ONE = system(4, bandwidth=1e9, latency_ns=0, inner=1)  # one byte per ns into each device

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import etude
-from etude.errors import ClusterError, TraceError
+from etude.base.errors import ClusterError, TraceError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.memory import memory_peaks, tensors_of
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind, ValueKind
-from etude.simulate.options import RemoteMemory
-from etude.simulate.run import simulate
+from etude.run.simulate.options import RemoteMemory
+from etude.run.simulate.run import simulate
 from toy_systems import one_level
 
 

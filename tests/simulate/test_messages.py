@@ -8,18 +8,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from etude.base.errors import ClusterError, UsageError
 from etude.cost.schedule import chunked, message
-from etude.errors import ClusterError, UsageError
 from etude.machine import open_system
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos, topology_of_system
 from etude.machine.routes import Routes
 from etude.machine.topology import Topology, Wire, ring, topology_of
-from etude.simulate.networks import Operation, run_operations
-from etude.simulate.networks.carrier import Carrier
-from etude.simulate.networks.messages import Messages, distinct, equal_ways
-from etude.simulate.networks.operation import NetworkOptions
-from etude.simulate.networks.registry import Registry
-from etude.simulate.networks.standalone import run_registered
+from etude.run.simulate.networks import Operation, run_operations
+from etude.run.simulate.networks.carrier import Carrier
+from etude.run.simulate.networks.messages import Messages, distinct, equal_ways
+from etude.run.simulate.networks.operation import NetworkOptions
+from etude.run.simulate.networks.registry import Registry
+from etude.run.simulate.networks.standalone import run_registered
 
 WIRE = Wire(bytes_per_s=1e9, latency_ns=10)
 BOTH = pytest.mark.parametrize("model", ["links", "flow"])

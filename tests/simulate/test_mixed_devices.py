@@ -10,15 +10,15 @@ import pytest
 
 import etude
 from etude.analyse.energy import energy
-from etude.errors import ClusterError, UsageError
-from etude.generate import Plan, generate
-from etude.generate.model import open_model
+from etude.base.errors import ClusterError, UsageError
 from etude.machine import open_device, open_system
 from etude.machine.power import PowerCosts
 from etude.machine.system import Device, OpCost, System
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import open_model
 from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Collective, Kind
-from etude.simulate import simulate
+from etude.run.simulate import simulate
 from toy_systems import level
 
 EXACT = {"default": OpCost(fixed_ns=0.0, flop_efficiency=1.0, memory_efficiency=1.0)}

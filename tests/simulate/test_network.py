@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+from etude.base.errors import ClusterError, UsageError
 from etude.cost.collectives.schedules import known, schedule
-from etude.errors import ClusterError, UsageError
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
 from etude.machine.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 from etude.model.schema import Collective
-from etude.simulate.networks import NetworkOptions, Operation, run_operations, slots, transfers
-from etude.simulate.networks.registry import Registry
-from etude.simulate.networks.standalone import run_registered
-from etude.simulate.networks.state import NEVER
+from etude.run.simulate.networks import NetworkOptions, Operation, run_operations, slots, transfers
+from etude.run.simulate.networks.registry import Registry
+from etude.run.simulate.networks.standalone import run_registered
+from etude.run.simulate.networks.state import NEVER
 from naive_network import NaiveFlow, NaiveLinks
 
 GB = Wire(bytes_per_s=1e9, latency_ns=100)  # one byte a ns

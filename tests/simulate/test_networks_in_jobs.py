@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import etude
+from etude.base.errors import DeadlockError, UsageError
 from etude.cost.collectives.schedules import known, schedule
-from etude.errors import DeadlockError, UsageError
 from etude.machine.fabrics import topology_of_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.simulate import engine
-from etude.simulate import network as running
-from etude.simulate.networks import Operation, run_operations
-from etude.simulate.result import Simulated
-from etude.simulate.run import simulate
+from etude.run.simulate import engine
+from etude.run.simulate import network as running
+from etude.run.simulate.networks import Operation, run_operations
+from etude.run.simulate.result import Simulated
+from etude.run.simulate.run import simulate
 from simulated_jobs import random_job, symmetric_job, system
 
 ONE = system(8, bandwidth=1e9, latency_ns=100, inner=1)

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from etude.cli import main
+from etude.base.errors import ClusterError, MismatchError, UsageError
+from etude.capture.opening import open_algorithm
 from etude.cost.collectives import schedule
-from etude.errors import ClusterError, MismatchError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.opening import open_algorithm
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 from etude.store import chakra
+from etude.surface.cli import main
 from toy_systems import one_level
 
 ALL = pytest.mark.parametrize("network", ["analytic", "links", "flow"])

@@ -15,8 +15,8 @@ from etude.machine.faults import with_faults
 from etude.machine.system import System
 from etude.machine.topology import Wire, ring, switch
 from etude.model.schema import Collective
-from etude.simulate.networks import Operation, run_operations
-from etude.simulate.networks.carrier import Carrier
+from etude.run.simulate.networks import Operation, run_operations
+from etude.run.simulate.networks.carrier import Carrier
 from toy_systems import DEVICE, level
 
 BOTH = pytest.mark.parametrize("model", ["links", "flow"])

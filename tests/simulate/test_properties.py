@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import naive
-from etude.errors import DeadlockError, MismatchError
+from etude.base.errors import DeadlockError, MismatchError
 from etude.model.graph import longest_path
 from etude.model.job import Job
-from etude.simulate.options import Options, Overlap
-from etude.simulate.result import Simulated
-from etude.simulate.run import simulate
+from etude.run.simulate.options import Options, Overlap
+from etude.run.simulate.result import Simulated
+from etude.run.simulate.run import simulate
 from naive_simulate import Naive
 from simulated_jobs import random_job, random_options, system
 

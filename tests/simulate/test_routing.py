@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from etude.base.errors import UsageError
 from etude.cost.collectives import schedule
-from etude.errors import UsageError
 from etude.machine import open_system
 from etude.machine.fabrics import fat_tree
 from etude.machine.topology import Wire, ring
 from etude.model.schema import Collective
-from etude.simulate.networks import Operation, run_operations
-from etude.simulate.options import Options
+from etude.run.simulate.networks import Operation, run_operations
+from etude.run.simulate.options import Options
 
 TREE = fat_tree(8, Wire(bytes_per_s=1e9, latency_ns=10))
 """128 devices, 16 ways between pods; not oversubscribed."""

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from etude.errors import DeadlockError, MismatchError, UsageError
+from etude.base.errors import DeadlockError, MismatchError, UsageError
 from etude.machine import open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
-from etude.simulate.options import Overlap
-from etude.simulate.run import simulate
-from etude.simulate.shares import Draw
+from etude.run.simulate.options import Overlap
+from etude.run.simulate.run import simulate
+from etude.run.simulate.shares import Draw
 from simulated_jobs import random_job, system
 
 ONE = system(8, bandwidth=1e9, latency_ns=100, inner=1)
@@ -255,7 +255,7 @@ def test_a_negative_demand_is_refused():
 
 
 def test_shares_as_text():
-    from etude.cli.simulation import share_option
+    from etude.surface.cli.simulation import share_option
 
     found = share_option(["pcie=communication>memory", "hbm=compute:0.8,memory:0.4*2"])
     assert found["pcie"] == {"communication": Draw(priority=0), "memory": Draw(priority=1)}

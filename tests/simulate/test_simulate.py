@@ -11,7 +11,7 @@ import pytest
 
 import etude
 from etude.analyse.breakdown import breakdown
-from etude.errors import ClusterError, DeadlockError, EtudeError, MismatchError, TraceError, UsageError
+from etude.base.errors import ClusterError, DeadlockError, EtudeError, MismatchError, TraceError, UsageError
 from etude.machine import open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.fold import fold
@@ -19,9 +19,9 @@ from etude.model.job import Job
 from etude.model.memory import memory_peaks
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.timing import Origin, Timing
-from etude.simulate import engine
-from etude.simulate.options import Overlap, RemoteMemory
-from etude.simulate.run import simulate
+from etude.run.simulate import engine
+from etude.run.simulate.options import Overlap, RemoteMemory
+from etude.run.simulate.run import simulate
 from simulated_jobs import system
 from tiny_jobs import GROUPS, ring
 
@@ -450,7 +450,7 @@ def test_what_cannot_be_is_refused(make: Any, options: dict[str, Any], kind: typ
 
 
 def test_the_verb_can_be_called_whatever_was_imported_before():
-    importlib.import_module("etude.simulate.options")
+    importlib.import_module("etude.run.simulate.options")
     assert etude.simulate(pair(), ONE).makespan_ns == simulate(pair(), ONE).makespan_ns
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from etude.machine.system import System
 from etude.model.job import Job
-from etude.simulate.engine import Engine
-from etude.simulate.lower import lower
-from etude.simulate.options import Network, Options
-from etude.simulate.run import start
+from etude.run.simulate.engine import Engine
+from etude.run.simulate.lower import lower
+from etude.run.simulate.options import Network, Options
+from etude.run.simulate.run import start
 from simulated_jobs import random_job, random_options, symmetric_job, system
 
 

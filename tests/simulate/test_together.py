@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
-from etude.errors import DeadlockError, UsageError
+from etude.base.errors import DeadlockError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.join import join
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.simulate import Options, simulate
-from etude.simulate.options import Network
-from etude.simulate.together import simulate_jobs
+from etude.run.simulate import Options, simulate
+from etude.run.simulate.options import Network
+from etude.run.simulate.together import simulate_jobs
 from etude.store import chakra
 from etude.store.times import read_timing
+from etude.surface.cli import main
 from simulated_jobs import random_job, symmetric_job
 from toy_systems import DEVICE, System, level, one_level
 

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from etude.analyse.breakdown import breakdown
-from etude.errors import DeadlockError, MismatchError
+from etude.base.errors import DeadlockError, MismatchError
 from etude.model.job import Job
-from etude.simulate.options import Options
-from etude.simulate.run import simulate
+from etude.run.simulate.options import Options
+from etude.run.simulate.run import simulate
 from naive_simulate import Naive
 from simulated_jobs import random_job, random_options, symmetric_job, system
 

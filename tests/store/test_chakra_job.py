@@ -9,7 +9,7 @@ import pytest
 
 import chakra_pb as pb
 import etude
-from etude.errors import EtudeError, FormatError, UsageError
+from etude.base.errors import EtudeError, FormatError, UsageError
 from etude.kernels.varint import encode_varint
 from etude.model.build import TraceBuilder, job_of
 from etude.model.diff import diff

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 
 import store_jobs as jobs
 import strategies
-from etude.errors import EtudeError, FormatError, UsageError
+from etude.base.errors import EtudeError, FormatError, UsageError
 from etude.model.fold import expand, fold
 from etude.model.job import Job, Note, assemble
 from etude.model.schema import UNKNOWN

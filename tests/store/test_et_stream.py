@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 import strategies as s
-from etude.errors import CycleError, DanglingDependency, FormatError, UsageError
+from etude.base.errors import CycleError, DanglingDependency, FormatError, UsageError
 from etude.model.feeder.feed import Feeder, feeder
 from etude.model.schema import Collective, Kind
 from etude.store import et_stream

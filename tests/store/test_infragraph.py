@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from etude.errors import ClusterError, FormatError
+from etude.base.errors import ClusterError, FormatError
 from etude.machine.infragraph.annotations import cluster_of
 from etude.machine.infragraph.files import read_cluster, read_infragraph
 from etude.machine.infragraph.graph import InfraGraph, edge_names, expand

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 import chakra_pb as pb
 import store_jobs as jobs
 import strategies
-from etude.errors import EtudeError, FormatError
+from etude.base.errors import EtudeError, FormatError
 from etude.model.fold import fold
 from etude.store import chakra, json
 from etude.store.et_decode import Decoded

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import chakra_pb as pb
 import etude
-from etude.cli import main
 from etude.model.build import TraceBuilder, build_trace, job_of
 from etude.model.diff import diff
 from etude.model.fold import expand, fold
@@ -18,6 +17,7 @@ from etude.model.schema import Kind, Why
 from etude.model.trace import Trace, assert_same
 from etude.store import chakra, columns
 from etude.store import json as json_store
+from etude.surface.cli import main
 from store_jobs import encoded, tiny_job, with_timing
 
 
@@ -139,7 +139,7 @@ def same_everywhere(original: Job, folder: Path) -> None:
 
 
 def test_a_linked_job_is_the_same_in_every_store(tmp_path: Path) -> None:
-    linked = etude.open(Path(etude.__file__).parent / "sample")
+    linked = etude.open(Path(etude.__file__).parent / "capture" / "sample")
     assert {Why.LAUNCH, Why.STREAM} <= set(linked.traces[0].data_why.tolist())
     same_everywhere(linked, tmp_path)
 
@@ -172,6 +172,6 @@ def test_what_only_parquet_holds_is_told(tmp_path: Path) -> None:
     ]
     chakra.write_job(tiny_job(), tmp_path)
     assert chakra.left_behind(chakra.read_job(tmp_path)) == []
-    assert chakra.left_behind(etude.open(Path(etude.__file__).parent / "sample")) == [
+    assert chakra.left_behind(etude.open(Path(etude.__file__).parent / "capture" / "sample")) == [
         "its provenance (device, threads)"
     ]

@@ -11,7 +11,7 @@ import pytest
 
 import chakra_pb as pb
 import store_jobs as jobs
-from etude.errors import FormatError, UsageError
+from etude.base.errors import FormatError, UsageError
 from etude.model.fold import fold
 from etude.model.job import Job
 from etude.store import chakra, columns, sql

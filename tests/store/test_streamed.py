@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import chakra_pb as pb
 import etude
 import strategies
-from etude import opening
-from etude.errors import EtudeError
+from etude.base.errors import EtudeError
+from etude.capture import opening
 from etude.model.check.whole import check
 from etude.model.fold import expand
 from etude.model.job import Job

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.store.times import read_timing
 from store_jobs import tiny_job
 

@@ -7,13 +7,13 @@ import pytest
 
 import chakra_pb as pb
 import etude
-from etude.cli import main
 from etude.model.build import TraceBuilder
 from etude.model.diff import diff
 from etude.model.job import Job, assemble
 from etude.model.schema import Collective, Kind
 from etude.store import chakra
 from etude.store import json as json_store
+from etude.surface.cli import main
 
 
 def job_of(world: int, *, ranks: tuple[int, ...] = (0,), metadata: bytes = b"") -> Job:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
+from etude.decide.study.expressions import evaluated
+from etude.decide.study.points import points_of
+from etude.decide.study.spec import spec_of
 from etude.extend import Space
-from etude.study.expressions import evaluated
-from etude.study.points import points_of
-from etude.study.spec import spec_of
 
 SMALL: dict[str, Any] = {"workload": "predict m", "metrics": {"step": "step_time_ns"}}
 
@@ -95,7 +95,7 @@ def test_the_key_is_the_content(tmp_path: Path) -> None:
     spec = spec_of({"workload": "info ops.csv", "metrics": {"n": "nodes"}}, "s", "s.yaml", tmp_path)
     first = points_of(spec, ["baseline"])[0].task
     assert first.inputs == {"ops.csv": str(tmp_path / "ops.csv")}
-    from etude.study import points
+    from etude.decide.study import points
 
     points.content.cache_clear()
     (tmp_path / "ops.csv").write_text("b")

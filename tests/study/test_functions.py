@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import etude
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.extend import Space, evaluate
 from etude.model.build import job_of
 from tiny_jobs import GROUPS, ring

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli import main
-from etude.cli.study import executed
-from etude.study import entries
-from etude.study import study as opened
-from etude.study.library import GALLERY
-from etude.study.tasks import Said
+from etude.decide.study import entries
+from etude.decide.study import study as opened
+from etude.decide.study.library import GALLERY
+from etude.decide.study.tasks import Said
+from etude.surface.cli import main
+from etude.surface.cli.study import executed
 
 ENTRIES = {entry["name"]: entry for entry in entries()}
 
@@ -52,7 +52,7 @@ def test_all_entries_end_with_one_line_of_counts(
 ) -> None:
     """Two small entries in the place of all."""
     listed = [ENTRIES[name] for name in ("tempus", "ccl-d")]
-    monkeypatch.setattr("etude.study.entries", lambda: listed)
+    monkeypatch.setattr("etude.decide.study.entries", lambda: listed)
     monkeypatch.chdir(tmp_path)
     checks = sum(len(opened(entry["name"]).spec.checks) for entry in listed)
     assert main(["study", "run", "--all", "--quick"]) == 0

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import etude
-from etude.errors import UsageError
+from etude.base.errors import UsageError
+from etude.decide.study.on_ray import Machine, connected, on_ray
+from etude.decide.study.points import points_of
+from etude.decide.study.spec import spec_of
 from etude.extend import Space, evaluate
-from etude.study.on_ray import Machine, connected, on_ray
-from etude.study.points import points_of
-from etude.study.spec import spec_of
 from later import later
 
 ray = later("ray")
@@ -52,7 +52,7 @@ def whole(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_same_bytes_as_here(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from etude.cli import main
+    from etude.surface.cli import main
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.yaml").write_text(STUDY)
@@ -65,7 +65,7 @@ def test_the_same_bytes_as_here(cluster: Any, tmp_path: Path, monkeypatch: pytes
 
 def test_a_fleet_over_seeds_is_the_same_there(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example of ways to recover, on fewer devices and seeds: faults are those of the seed, wherever it runs."""
-    from etude.cli import main
+    from etude.surface.cli import main
 
     text = (Path(__file__).parents[2] / "examples" / "study_fleet.yaml").read_text(encoding="utf-8")
     for old, new in (("--gpus 64", "--gpus 16"), ("--days 7", "--days 14"), ("seeds: 8", "seeds: 2")):
@@ -81,8 +81,8 @@ def test_a_fleet_over_seeds_is_the_same_there(cluster: Any, tmp_path: Path, monk
 def test_a_search_is_the_same_there_and_connects_once(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from etude.cli import main
-    from etude.study import on_ray
+    from etude.decide.study import on_ray
+    from etude.surface.cli import main
 
     connections = []
 
@@ -142,9 +142,9 @@ def test_a_function_and_a_job_go_through_the_object_store(cluster: Any, tmp_path
 def test_ranks_of_a_recording_are_read_there(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from etude.cli import main
+    from etude.surface.cli import main
 
-    sample = Path(etude.__file__).parent / "sample"
+    sample = Path(etude.__file__).parent / "capture" / "sample"
     (tmp_path / "run").mkdir()
     for rank in range(2):
         for kind in ("et", "kineto"):

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from etude.study.stats import bootstrap_ratio, holm, sign_test, t_ratio, wilcoxon
+from etude.decide.study.stats import bootstrap_ratio, holm, sign_test, t_ratio, wilcoxon
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 10, 20])

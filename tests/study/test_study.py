@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import etude
-from etude.cli.study import executed
-from etude.errors import UsageError
-from etude.study.results import JOURNAL
-from etude.study.run import Study
-from etude.study.spec import spec_of
+from etude.base.errors import UsageError
+from etude.decide.study.results import JOURNAL
+from etude.decide.study.run import Study
+from etude.decide.study.spec import spec_of
+from etude.surface.cli.study import executed
 
 NOISE = [3.0, -1.0, 2.0, 0.5, -2.0, 1.0, -0.5, 4.0]
 
@@ -280,7 +280,7 @@ def test_the_page_shows_the_numbers(tmp_path: Path) -> None:
 
 def test_workers_say_what_the_command_line_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, in two others, and as a table from Python: the same."""
-    from etude.cli import main
+    from etude.surface.cli import main
 
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "my.yaml"

@@ -11,19 +11,19 @@ import pytest
 import yaml
 
 import etude
-from etude.cli import main
-from etude.cli.app import _loaded
-from etude.cli.commands import COMMANDS
-from etude.cli.study import executed
-from etude.errors import UsageError
-from etude.files import writing
-from etude.search import search
-from etude.serve.pools.groups import function_of
-from etude.study import trust
-from etude.study.library import GALLERY
-from etude.study.points import Task
-from etude.study.tasks import answer
-from etude.trust import limited
+from etude.base.errors import UsageError
+from etude.base.files import writing
+from etude.base.trust import limited
+from etude.decide.search import search
+from etude.decide.study import trust
+from etude.decide.study.library import GALLERY
+from etude.decide.study.points import Task
+from etude.decide.study.tasks import answer
+from etude.surface.cli import main
+from etude.surface.cli.app import _loaded
+from etude.surface.cli.commands import COMMANDS
+from etude.surface.cli.study import executed
+from etude.world.serve.pools.groups import function_of
 
 CODE = "from pathlib import Path\nPath({!r}).touch()\ndef go(*a, **k): return 0\n"
 READS = {

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 
 import etude
 import strategies
-from etude.cli import main
-from etude.errors import EtudeError, TraceError, UsageError
+from etude.base.errors import EtudeError, TraceError, UsageError
+from etude.make.transform.anonymising import AnonymiseOptions, anonymise, kept
 from etude.model import text
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job, Note, assemble
 from etude.model.schema import NODE, OWNED, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.timing import measured
 from etude.store import chakra
-from etude.transform.anonymising import AnonymiseOptions, anonymise, kept
+from etude.surface.cli import main
 from toy_systems import one_level
 
 SCHEMA_WORDS = {c.attr.encode() for c in OWNED} | {b"involved_dim", b"1.0.0"}

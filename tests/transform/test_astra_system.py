@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from etude import astra
-from etude.cli import main
-from etude.errors import ClusterError, EtudeError
+from etude.base.errors import ClusterError, EtudeError
 from etude.machine import System, open_system
 from etude.machine.fabrics import topology_of_system
 from etude.machine.sharing import HostLink
+from etude.make.transform.dialects import astra_files, astra_problems, astra_refusals, for_astra
+from etude.make.transform.dialects.astra_system import ns3_topology
 from etude.model.build import TraceBuilder
 from etude.model.job import Job, assemble
 from etude.model.schema import Collective, Kind
+from etude.run import astra
 from etude.store import chakra, columns
-from etude.transform.dialects import astra_files, astra_problems, astra_refusals, for_astra
-from etude.transform.dialects.astra_system import ns3_topology
+from etude.surface.cli import main
 from tiny_jobs import GROUPS, ring
 from toy_systems import DEVICE, level, one_level, two_levels
 

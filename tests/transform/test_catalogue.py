@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import etude
-from etude.errors import CycleError, UsageError
-from etude.generate import Plan, generate
-from etude.generate.model import Model
+from etude.base.errors import CycleError, UsageError
 from etude.machine import open_system
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import Model
+from etude.make.transform.edits import apply_edits
 from etude.model.build import TraceBuilder, build_trace, job_of
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, Why
-from etude.transform.edits import apply_edits
 from jobs import job_with
 from toy_systems import one_level
 

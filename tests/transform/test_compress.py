@@ -5,7 +5,7 @@ from math import ceil
 import pytest
 
 import etude
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine import open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job

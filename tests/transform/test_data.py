@@ -9,17 +9,17 @@ from google.protobuf import json_format
 
 import chakra_pb
 import etude
-from etude.cli import main
-from etude.errors import FormatError, UsageError
-from etude.generate import Plan, generate
-from etude.generate.model import Model
+from etude.base.errors import FormatError, UsageError
 from etude.machine import open_system
 from etude.machine.system import System
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import Model
+from etude.make.transform.dialects import as_memory, as_storage
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.store import chakra
-from etude.transform.dialects import as_memory, as_storage
+from etude.surface.cli import main
 from toy_systems import one_level
 
 ONE = one_level("switch", 2)

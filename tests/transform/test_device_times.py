@@ -10,11 +10,11 @@ import fidelity_ingest
 import numpy as np
 import pytest
 
-from etude.cli import main
-from etude.errors import MismatchError
-from etude.ingest import causal
+from etude.base.errors import MismatchError
+from etude.capture.ingest import causal
+from etude.make.transform import with_device_times
 from etude.model.job import Job
-from etude.transform import with_device_times
+from etude.surface.cli import main
 from recorded import device_json, event, kernel, launch, op, read_device_json
 
 LAYERS = 40

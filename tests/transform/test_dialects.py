@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from etude import astra
-from etude.errors import DeadlockError
-from etude.generate import Plan, generate
-from etude.generate.model import open_model
+from etude.base.errors import DeadlockError
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import open_model
+from etude.make.transform.dialects.astra import astra_problems, for_astra, order_problem
 from etude.model.build import TraceBuilder
 from etude.model.fold import fold
 from etude.model.job import Job, assemble
 from etude.model.schema import Collective, Kind
-from etude.transform.dialects.astra import astra_problems, for_astra, order_problem
+from etude.run import astra
 
 
 def test_groups_are_numbers_from_one_and_copies_say_an_operation():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import etude
-from etude.cli import main
+from etude.surface.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_edits_lie_in_a_file(job: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_an_edit_that_selects_nothing_says_so(capsys: pytest.CaptureFixture[str]):
-    recording = Path(etude.__file__).parent / "sample"
+    recording = Path(etude.__file__).parent / "capture" / "sample"
     assert main(["edit", str(recording), "--no-write", "speed op=aten::mmm by=2", "--json"]) == 0
     (note,) = json.loads(capsys.readouterr().out)["notes"]
     assert note == "`speed op=aten::mmm by=2` selects no nodes; did you mean op=aten::mm?"

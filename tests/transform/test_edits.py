@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etude
-from etude.errors import CycleError, DeadlockError, UsageError
+from etude.base.errors import CycleError, DeadlockError, UsageError
+from etude.make.transform.edits import Edit, apply_edits, edit_table
 from etude.model.build import TraceBuilder, job_of
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import NODE, Collective, Kind
 from etude.model.trace import Trace
 from etude.store import chakra
-from etude.transform.edits import Edit, apply_edits, edit_table
 from simulated_jobs import random_job, symmetric_job, system
 
 NEUTRAL = {
@@ -141,9 +141,9 @@ def untouched_nodes_are_kept(job: Job, changed: Job, text: str) -> int:
 
 
 def selected_rows(job: Job, rank: int, one: Edit) -> np.ndarray:
-    from etude.transform.edits.applying import _names
-    from etude.transform.edits.table import TABLE
-    from etude.transform.rewrite import View
+    from etude.make.transform.edits.applying import _names
+    from etude.make.transform.edits.table import TABLE
+    from etude.make.transform.rewrite import View
 
     trace = job.trace(rank)
     view = View(trace=trace, group_names=_names(job, rank, trace), ranks=np.array([rank], np.int32))

@@ -8,17 +8,17 @@ import pytest
 
 import etude
 from astra_build import network, system
-from etude.astra import run
-from etude.astra.config import AstraOptions, RemoteMemoryConfig
-from etude.errors import CycleError, EtudeError, UsageError
-from etude.generate import Plan, generate
-from etude.generate.model import Model
+from etude.base.errors import CycleError, EtudeError, UsageError
 from etude.machine import open_system
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import Model
+from etude.make.transform import with_durations
+from etude.make.transform.dialects.astra import for_astra
+from etude.make.transform.edits import edit_table
 from etude.model.job import Job
+from etude.run.astra import run
+from etude.run.astra.config import AstraOptions, RemoteMemoryConfig
 from etude.store import chakra
-from etude.transform import with_durations
-from etude.transform.dialects.astra import for_astra
-from etude.transform.edits import edit_table
 
 SMALL = {"name": "small", "layers": 2, "hidden": 64, "heads": 8, "ffn": 128, "vocab": 256, "seq": 64}
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 32}

@@ -7,15 +7,15 @@ from random import Random
 import pytest
 
 import etude
-from etude.errors import CycleError, EtudeError, UsageError
-from etude.generate import Plan, generate
+from etude.base.errors import CycleError, EtudeError, UsageError
 from etude.machine import open_system
+from etude.make.generate import Plan, generate
+from etude.make.transform import with_durations
+from etude.make.transform.edits import Edit, apply_edits, edit_table
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-from etude.transform import with_durations
-from etude.transform.edits import Edit, apply_edits, edit_table
 from random_jobs import random_model, random_plan
 
 EDITS = (
@@ -83,9 +83,9 @@ def of_trace(trace: Trace) -> Total:
 
 
 def selected(job: Job, rank: int, text: str) -> list[int]:
-    from etude.transform.edits.applying import _names
-    from etude.transform.edits.table import TABLE
-    from etude.transform.rewrite import View
+    from etude.make.transform.edits.applying import _names
+    from etude.make.transform.edits.table import TABLE
+    from etude.make.transform.rewrite import View
 
     one, trace = Edit.parse(text), job.trace(rank)
     view = View(trace=trace, group_names=_names(job, rank, trace), ranks=job.ranks[[job.index(rank)]])

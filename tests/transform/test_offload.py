@@ -9,24 +9,24 @@ import pytest
 
 import etude
 from etude.analyse.memory import levels
+from etude.base.errors import ClusterError, UsageError
 from etude.cost.tiers import streamed_ns
-from etude.errors import ClusterError, UsageError
-from etude.generate import Plan, generate
-from etude.generate.model import Model
-from etude.generate.serving import Serving, serve
 from etude.machine import open_system
 from etude.machine.system import System
 from etude.machine.tier import Tier
+from etude.make.generate import Plan, generate
+from etude.make.generate.model import Model
+from etude.make.generate.serving import Serving, serve
+from etude.make.transform import with_durations
+from etude.make.transform.edits import apply_edits
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.memory import memory_peaks
 from etude.model.run import Run
 from etude.model.schema import Kind
-from etude.predict import predict
-from etude.predict.what_if import what_if
+from etude.steps import predict
+from etude.steps.what_if import what_if
 from etude.store import chakra
-from etude.transform import with_durations
-from etude.transform.edits import apply_edits
 from toy_systems import one_level, two_levels
 
 ONE = one_level("switch", 2)

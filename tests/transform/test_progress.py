@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import etude
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
-from etude.simulate.shares import Draw
+from etude.run.simulate.shares import Draw
+from etude.surface.cli import main
 from toy_systems import one_level
 
 TWO = one_level("switch", 2)

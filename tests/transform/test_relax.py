@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import etude
-from etude.errors import DeadlockError, MismatchError, UsageError
+from etude.base.errors import DeadlockError, MismatchError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import AGREE, Collective, Kind, ValueKind, Why

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import etude
-from etude.cli import main
-from etude.errors import UsageError
-from etude.generate import MicroOptions, micro
+from etude.base.errors import UsageError
+from etude.make.generate import MicroOptions, micro
+from etude.make.transform.dialects import simai_text
 from etude.model.build import TraceBuilder
 from etude.model.job import Job, assemble
 from etude.model.schema import Collective, Kind
-from etude.transform.dialects import simai_text
+from etude.surface.cli import main
 
 HEAD = (
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {} ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: {} "

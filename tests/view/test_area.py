@@ -13,9 +13,9 @@ import etude
 from etude.model.build import TraceBuilder, job_of
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind
-from etude.report.compose import report
-from etude.report.subject import Subject
-from etude.view.page import render
+from etude.tell.report.compose import report
+from etude.tell.report.subject import Subject
+from etude.tell.view.page import render
 from timed_jobs import timing_of
 
 RANKS = 20

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from etude.analyse.waiting import waiting
-from etude.errors import DeadlockError
-from etude.ingest import causal, reading
+from etude.base.errors import DeadlockError
+from etude.capture.ingest import causal, reading
 from etude.model.run import Run, recorded
 from etude.model.schema import Collective, Kind
-from etude.report import collectives
-from etude.report.compose import report
-from etude.report.device import device_of, recognised
-from etude.report.subject import Subject
-from etude.simulate.options import Options
-from etude.simulate.run import simulate
-from etude.view.page import Page
+from etude.run.simulate.options import Options
+from etude.run.simulate.run import simulate
+from etude.tell.report import collectives
+from etude.tell.report.compose import report
+from etude.tell.report.device import device_of, recognised
+from etude.tell.report.subject import Subject
+from etude.tell.view.page import Page
 from simulated_jobs import random_job, symmetric_job, system
 from timed_jobs import timed
 from training_step import training_step

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.cli import main
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Kind
 from etude.model.trace import Trace
 from etude.store import chakra
-from etude.view.graph import find_node, part_of
-from etude.view.graph_svg import MOST, svg
-from etude.view.layers import draw
+from etude.surface.cli import main
+from etude.tell.view.graph import find_node, part_of
+from etude.tell.view.graph_svg import MOST, svg
+from etude.tell.view.layers import draw
 from training_step import training_step
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import browser
-from etude.cli import main
-from etude.notebook import card, note, records, shares
-from etude.report.fleet.training import hours_section
-from etude.view.charts import Bar, Heading, Piece, bars, legend, table
-from etude.view.lengths import in_notebook, sized, sizes
-from etude.view.markup import Markup, escaped, heading, joined, paragraph
-from etude.view.page import Figure, Page, Section, Told, render
-from etude.view.plots import Axis, Mark, Stretch, heat, plot, strip
+from etude.base.notebook import card, note, records, shares
+from etude.surface.cli import main
+from etude.tell.report.fleet.training import hours_section
+from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.lengths import in_notebook, sized, sizes
+from etude.tell.view.markup import Markup, escaped, heading, joined, paragraph
+from etude.tell.view.page import Figure, Page, Section, Told, render
+from etude.tell.view.plots import Axis, Mark, Stretch, heat, plot, strip
 
 HOSTILE = (
     "<script>document.title='PWNED'</script>",

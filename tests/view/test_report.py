@@ -14,21 +14,21 @@ import pytest
 
 import browser
 from etude.analyse.breakdown import breakdown
-from etude.cli import main
-from etude.errors import DeadlockError
+from etude.base.errors import DeadlockError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job, Note
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Origin, Timing
-from etude.report import compose, words
-from etude.report.compose import report, said_once
-from etude.report.subject import Subject
-from etude.simulate.run import simulate
+from etude.run.simulate.run import simulate
 from etude.store import chakra, columns
-from etude.view.embedded import Shown, pack
-from etude.view.page import Page, render
-from etude.view.slices import Slices, slices_of
+from etude.surface.cli import main
+from etude.tell.report import compose, words
+from etude.tell.report.compose import report, said_once
+from etude.tell.report.subject import Subject
+from etude.tell.view.embedded import Shown, pack
+from etude.tell.view.page import Page, render
+from etude.tell.view.slices import Slices, slices_of
 from simulated_jobs import random_job, symmetric_job, system
 from training_step import training_step
 

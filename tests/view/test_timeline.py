@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cli import main
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.timing import Origin, Timing
-from etude.view.flows import flows_of, running
-from etude.view.slices import Slices, Sort, slices_of
-from etude.view.timeline import write_timeline
+from etude.surface.cli import main
+from etude.tell.view.flows import flows_of, running
+from etude.tell.view.slices import Slices, Sort, slices_of
+from etude.tell.view.timeline import write_timeline
 from simulated_jobs import random_job
 from training_step import training_step
 

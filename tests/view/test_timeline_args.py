@@ -8,14 +8,14 @@ import pytest
 
 import etude
 from etude.analyse.critical_path import critical_path
-from etude.cli import main
 from etude.model.build import TraceBuilder, job_of
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Origin
 from etude.store import chakra
-from etude.view.slices import Sort, slices_of
-from etude.view.timeline import write_timeline
+from etude.surface.cli import main
+from etude.tell.view.slices import Sort, slices_of
+from etude.tell.view.timeline import write_timeline
 from timed_jobs import timed, timing_of
 from training_step import training_step
 

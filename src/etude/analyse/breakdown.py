@@ -10,7 +10,7 @@ from etude.analyse.counting import OURS, Counting
 from etude.analyse.device_work import on_device, uses_as
 from etude.analyse.grouping import by_rank, pattern_of
 from etude.analyse.measures import CLASSES, COLUMNS, measures, time_by_bits, time_by_class
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.run import Run, RunPart
 from etude.model.schema import Collective, Kind
 from etude.model.use import Use

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.job import Job
 from etude.model.schema import COUNTED_KERNEL, COUNTER, UNKNOWN, ValueKind
 from etude.model.text import string

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 
 __all__ = ["counting_of"]
 

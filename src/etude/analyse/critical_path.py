@@ -21,7 +21,7 @@ from etude.analyse.clocks import offsets
 from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.kernels.arrays import as_read
 from etude.model.frames import SEGMENT, frames
 from etude.model.graph import dependencies, topological_order

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
+from etude.base.errors import UsageError
 from etude.cost.choice import Menu, chosen
 from etude.cost.energy import assumed, at_work_w, costs_of, idle_w, limit_w
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
-from etude.errors import UsageError
 from etude.machine.system import Device
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from etude.analyse.energy import Energy, PowerCurve
-from etude.errors import UsageError
-from etude.units import parse_time
+from etude.base.errors import UsageError
+from etude.base.units import parse_time
 
 __all__ = ["Gaps", "LongRun", "long_run"]
 

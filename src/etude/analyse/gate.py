@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from etude.analyse.gate_samples import MEASURES, Sampled, samples
 from etude.analyse.noise import Shift, shift
-from etude.errors import EtudeError, UsageError
-from etude.units import format_bytes, format_time, parse_bytes, parse_time
+from etude.base.errors import EtudeError, UsageError
+from etude.base.units import format_bytes, format_time, parse_bytes, parse_time
 
 __all__ = ["Limit", "gate", "parse_limit", "shown"]
 

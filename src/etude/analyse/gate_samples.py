@@ -17,7 +17,7 @@ from etude.analyse.grouping import pattern_of
 from etude.analyse.launches import launched
 from etude.analyse.reasons import host_times
 from etude.analyse.steps import steps
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine.system import Device
 from etude.model.memory import memory_peaks
 from etude.model.run import Run, RunPart

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.stacks import stacks
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.distinct import distinct
 from etude.model.job import Job
 from etude.model.run import RunPart

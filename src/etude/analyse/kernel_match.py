@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.grouping import table
 from etude.analyse.roofline import roofline
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine.system import Device
 from etude.model.run import Run
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.kernels.intervals import time_by_mask
 from etude.model.run import RunPart
 from etude.model.use import Use

@@ -145,7 +145,7 @@ def _traffic(job: Job) -> Iterator[Row]:
 
 def shown(found: pa.Table) -> list[dict[str, Any]]:
     """The rows for people: figures with their units, fractions as percentages."""
-    from etude.units import format_bandwidth, format_bytes, format_time
+    from etude.base.units import format_bandwidth, format_bytes, format_time
 
     def one(metric: str, value: float, unit: str) -> str:
         if unit == "s":

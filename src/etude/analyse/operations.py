@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, match
 from etude.model.run import Run

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from etude.analyse.device_work import on_device
 from etude.analyse.grouping import table
 from etude.analyse.kernels import taken_in_turn
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.run import Run, RunPart
 from etude.model.use import uses
 

@@ -21,11 +21,11 @@ from etude.analyse.idle import CAUSES, idle
 from etude.analyse.launches import launches
 from etude.analyse.measures import CLASSES
 from etude.analyse.variants import one_form
+from etude.base.units import format_time
 from etude.kernels.intervals import merged
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
 from etude.model.use import Use, uses
-from etude.units import format_time
 
 __all__ = ["host_side", "reasons"]
 

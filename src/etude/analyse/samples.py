@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.measures import MEASURES
 from etude.analyse.steps import steps
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 

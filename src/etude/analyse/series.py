@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.changes import LEAST, Change, change_points, noise
 from etude.analyse.periods import find_period, profile
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 
 __all__ = ["Parts", "decompose", "forecast", "level_and_drift", "spread"]
 

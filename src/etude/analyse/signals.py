@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from etude.analyse.changes import noise
 from etude.analyse.samples import TIMES, Samples, numbers_of, times_ns
 from etude.analyse.trend import Trend
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.job import ranges
 from etude.model.schema import UNKNOWN
 

@@ -26,7 +26,7 @@ from etude.analyse.segments import Segments
 from etude.analyse.slow_links import Links, SlowLink
 from etude.analyse.slow_ranks import slow_ranks
 from etude.analyse.stretches import Slow
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.job import Job, ranges
 from etude.model.match import match
 from etude.model.run import Run

@@ -17,7 +17,7 @@ from etude.analyse.periods import find_period
 from etude.analyse.samples import Samples
 from etude.analyse.series import Parts, decompose, level_and_drift, spread
 from etude.analyse.trend_words import Finding, told_changes, told_drift, told_period, told_slow
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 
 __all__ = ["Trend", "record", "trend"]
 

@@ -21,7 +21,7 @@ from etude.analyse.clocks import offsets
 from etude.analyse.critical_path import KINDS, columns_of, ends_of, names_of, roles_of
 from etude.analyse.grouping import table
 from etude.analyse.operations import calls, messages
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.job import Job
 from etude.model.match import match
 from etude.model.run import Run, RunPart

@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.config import key_of
+from etude.base.errors import FormatError
+from etude.base.figures import key_of
 from etude.cost.compute import MeasuredOps, roofline_ns
 from etude.cost.fit import fit
 from etude.cost.ops import OpClass, OpTable, Work
-from etude.errors import FormatError
 from etude.machine.system import Device, OpCost
 
 F64 = NDArray[np.float64]

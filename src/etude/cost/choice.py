@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
 from etude.cost.compute import cost_of, memory_ns, peaks_of, roofline_ns
 from etude.cost.menu import AUTO, FEWER, Kernel, alternatives, open_kernel, unit_choices, unit_shares
 from etude.cost.needs import Need, Quantised, asked_ops, input_bytes
 from etude.cost.ops import DTYPE_NUMBER, OpClass, OpTable
-from etude.errors import UsageError
 from etude.kernels.compile import kernel
 from etude.machine.system import Device
 

@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import MismatchError, UsageError
 from etude.cost.gemm import gemm_ns
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
-from etude.errors import MismatchError, UsageError
 from etude.machine.system import Device, OpCost
 from etude.model.schema import UNKNOWN
 

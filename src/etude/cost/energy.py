@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import DTYPE_NUMBER, EXPERTS, MATRIX, NARROW, OpClass, OpTable
-from etude.errors import UsageError
 from etude.machine.power import PowerCosts
 from etude.machine.system import Device
 from etude.model.schema import UNKNOWN

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine.system import LevelKind, System
 
 

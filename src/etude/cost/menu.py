@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
 from etude.cost.energy import at_work_w, idle_w, limit_w
 from etude.cost.needs import (
     FewerProducts,
@@ -32,7 +33,6 @@ from etude.cost.needs import (
     sparse_need,
 )
 from etude.cost.ops import DTYPE_BYTES, OpTable, matmul
-from etude.errors import UsageError
 from etude.machine.system import Device
 
 Bool = NDArray[np.bool_]

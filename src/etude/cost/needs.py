@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
 from etude.cost.ops import DTYPE_BYTES, DTYPE_NUMBER, OpClass, OpTable
-from etude.errors import UsageError
 from etude.machine.system import Device
 
 F64 = NDArray[np.float64]

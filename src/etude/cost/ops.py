@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import MismatchError, UsageError
+from etude.base.errors import MismatchError, UsageError
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
 from etude.model.schema import Collective
 
 I32 = NDArray[np.int32]

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from etude.base.errors import ClusterError, CycleError, MismatchError
 from etude.cost.schedule import I32, I64, Put, Schedule
-from etude.errors import ClusterError, CycleError, MismatchError
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 

@@ -3,7 +3,7 @@ System."""
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.machine.open import device_names as device_names

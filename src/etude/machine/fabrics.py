@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
 from etude.machine.ports import is_product, own_ports
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.machine.topology import Blocks, LinkList, Shape, Topology, VertexKind, Wire, product, topology_of

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import ClusterError, UsageError
+from etude.base.errors import ClusterError, UsageError
 from etude.machine.routes import check_connected
 from etude.machine.topology import Topology, topology_of, with_windows
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
 from etude.machine.system import Level, System
 from etude.machine.topology import Topology, Windows, with_windows
 

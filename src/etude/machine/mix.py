@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
 
 I64 = NDArray[np.int64]
 Sizes = tuple[tuple[str, int], ...]

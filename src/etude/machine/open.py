@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from etude.config import parse, read_file
-from etude.errors import ClusterError, in_file
+from etude.base.errors import ClusterError, in_file
+from etude.base.figures import parse, read_file
 from etude.machine.mix import as_text
 from etude.machine.regions import with_round_trips
 from etude.machine.system import Device, System

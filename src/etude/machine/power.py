@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from etude.config import figure
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
+from etude.base.figures import figure
 
 EXPONENT: Final = 2.5
 """Exponent of the clock in the power of the cores, unless measured: between a linear one (constant voltage) and a cubic

@@ -14,9 +14,9 @@ from importlib.resources import files
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
-from etude.config import figure, parse, read
-from etude.errors import ClusterError, UsageError
-from etude.units import parse_time
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import figure, parse, read
+from etude.base.units import parse_time
 
 if TYPE_CHECKING:
     from etude.machine.system import Device

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
 from etude.kernels.arrays import as_read
 from etude.kernels.compile import kernel
 from etude.machine.topology import I32, I64, SHAPES, Topology, VertexKind

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine.system import System
 from etude.machine.tier import ALL, NODE, RANK
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from etude.config import figure
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
+from etude.base.figures import figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

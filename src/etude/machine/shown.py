@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from etude.notebook import card, note, records
-from etude.units import format_bandwidth, format_bytes, format_count, format_time
+from etude.base.notebook import card, note, records
+from etude.base.units import format_bandwidth, format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
     from etude.machine.system import Device, System

@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.config import figure, plain, read, said
-from etude.errors import ClusterError, UsageError
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import figure, plain, read, said
 from etude.machine.data_plane import DataPlane
 from etude.machine.mix import as_text, kind_numbers
 from etude.machine.power import PowerCosts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from etude.config import figure
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
+from etude.base.figures import figure
 
 RANK, NODE, ALL = SCOPES = ("rank", "node", "all")
 """Who may have something in common, beside units of a level by its name; `node` is the innermost level."""

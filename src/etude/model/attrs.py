@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.kernels.varint import decode_varint, encode_varint
 from etude.model.schema import ValueKind
 from etude.model.text import slice_bytes

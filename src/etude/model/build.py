@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from etude.errors import TraceError, UsageError
+from etude.base.errors import TraceError, UsageError
 from etude.model.attrs import encode_list, scalar_to_cell
 from etude.model.job import Job, Part, assemble
 from etude.model.schema import COLUMN, NODE, Kind, ValueKind

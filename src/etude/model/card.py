@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from etude.config import figure, plain, read
-from etude.errors import ClusterError, UsageError
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import figure, plain, read
 
 FORMAT: Final = 1
 

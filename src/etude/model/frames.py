@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.model.schema import Kind
 from etude.model.trace import Trace
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from etude.errors import CycleError, TraceError, UsageError
+from etude.base.errors import CycleError, TraceError, UsageError
 from etude.kernels.compile import kernel
 from etude.kernels.csr import reverse, topological
 from etude.model.schema import UNKNOWN

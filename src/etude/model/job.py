@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError, UsageError
+from etude.base.errors import TraceError, UsageError
+from etude.base.units import counted
 from etude.model.timing import Timing
 from etude.model.trace import Trace
-from etude.units import counted
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

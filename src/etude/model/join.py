@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.job import MAX_WORLD, Groups, Job, ranges
 from etude.model.schema import Kind
 from etude.model.timing import Timing, no_times

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.kernels.compile import kernel
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.kernels.compile import kernel
 from etude.model import text
 from etude.model.run import Run, RunPart

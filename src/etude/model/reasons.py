@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.kernels.arrays import as_read
 from etude.kernels.compile import kernel
 from etude.kernels.varint import put_varint, varint_length

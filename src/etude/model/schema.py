@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 
 SCHEMA_VERSION: Final = 1
 UNKNOWN: Final = int(np.iinfo(np.int64).min)

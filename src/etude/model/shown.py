@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from etude.base.notebook import card, note, shares
+from etude.base.units import format_time
 from etude.model.frames import frames
 from etude.model.schema import UNKNOWN, Kind
-from etude.notebook import card, note, shares
-from etude.units import format_time
 
 if TYPE_CHECKING:
     from etude.model.job import Job

@@ -8,9 +8,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
+from etude.base.units import format_time
 from etude.model.schema import UNKNOWN
-from etude.units import format_time
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.kernels.arrays import as_read
 from etude.kernels.compile import kernel
 from etude.model import reasons, text

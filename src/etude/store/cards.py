@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-from etude.config import safe_loader
-from etude.errors import UsageError
-from etude.files import writing
+from etude.base.errors import UsageError
+from etude.base.figures import safe_loader
+from etude.base.files import writing
 from etude.model.card import Card
 
 NAME: Final = "card.yaml"

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, TraceError, UsageError
+from etude.base.errors import FormatError, TraceError, UsageError
 from etude.model import timing as timings
 from etude.model.job import MAX_WORLD, Job, Note, Part, assemble
 from etude.model.schema import RECORDED_NS, UNKNOWN, Kind, ValueKind

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, TraceError, UsageError
+from etude.base.errors import FormatError, TraceError, UsageError
 from etude.model.job import MAX_WORLD, VALUE_COLUMNS, Groups, Job, Note, check_name, ranges
 from etude.model.schema import SCHEMA_VERSION, UNKNOWN
 from etude.model.timing import Origin, Timing

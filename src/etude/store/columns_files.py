@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from etude.errors import FormatError
+from etude.base.errors import FormatError
 from etude.model import text
 from etude.store import columns_schema as schema
 

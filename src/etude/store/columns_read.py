@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError
+from etude.base.errors import FormatError
 from etude.model import text
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, LaneKind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant

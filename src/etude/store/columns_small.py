@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.model.job import VALUE_COLUMNS, Job
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Layout, Trace

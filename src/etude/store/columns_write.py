@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.model import text
 from etude.model.attrs import decode_list
 from etude.model.schema import COLUMN, NODE, ValueKind

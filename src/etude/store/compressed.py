@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, UsageError
+from etude.base.errors import FormatError, UsageError
 from etude.model.text import PAD, pad
 
 U8 = NDArray[np.uint8]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, TraceError
+from etude.base.errors import FormatError, TraceError
 from etude.kernels.varint import encode_varint
 from etude.model import reasons, text
 from etude.model.attrs import cell_to_scalar, decode_list, varint_to_scalar

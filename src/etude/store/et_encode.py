@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
+from etude.base.errors import TraceError
 from etude.kernels.arrays import as_read
 from etude.kernels.varint import encode_varint
 from etude.model import reasons, text

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from etude.errors import FormatError
+from etude.base.errors import FormatError
 from etude.kernels.arrays import as_read
 from etude.kernels.varint import decode_varint, encode_varint
 from etude.model.schema import ValueKind

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, UsageError
+from etude.base.errors import FormatError, UsageError
 from etude.kernels.varint import decode_varint
 from etude.model.feeder.feed import Feeder
 from etude.model.feeder.node_view import Bound, NodeView

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, UsageError
+from etude.base.errors import FormatError, UsageError
 from etude.model.job import Job
 from etude.store import chakra, compressed
 from etude.store.et_decode import Decoded, decode

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from etude.errors import FormatError
+from etude.base.errors import FormatError
 from etude.kernels.compile import kernel
 from etude.kernels.varint import encode_varint
 from etude.model.schema import COLUMN, ValueKind

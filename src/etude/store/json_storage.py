@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from etude.errors import FormatError
+from etude.base.errors import FormatError
 from etude.kernels.varint import encode_varint
 from etude.store.et_irregular import delimited, fields
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.kernels.varint import encode_varint
 from etude.model.job import MAX_WORLD
 from etude.store.json_read import metadata_bytes

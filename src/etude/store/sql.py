@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.job import VALUE_COLUMNS, Job
 from etude.model.schema import NODE, LaneKind
 from etude.store import columns

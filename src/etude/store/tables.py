@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from etude.errors import FormatError, UsageError
+from etude.base.errors import FormatError, UsageError
 
 SUFFIXES = (".csv", ".parquet")
 

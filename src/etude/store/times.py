@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, MismatchError, UsageError
+from etude.base.errors import FormatError, MismatchError, UsageError
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN

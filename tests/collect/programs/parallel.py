@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from etude.collect import torch as collect
+from etude.capture.collect import torch as collect
 
 STEPS = 2
 WIDTH = 16

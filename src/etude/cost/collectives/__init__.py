@@ -11,7 +11,7 @@ schedules   transfers of any algorithm on any number of members
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.cost.collectives.messages import p2p_start_ns as p2p_start_ns

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import ClusterError
 from etude.cost.collectives import direct, halving_doubling, in_switch, ring, ring_both
 from etude.cost.collectives.algorithm import Algorithm, Layout
 from etude.cost.collectives.in_switch import reduces_in_switch, switch_level
@@ -16,7 +17,6 @@ from etude.cost.collectives.plan import AlgorithmPhase, AlgorithmPlan, Leg, by_l
 from etude.cost.collectives.steps import A2A, AG, AR, RS, Groups, Passes, alone, owned
 from etude.cost.groups import GroupShape, GroupSpan
 from etude.cost.schedule import I64, Schedule, ScheduleBuilder
-from etude.errors import ClusterError
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 

@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
+from etude.base.errors import UsageError
 from etude.cost.collectives.algorithm import Algorithm, Layout
 from etude.cost.collectives.plan import PASSES, ROOTED, AlgorithmPhase, AlgorithmPlan, Leg, port_rate
 from etude.cost.collectives.steps import AG, AR, BARRIER, BROADCAST, REDUCE, RS, Groups, Passes, arrivals, owned
 from etude.cost.groups import GroupShape, GroupSpan
 from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
-from etude.errors import UsageError
 from etude.machine.system import Level, System
 from etude.model.schema import Collective
 

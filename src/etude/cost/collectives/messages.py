@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.machine.system import LINED, Level, LevelKind, System
 
 I64 = NDArray[np.int64]

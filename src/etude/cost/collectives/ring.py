@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from etude.base.errors import ClusterError
 from etude.cost.collectives import trees
 from etude.cost.collectives.algorithm import Algorithm, Layout
 from etude.cost.collectives.plan import (
@@ -38,7 +39,6 @@ from etude.cost.collectives.steps import (
 )
 from etude.cost.groups import GroupShape, GroupSpan
 from etude.cost.schedule import I64, IN_FLIGHT, Put, Schedule, ScheduleBuilder
-from etude.errors import ClusterError
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from etude.base.errors import ClusterError
 from etude.cost.collectives.algorithm import Layout
 from etude.cost.collectives.table import ALGORITHMS
 from etude.cost.schedule import Schedule, chunked
-from etude.errors import ClusterError
 from etude.model.schema import Collective
 
 

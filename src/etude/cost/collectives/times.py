@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
 from etude.cost.collectives.in_switch import reduces_in_switch
 from etude.cost.collectives.plan import ONE_PASS, ROOTED, AlgorithmPhase, AlgorithmPlan, Leg
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.groups import GroupShape, group_shape
 from etude.cost.schedule import IN_FLIGHT
-from etude.errors import UsageError
 from etude.machine.ports import ports_of
 from etude.machine.system import LINED, Protocol, System
 from etude.model.job import Groups

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from etude.base.errors import ClusterError
 from etude.cost.collectives import trees
 from etude.cost.collectives.algorithm import Algorithm, Layout
 from etude.cost.collectives.direct import fan
@@ -17,7 +18,6 @@ from etude.cost.collectives.plan import PASSES, AlgorithmPhase, AlgorithmPlan, L
 from etude.cost.collectives.steps import AR, BROADCAST, GATHER, REDUCE, SCATTER
 from etude.cost.groups import GroupShape, GroupSpan
 from etude.cost.schedule import I64, Schedule, ScheduleBuilder
-from etude.errors import ClusterError
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from etude.base.errors import UsageError
 from etude.cost.compute import BLOCK, compute_time_ns
 from etude.cost.contention.blocks import ONCE, Cores, Grids, ends_ns
 from etude.cost.gemm import blocks_of
 from etude.cost.ops import OpClass, OpTable, Work
-from etude.errors import UsageError
 from etude.machine.system import Device, OpCost
 from etude.model.schema import UNKNOWN
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from etude.base.errors import UsageError
 from etude.cost.contention.blocks import ONCE, Stop, ends_ns
 from etude.cost.contention.launches import Launch, grids_of, memory_rate, room_on
-from etude.errors import UsageError
 from etude.machine.system import Device
 
 PERIODS: Final = 8

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any, Final
 
+from etude.base.errors import UsageError
+from etude.base.files import csv_rows
 from etude.cost.contention.launches import COPY_ENGINE, Launch, launch_of
 from etude.cost.contention.meeting import beside, held
 from etude.cost.ops import OpClass, Work
-from etude.errors import UsageError
-from etude.files import csv_rows
 from etude.machine.system import Device
 from etude.model.schema import UNKNOWN
 

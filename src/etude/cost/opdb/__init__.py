@@ -3,7 +3,7 @@ what requests decide; what it lacks for a set of models, and how it is measured.
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.cost.opdb import worker as worker

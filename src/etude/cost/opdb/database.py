@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from etude.base.errors import FormatError, MismatchError, UsageError
+from etude.base.files import writing
 from etude.cost.opdb.curves import Curves
 from etude.cost.opdb.schema import COLUMNS, DIMS, FIXED, NAMES, OPS, Shapes, distinct
 from etude.cost.ops import DTYPE_BYTES
-from etude.errors import FormatError, MismatchError, UsageError
-from etude.files import writing
 from etude.machine import device_names, open_device
 from etude.machine.system import Device
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.csv as pc
 from numpy.typing import NDArray
 
-from etude.config import read_mapping
+from etude.base.errors import FormatError
+from etude.base.figures import read_mapping
 from etude.cost.opdb.database import SCHEMA, OpDatabase, checked
 from etude.cost.opdb.schema import DIMS
-from etude.errors import FormatError
 
 META: Final = "meta.yaml"
 VARIANTS: Final = {"bf16": "bf16", "fp16": "fp16"}

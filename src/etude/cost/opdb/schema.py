@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import MismatchError
 from etude.cost import ops as work
 from etude.cost.ops import DTYPE_NUMBER, OpClass, OpTable, Work, width
-from etude.errors import MismatchError
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

@@ -3,7 +3,7 @@ predictions."""
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.cost.stacks.open import band_of as band_of

@@ -11,9 +11,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
-from etude.config import parse, read, read_file
+from etude.base.errors import ClusterError
+from etude.base.figures import parse, read, read_file
 from etude.cost.stacks.stack import Band, Stack
-from etude.errors import ClusterError
 
 DEFAULT: Final = "default"
 """The stack if none is given."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from etude.config import figure, plain, read
+from etude.base.errors import ClusterError
+from etude.base.figures import figure, plain, read
 from etude.cost.ops import MATRIX, OpClass
-from etude.errors import ClusterError
 from etude.machine.system import CollectiveSettings, Device, Protocol, System
 
 ANY: Final = "any"

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, UsageError
+from etude.base.errors import FormatError, UsageError
 from etude.kernels.compile import kernel
 
 I64 = NDArray[np.int64]

@@ -13,14 +13,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
+from etude.base.units import format_bytes
 from etude.cost.compute import roofline_ns
 from etude.cost.ops import OpClass, OpTable, matmul
 from etude.cost.tiers.graphs import Pass
 from etude.cost.tiers.streaming import staged_ns
 from etude.cost.tiers.transfers import copy_ns, tier_of
-from etude.errors import UsageError
 from etude.machine.system import Device, System
-from etude.units import format_bytes
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

@@ -24,10 +24,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
+from etude.base.units import format_bytes
 from etude.cost.tiers.graph_parts import Edges, Parted, parted, read_edges
 from etude.cost.tiers.residency import held
-from etude.errors import UsageError
-from etude.units import format_bytes
 
 I64 = NDArray[np.int64]
 

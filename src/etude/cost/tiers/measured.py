@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from etude.base.errors import ClusterError, EtudeError, UsageError
+from etude.base.files import csv_rows
 from etude.cost.tiers.streaming import streamed_ns
 from etude.cost.tiers.transfers import copy_ns, file_ns
-from etude.errors import ClusterError, EtudeError, UsageError
-from etude.files import csv_rows
 from etude.machine.system import System
 from etude.machine.tier import Checkpointing
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

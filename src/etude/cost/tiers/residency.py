@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
+from etude.base.units import format_bytes
 from etude.kernels.compile import kernel
-from etude.units import format_bytes
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 
 F64 = NDArray[np.float64]
 

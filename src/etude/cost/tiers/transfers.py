@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from etude.errors import ClusterError, UsageError
+from etude.base.errors import ClusterError, UsageError
 from etude.machine.sharing import HostLink
 from etude.machine.system import Device, System
 from etude.machine.tier import Tier

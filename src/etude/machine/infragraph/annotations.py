@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import ClusterError, UsageError
+from etude.base.errors import ClusterError, UsageError
+from etude.base.units import parse_bandwidth, parse_bytes, parse_count, parse_time
 from etude.machine.infragraph.graph import InfraGraph, vertex_kinds
 from etude.machine.topology import Topology, VertexKind, topology_of
-from etude.units import parse_bandwidth, parse_bytes, parse_count, parse_time
 
 OURS = "etude."
 GRAPH_KEYS = ("etude.latency",)

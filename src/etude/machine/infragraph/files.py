@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from etude.config import safe_loader
-from etude.errors import FormatError
+from etude.base.errors import FormatError
+from etude.base.figures import safe_loader
 from etude.machine.infragraph.annotations import Cluster, cluster_of
 from etude.machine.infragraph.graph import InfraGraph, expand
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import ClusterError
+from etude.base.errors import ClusterError
 from etude.machine.topology import I32, I64, VertexKind
 
 SCHEMES = ("one2one", "many2many", "ring")

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.units import counted
 from etude.model.check.findings import ProgramClasses, Report, listed, ordinal, split_by
 from etude.model.job import ranges
 from etude.model.match import WORLD, Matching, positions
 from etude.model.schema import UNKNOWN, Collective
-from etude.units import counted
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

@@ -8,12 +8,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.units import counted
 from etude.kernels.compile import kernel
 from etude.model import graph
 from etude.model.check.findings import ProgramClasses, Report, split_by
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-from etude.units import counted
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

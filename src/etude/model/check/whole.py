@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.units import counted
 from etude.model.check.findings import Finding, ProgramClasses, Report, classes, programs, structure
 from etude.model.check.groups import check_collectives, check_groups
 from etude.model.check.messages import check_messages
@@ -21,7 +22,6 @@ from etude.model.match import match
 from etude.model.schema import Kind
 from etude.model.timing import Timing
 from etude.model.trace import Trace, only
-from etude.units import counted
 
 __all__ = ["Finding", "RankByRank", "check"]
 

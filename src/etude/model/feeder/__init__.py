@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from etude.faces import face
+from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.model.feeder.feed import feeder as feeder

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from etude.errors import DeadlockError, UsageError
+from etude.base.errors import DeadlockError, UsageError
 from etude.model.feeder.node_view import NodeView
 from etude.model.feeder.rank import RankFeeder
 from etude.model.feeder.source import SHOWN, JobSource, Source, check_missing

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from etude.errors import UsageError
+from etude.base.errors import UsageError
 from etude.model.feeder import kernels as k
 from etude.model.feeder.node_view import NodeView
 from etude.model.feeder.source import SHOWN, Source

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import CycleError, DanglingDependency, TraceError, UsageError
+from etude.base.errors import CycleError, DanglingDependency, TraceError, UsageError
 from etude.kernels.csr import fill_reverse, topological
 from etude.model.feeder import kernels as k
 from etude.model.feeder.node_view import Bound, NodeView

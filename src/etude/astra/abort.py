@@ -1,7 +1,0 @@
-"""The answer where ASTRA-sim has none."""
-
-from etude.errors import AnswerNo
-
-
-class AstraAbort(AnswerNo):
-    """ASTRA-sim crashes, exits or throws on this input."""

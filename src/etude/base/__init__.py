@@ -1,0 +1,1 @@
+"""What everybody may import: errors, units, files, figures, faces, remote files."""

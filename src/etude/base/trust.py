@@ -1,0 +1,53 @@
+"""What commands of a file that somebody else wrote may not do: load Python, run programs, write outside their folder.
+
+with limited("/tmp/point"):         # and in every process that is started meanwhile
+    ...                             # `check_code` and `check_write` refuse
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from etude.base.errors import UsageError
+
+HINT: Final = "--trust allows it, if you know the file and who wrote it"
+WRITES: Final = {"-o", "--out", "--memory-out", "--requests-out", "--job-out", "--link-stats"}
+"""Options that name what is written."""
+WRITES_THERE: Final = {
+    ("simulate", "--timing"), ("simulate astra", "--timing"), ("energy", "--timeline"), ("anonymise", "--key"),
+}  # fmt: skip
+"""Options that do so in one command only."""
+OUT_BEHIND: Final = {"convert": 1}
+"""Command -> how many things it reads before the place that it writes."""
+_LIMITED: Final = "ETUDE_LIMITED"
+"""Set within limits: the folder that may be written, or nothing if only code is refused. An environment variable,
+because processes of commands have the same limits."""
+
+
+@contextmanager
+def limited(folder: str | os.PathLike[str] = "") -> Iterator[None]:
+    """Code is refused, and so is writing outside the folder; without one, the limits on writing stay as they are."""
+    before = os.environ.get(_LIMITED)
+    os.environ[_LIMITED] = os.path.realpath(folder) if folder else before or ""
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_LIMITED]
+        else:
+            os.environ[_LIMITED] = before
+
+
+def check_code(what: str) -> None:
+    """Refuses to run a program or Python code within limits."""
+    if _LIMITED in os.environ:
+        raise UsageError(f"`{what}` runs code", hint=HINT)
+
+
+def check_write(target: Path, shown: Path) -> None:
+    """Refuses to write outside the folder within limits. `target` is a path without links."""
+    folder = os.environ.get(_LIMITED)
+    if folder and not target.is_relative_to(folder):
+        raise UsageError("is outside the folder that may be written", where=str(shown), hint=HINT)

@@ -1,0 +1,18 @@
+"""Records what a training script does: execution trace, profiler trace, manifest, for every rank.
+
+from etude.capture.collect import torch as collect
+with collect.trace("run/", steps=3):
+    train()
+
+Nothing here imports PyTorch before a recording is asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from etude.base.faces import face
+
+if TYPE_CHECKING:
+    from etude.capture.collect.launcher import launch as launch
+    from etude.capture.collect.options import CollectOptions as CollectOptions
+
+__getattr__ = face(__name__)

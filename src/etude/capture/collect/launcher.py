@@ -1,0 +1,131 @@
+"""Runs a command so that the PyTorch processes in it record themselves. The script is not changed.
+
+A folder with a `sitecustomize.py` goes to the front of PYTHONPATH, and Python runs that file at each start. It waits
+for `import torch` and then records (see `inject`); processes that never train write nothing.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.base.errors import UsageError
+from etude.base.trust import check_code
+from etude.capture.collect import flight, layout
+from etude.capture.collect.manifest import FIRST
+from etude.capture.collect.options import CollectOptions
+
+SETTINGS = "ETUDE_COLLECT"
+BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+
+_PATIENCE_S = 20.0
+_TO_WRITE_S = 60.0
+"""Time after a Ctrl-C, which has reached the child too: it writes its recording, which is slow on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedProgram:
+    """How a command ended, and what was recorded."""
+
+    exit_code: int
+    """The command's own; 128 + n if signal n ended it."""
+    manifests: tuple[dict[str, Any], ...]
+    failures: tuple[str, ...] = ()
+    """Recording failures, as the workers report them."""
+    beside: tuple[dict[str, Any], ...] = ()
+    """Manifests of other processes that recorded and are not ranks: not part of the job."""
+
+    @property
+    def problems(self) -> list[str]:
+        """Messages about what differs from the request."""
+        found = [*self.failures]
+        found += [f"rank {m['rank']}: partial: {m['reason']}" for m in self.manifests if m["partial"]]
+        world = max((m["world_size"] for m in self.manifests), default=0)
+        missing = sorted(set(range(world)) - {m["rank"] for m in self.manifests})
+        if missing:
+            found.append(f"nothing from rank {', '.join(map(str, missing))} of {world}")
+        begins = {_begin(m): m["rank"] for m in reversed(self.manifests) if m["files"]}
+        if len(begins) > 1:
+            shown = "; ".join(f"rank {rank} {begin}" for begin, rank in sorted(begins.items(), key=lambda b: b[1]))
+            found.append(f"the ranks recorded different parts of the run: {shown}")
+        if not found and not self.manifests and not self.beside:
+            found.append("nothing was recorded: no process of the command called a torch.nn.Module or an optimizer")
+        return found
+
+
+def _begin(about: dict[str, Any]) -> str:
+    numbers = about["steps"]["numbers"]
+    return f"from step {numbers[0]} on" if numbers else "everything, without steps"
+
+
+def launch(
+    command: Sequence[str], folder: str | os.PathLike[str], options: CollectOptions, *, whole: bool = False
+) -> LaunchedProgram:
+    """Runs `command` to its end. `whole`: record from `import torch` to the end instead of steps."""
+    place = Path(folder).absolute()
+    if not command:
+        raise UsageError("no command to run", hint="etude collect -o run/ -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise UsageError("command not found", where=command[0])
+    # No rank has been started yet, so existing files are from an earlier run: a world of 0.
+    layout.make_room(place, 0, 0, force=options.force)
+    layout.clear_recordings(place)
+    layout.take_problems(place)
+    try:
+        code = _run(list(command), environment(place, options, whole=whole))
+    finally:
+        layout.clear_recordings(place)
+    others = layout.beside(place)
+    if len(others) == 1 and not layout.manifests(place):
+        layout.promote(place, others.pop())
+    return LaunchedProgram(code, tuple(layout.manifests(place)), tuple(layout.take_problems(place)), tuple(others))
+
+
+def environment(folder: Path, options: CollectOptions, *, whole: bool = False) -> dict[str, str]:
+    """The variables that make Python processes record."""
+    changed = dict(os.environ)
+    asked = options.to_dict() | {"force": False}
+    changed.pop(FIRST, None)
+    changed[SETTINGS] = json.dumps({"folder": str(folder), "options": asked, "whole": whole})
+    paths = [str(BOOTSTRAP), *filter(None, [changed.get("PYTHONPATH")])]
+    changed["PYTHONPATH"] = os.pathsep.join(paths)
+    if options.flight_recorder:
+        flight.ask_for_room(changed)
+    return changed
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    check_code(command[0])
+    child = subprocess.Popen(command, env=environment)
+    code: int | None
+    try:
+        code = child.wait()
+    except BaseException as stop:
+        code = _end(child, told=isinstance(stop, KeyboardInterrupt))
+        if code is None:
+            raise
+    return code if code >= 0 else 128 - code
+
+
+def _end(child: subprocess.Popen[bytes], *, told: bool) -> int | None:
+    """Asks a child to end, and then kills it. None if it cannot be ended.
+
+    `told`: Ctrl-C in a terminal has reached the child too, so it gets time to write before it is asked again.
+    """
+    for ask, patience_s in ((None, _TO_WRITE_S if told else 0.0), (signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, 5.0)):
+        if ask is not None:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(ask)
+        try:
+            return child.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            continue
+        except KeyboardInterrupt:  # a second Ctrl-C: no more waiting at this stage
+            continue
+    return None

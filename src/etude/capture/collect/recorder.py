@@ -1,0 +1,389 @@
+"""The life of a recording: wait, warm up, record N steps, write. One per process.
+
+        begin()              step_done() x warmup            step_done() x steps, or the end
+waiting ────────► recording ──────────────────► recording ───────────────────────────► done, written
+                  (thrown away; the last        (kept)          ▲ next step │ the program's own profiler begins
+                  steps lightly, kept)                          └── aside ◄─┘
+
+What is recorded before the first step is kept if no step ever comes: then there are none to separate. A window
+that the program's own profiler cut short is put aside: a whole one may come later, else the longest is written.
+"""
+
+import contextlib
+import os
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.base.pages import page_faults
+from etude.capture.collect import compiled, flight, layout
+from etude.capture.collect.capture import Capture, settle
+from etude.capture.collect.groups import GroupWatch
+from etude.capture.collect.light import LightCapture, light_steps
+from etude.capture.collect.manifest import World, manifest, process_name, world
+from etude.capture.collect.options import CollectOptions
+from etude.capture.collect.signals import Signals
+from etude.capture.collect.turns import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An interval that was recorded."""
+
+    capture: Capture
+    first_step: int
+    steps: int
+
+
+class Recorder:
+    """Counts only steps of the thread that began. Any thread may interrupt or finish it."""
+
+    def __init__(
+        self, torch: Any, folder: Path, options: CollectOptions, turns: Turns, *, shared: bool = False
+    ) -> None:
+        """`shared`: other processes of the same command write into the folder too."""
+        self._torch = torch
+        self._folder = folder
+        self.options = options
+        self._turns = turns
+        self._shared = shared
+        self.world: World = world(torch)
+        self.steps_seen = 0
+        self.steps_recorded = 0
+        self.done = False
+        self.counted_by = ""
+        self.files: dict[str, str] = {}
+        self._first_step = 0
+        self._capture: Capture | None = None
+        self._light: LightCapture | None = None
+        self._aside: Window | None = None
+        self._windows = 0
+        self._since_ns = 0
+        self._unprofiled_ns: list[int] = []
+        self._unprofiled_faults: list[int] = []
+        """Times of steps before the window, without a profiler, and how often they touched new pages of memory."""
+        self._since_faults = 0
+        self._gave_way = False
+        self._stuck = False
+        self._began = False
+        self._thread = 0
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._signals = Signals(self._cut_off)
+        self._groups = GroupWatch(torch, self._look_around)
+        turns.give_way = self.interrupt
+        _watch_forks(self)
+
+    @property
+    def recording(self) -> bool:
+        return self._capture is not None
+
+    @property
+    def waiting(self) -> bool:
+        """Nothing has been recorded yet, because the program's own profiler is on."""
+        return self._began and not self.done and self._windows == 0
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process and thread that began: steps of other threads do not count."""
+        return not self.done and self._pid == os.getpid() and self._thread in (0, threading.get_ident())
+
+    def begin(self) -> None:
+        """Begins, or tries again if the program's own profiler was on."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            if not self.here or (self._began and not self.waiting):
+                return
+            if not self._began:
+                self._began = True
+                self._thread = threading.get_ident()
+                self._signals.watch()
+            self._open()
+
+    def step_done(self, counted_by: str) -> None:
+        """A step is over. Once the caller counts steps, detected ones are ignored."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            if not self.here or not self._began:
+                return
+            if counted_by == "optimizer" and self.counted_by == "call":
+                return
+            before, self.counted_by = self.counted_by, counted_by
+            if self._light is not None:
+                self._light.unmark()
+            if (counted_by, before) != ("call", "optimizer"):
+                self.steps_seen += 1
+                self._time_step()
+                self._advance()
+            elif self.steps_seen > 1:  # the program's first step was taken for several; if for one, that was right
+                self._start_over()
+            profiled = self._capture is not None or (self._light is not None and self._light.running)
+            self._since_ns = 0 if profiled or self._turns.taken else time.perf_counter_ns()
+            self._since_faults = page_faults()
+
+    def interrupt(self) -> None:
+        """The program's own profiler or observer is about to begin."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._drop_light()
+            capture = self._capture
+            if self.done or capture is None:
+                return
+            self._gave_way = True
+            self._capture = None
+            if not capture.can_stop:  # left running: to stop it would stop the program's
+                self._stuck = True
+                capture.let_go()
+                return
+            window = Window(capture, self._first_step, self.steps_recorded)
+            with contextlib.suppress(Exception):  # it is lost then; the program's own must begin all the same
+                capture.stop()
+                self._put_aside(window)
+
+    def _drop_light(self) -> None:
+        """One that runs is of no use; what is done is kept."""
+        light = self._light
+        if light is None or not light.running:
+            return
+        self._light = None
+        if not light.can_stop:
+            self._stuck = True
+            return
+        with contextlib.suppress(Exception):
+            light.stop()
+        light.discard()
+
+    def _put_aside(self, window: Window) -> None:
+        other, self._aside = self._aside, window
+        if other is not None and other.steps >= window.steps:
+            self._aside, other = other, window
+        if other is not None:
+            other.capture.discard()
+
+    def _start_over(self) -> None:
+        self._throw_away()
+        self._drop_light()
+        self._unprofiled_ns, self._unprofiled_faults = [], []
+        self.steps_seen, self.steps_recorded = 1, 0
+        if self.options.warmup <= 1:
+            self._open()
+
+    def _time_step(self) -> None:
+        """The time since the previous step, if no profiler was on. The last of them ends when its device has: the
+        window would wait for that as well."""
+        if not self._since_ns or self._turns.taken or self.steps_seen > self.options.warmup:
+            return
+        if self.steps_seen == self.options.warmup:
+            settle(self._torch)
+        self._unprofiled_ns.append(time.perf_counter_ns() - self._since_ns)
+        self._unprofiled_faults.append(page_faults() - self._since_faults)
+
+    def _unprofiled(self) -> dict[str, int] | None:
+        """A host runs ahead of its device, so only the sum of all steps is meaningful."""
+        took = self._unprofiled_ns
+        if not took:
+            return None
+        on_device = self._torch.cuda.is_available() and self._torch.cuda.is_initialized()
+        return {"count": len(took), "step_ns": int(statistics.mean(took) if on_device else statistics.median(took))}
+
+    def _advance(self) -> None:
+        self._look_around()
+        if self.steps_seen < self.options.warmup:
+            self._throw_away()
+            if self.options.warmup - self.steps_seen <= light_steps(self._torch, self.options.warmup):
+                self._open_light()
+        elif self.steps_seen == self.options.warmup:
+            self._throw_away()
+            if self._light is not None:
+                self._light.stop()
+            self._open()
+        elif self._capture is None:
+            self._open()
+        else:
+            self.steps_recorded += 1
+            if self.steps_recorded == self.options.steps:
+                self.finish()
+            else:
+                self._capture.mark(self.steps_seen)
+
+    def finish(self, reason: str = "") -> None:
+        """Writes what was recorded; `reason` says why it is incomplete. Safe to call twice."""
+        if self._pid != os.getpid():  # forked: the lock may be held by a thread of the parent
+            return
+        with self._lock:
+            if self.done:
+                return
+            self.done = True
+            self._groups.stop()
+            if not self._began:
+                return
+            self._signals.hold()
+            self._drop_light()
+            with self._leaving_nothing():
+                window = self._last_window()
+                self._settle_name()
+                self._first_step, self.steps_recorded = (window.first_step, window.steps) if window else (0, 0)
+                if window is not None:
+                    self._write(window.capture)
+                self._write_manifest(reason or self._missing(), window)
+
+    def _last_window(self) -> Window | None:
+        """The window to write: the longest recorded one. Without warm-up and incomplete steps."""
+        capture, window = self._capture, self._aside
+        if capture is not None:
+            self._look_around()
+            capture.stop()
+            if window is None or self.steps_recorded >= window.steps:
+                window = Window(capture, self._first_step, self.steps_recorded)
+        if window is None or not self.counted_by:
+            return window
+        left_over = self._gave_way and window.steps == 0
+        return None if left_over or self.steps_seen < self.options.warmup else window
+
+    @contextmanager
+    def _leaving_nothing(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._throw_away(stopped=True)
+            if self._light is not None:
+                self._light.discard()
+            self._signals.leave()
+
+    def _open(self) -> None:
+        if self._turns.taken or self._stuck:
+            self._gave_way = True
+            return
+        self._first_step, self.steps_recorded = self.steps_seen, 0
+        self._windows += 1
+        folder = layout.recording_folder(self._folder, self._pid, self._windows)
+        self._capture = Capture(self._torch, self.options, folder)
+        self._capture.mark(self.steps_seen)
+
+    def _open_light(self) -> None:
+        if self._turns.taken or self._stuck:
+            return
+        if self._light is None:
+            self._windows += 1
+            self._light = LightCapture(self._torch, layout.recording_folder(self._folder, self._pid, self._windows))
+        self._light.mark(self.steps_seen)
+
+    def _throw_away(self, *, stopped: bool = False) -> None:
+        capture, self._capture = self._capture, None
+        aside, self._aside = self._aside, None
+        if capture is not None:
+            if not stopped:
+                capture.stop(export=False)
+            capture.discard()
+        if aside is not None:
+            aside.capture.discard()
+
+    def _look_around(self) -> None:
+        """Looks up process groups, which are made late and may be gone at the end."""
+        now = world(self._torch)
+        if now.known:
+            now.groups = _with_earlier(self.world.groups, now.groups)
+        if now.known or not self.world.known:
+            self.world = now
+
+    def _missing(self) -> str:
+        asked, warmup = self.options.steps, self.options.warmup
+        why = ": the program runs its own profiler" if self._gave_way else ""
+        if not self.counted_by:
+            return f"it was recorded only in part{why}" if why else ""
+        if self.steps_seen < warmup or (asked is None and self.steps_recorded == 0):
+            return f"ended after {self.steps_seen} steps, the warm-up is {warmup}{why}"
+        if asked is not None and self.steps_recorded < asked:
+            return f"ended after {self.steps_recorded} of {asked} steps{why}"
+        return f"it was recorded only in part{why}" if why and asked is None else ""
+
+    def _settle_name(self) -> None:
+        """Among several processes that claim one rank, the first is that rank; one known from torch.distributed takes
+        precedence over those known only from their environment. The others are stored as processes next to it."""
+        here = self.world
+        if self._shared and not here.process and not layout.claim(self._folder, here.rank, self._pid, sure=here.known):
+            here.process = process_name()
+
+    def _path(self, ending: str) -> Path:
+        return layout.path_of(self._folder, self.options.name, self.world.who, ending)
+
+    def _write(self, capture: Capture) -> None:
+        force = self.options.force
+        host, device = self._path(layout.HOST), self._path(layout.DEVICE)
+        layout.compress(capture.host, host, force=force)
+        layout.compress(capture.device, device, force=force)
+        self.files = {"host": host.name, "device": device.name}
+        events = self._light.events() if self._light is not None else {}
+        if events:
+            if self._unprofiled_faults:
+                events["page_faults"] = min(self._unprofiled_faults)
+            path = self._path(layout.LIGHT)
+            layout.write_json(path, events, force=force)
+            self.files["light"] = path.name
+        code = compiled.sources()
+        if code:
+            path = self._path(layout.COMPILED)
+            layout.write_json(path, code, force=force)
+            self.files["compiled"] = path.name
+        if not self.options.flight_recorder:
+            return
+        found = flight.entries(self.world.rank, self.world.groups, capture.start_ns, capture.end_ns)
+        if found is not None:
+            path = self._path(layout.FLIGHT)
+            layout.write_json(path, found, force=force)
+            self.files["flight_recorder"] = path.name
+
+    def _write_manifest(self, reason: str, window: Window | None) -> None:
+        numbers = [self._first_step + k for k in range(self.steps_recorded)]
+        about = manifest(self._torch, self.options, self.world) | {
+            "files": self.files,
+            "partial": bool(reason),
+            "reason": reason,
+            "steps": {
+                "asked": self.options.steps,
+                "warmup": self.options.warmup,
+                "recorded": self.steps_recorded,
+                "numbers": numbers,
+                "counted_by": self.counted_by or "nothing",
+                "unprofiled": self._unprofiled(),
+            },
+            "window_ns": [window.capture.start_ns, window.capture.end_ns] if window is not None else None,
+        }
+        layout.write_json(self._path(layout.MANIFEST), about, force=self.options.force)
+
+    def _cut_off(self, signal_name: str) -> None:
+        with contextlib.suppress(Exception):  # the process is about to be ended by the signal, as without us
+            self.finish(signal_name)
+
+    def forked(self) -> None:
+        self.done = True
+        if self._capture is not None:
+            self._capture.let_go()
+
+
+def _with_earlier(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Includes groups that are gone by now but existed during the recording."""
+    known = [(group["pg_name"], group["ranks"]) for group in now]
+    return [*(group for group in earlier if (group["pg_name"], group["ranks"]) not in known), *now]
+
+
+def _watch_forks(recorder: Recorder) -> None:
+    if not hasattr(os, "register_at_fork"):
+        return
+    known = weakref.ref(recorder)
+
+    def in_child() -> None:
+        found = known()
+        if found is not None and found.recording:
+            found.forked()
+
+    os.register_at_fork(after_in_child=in_child)

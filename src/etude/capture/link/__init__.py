@@ -1,0 +1,1 @@
+"""Readers of PyTorch recordings: host traces (ExecutionTraceObserver) and device traces (Kineto)."""

@@ -1,0 +1,1 @@
+"""Which design is better: studies and searches."""

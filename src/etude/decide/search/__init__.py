@@ -1,0 +1,22 @@
+"""Search: the best plan, placement, cut or mix, from what each candidate costs: `etude.search("space.yaml")`.
+
+given       a space as a file says it, read key by key
+found       what a search gives: the best, the frontier, how many were tried and pruned
+run         from a file to what was found; each kind of space is one module with `solve(given, asked)`
+"""
+
+from typing import TYPE_CHECKING
+
+from etude.base.faces import face
+
+if TYPE_CHECKING:
+    from etude.decide.search.found import Found as Found
+    from etude.decide.search.given import Asked as Asked
+    from etude.decide.search.given import Given as Given
+    from etude.decide.search.run import is_space as is_space
+    from etude.decide.search.run import kept as kept
+    from etude.decide.search.run import read_space as read_space
+    from etude.decide.search.run import search as search
+    from etude.decide.search.run import solve as solve
+
+__getattr__ = face(__name__)

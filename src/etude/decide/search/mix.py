@@ -1,0 +1,304 @@
+"""How many devices of which kinds, for which models and by which plans, at the least price or with the most goodput.
+
+search: mix
+models: {chat: {model: llama3-8b, prompt: 1024, output: 128, ttft: 1s, tpot: 50ms}}
+kinds: kinds.csv             # kind,device,price,node,link,latency,available
+plans: [1, 2, 4]             # devices of a replica, or {tp: 2, precision: fp8}
+demand: demand.csv           # hour,model,rate
+available: available.csv     # kind,hour,count; nothing: as `kinds` says
+score: cost                  # or goodput, within `budget` dollars per hour
+mixed: true                  # false: the best kind alone
+
+Methods: `ilp` leaves out plans that another of the same kind beats, which loses nothing, and solves for counts; `joint`
+solves for all plans; `all` tries all counts. Each hour is solved by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil, inf
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.base.errors import UsageError
+from etude.base.figures import figure
+from etude.decide.search.found import Found, Row
+from etude.decide.search.given import Asked, Given
+from etude.decide.search.kinds import Kind, Offer, Wanted, offers_of, wanted_of
+from etude.decide.search.programs import Program
+from etude.decide.search.tables import table
+
+SCORES: Final = ("cost", "goodput")
+MOST: Final = 2_000_000
+MOST_USES: Final = 200_000
+"""Most counts that `all` tries, in total and of one kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    hour: int = figure("count", "counted from 0", 0, zero=True)
+    model: str = figure("text", "a key of `models`")
+    rate: float = figure("number", "requests per second", zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    kind: str = figure("text", "a kind")
+    hour: int = figure("count", "from this hour on", 0, zero=True)
+    count: float = figure("number", "available devices", zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """Demand of an hour, and available devices."""
+
+    models: tuple[str, ...]
+    demand: tuple[float, ...]
+    weight: tuple[float, ...]
+    prices: Mapping[str, float]
+    available: Mapping[str, float]
+    goodput: bool
+    budget: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    counts: tuple[int, ...]
+    """Number of each offer."""
+    cost: float
+    """Dollars per hour."""
+    goodput: float
+    """Served requests per second, by weight."""
+
+
+def solve(given: Given, asked: Asked) -> Found:
+    given.only("models", "kinds", "plans", "demand", "available", "throughput", "score", "budget", "seconds", "part",
+               "mixed")  # fmt: skip
+    method, mixed = asked.one_of("ilp", "joint", "all"), given.keys.get("mixed", True)
+    if not isinstance(mixed, bool):
+        raise UsageError(f"`mixed` is {mixed}", where=given.where, hint="true, or false: the best kind alone")
+    models, kinds = wanted_of(given), table(given, "kinds", Kind, "kind")
+    hours = _hours(given, models, kinds)
+    offers, pruned = offers_of(given, asked, models, kinds)
+    possible = len(offers) + sum(pruned.values())
+    tried = offers if method != "ilp" else undominated(offers)
+    pruned |= {"dominated": len(offers) - len(tried)}
+    found, took = {}, 0.0
+    for number, hour in hours.items():
+        single = alone(tried, hour)
+        pool = tried if mixed else [one for one in tried if single and one.kind == single[0]]
+        choice, seconds = choose(pool, hour, method) if mixed else (single[1] if single else None, 0.0)
+        found[number] = _row(number, hour, pool, choice, single) if choice else None
+        took += seconds
+    rows = [row for row in found.values() if row]
+    if not rows:
+        raise UsageError("the available devices never serve all requests", where=given.where,
+                         hint="more `available`, other `plans`, or score: goodput")  # fmt: skip
+    static = choose(tried, _peak(list(hours.values())))[0] if mixed else None
+    told: dict[str, Any] = {name: _sum(rows, name) for name in ("cost", "goodput", "single_cost", "single_goodput")}
+    told |= {"hours": len(rows), "unserved_hours": [number for number, row in found.items() if row is None]}
+    told |= {"static_cost": static.cost * len(rows) if static else None}
+    more = told | {"method": method, "score": given.keys.get("score", "cost"), "offers": [asdict(o) for o in tried]}
+    return Found(
+        best=max(rows, key=lambda row: (row["demand"], -row["hour"])), frontier=rows, tried=len(tried),
+        pruned={k: v for k, v in pruned.items() if v}, space=possible, rows=rows, more=more,
+        notes=_notes(told), told=(f"{len(hours)} hours solved in {took:.2f} s",),
+    )  # fmt: skip
+
+
+def _notes(told: Mapping[str, Any]) -> tuple[str, ...]:
+    """Notes for all hours together."""
+    found = [f"{told['hours']} hours: {told['cost']:,.2f} dollars, {told['goodput']:,.1f} requests per second served"]
+    if told["single_cost"] is not None:
+        found.append(f"best single kind: {told['single_cost']:,.2f} dollars, {told['single_goodput']:,.1f}")
+    if told["static_cost"] is not None:
+        found.append(f"one allocation for all hours: {told['static_cost']:,.2f} dollars")
+    if told["unserved_hours"]:
+        found.append(f"hours that cannot be served: {', '.join(map(str, told['unserved_hours']))}")
+    return tuple(found)
+
+
+def undominated(offers: Sequence[Offer]) -> list[Offer]:
+    """Offers without those that another of the same model and kind beats: at least as fast with no more devices."""
+    kept: list[Offer] = []
+    for one in sorted(offers, key=lambda o: (o.devices, -o.rate)):
+        same = [o for o in kept if (o.model, o.kind) == (one.model, one.kind)]
+        if not any(o.rate >= one.rate for o in same):
+            kept.append(one)
+    return [one for one in offers if any(one is o for o in kept)]
+
+
+def _hours(given: Given, models: Mapping[str, Wanted], kinds: Sequence[Kind]) -> dict[int, Hour]:
+    score, budget = given.keys.get("score", "cost"), given.keys.get("budget", inf)
+    if score not in SCORES:
+        raise UsageError(f"unknown score `{score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
+        raise UsageError(f"`budget` is {budget}", where=given.where, hint="dollars per hour: budget: 100")
+    if "budget" in given.keys and score == "cost":
+        raise UsageError("`budget` applies only to the score goodput", where=given.where)
+    asks: dict[int, dict[str, float]] = {}
+    for row in table(given, "demand", Demand):
+        if row.model not in models:
+            raise UsageError(f"no model `{row.model}`", where=str(given.keys["demand"]),
+                             hint=f"known: {', '.join(models)}")  # fmt: skip
+        if row.model in asks.setdefault(row.hour, {}):
+            raise UsageError(f"hour {row.hour}: `{row.model}` appears twice", where=str(given.keys["demand"]))
+        asks[row.hour][row.model] = row.rate
+    supply = table(given, "available", Supply) if "available" in given.keys else []
+    known = {one.kind for one in kinds}
+    if wrong := [row.kind for row in supply if row.kind not in known]:
+        raise UsageError(f"no kind `{wrong[0]}`", where=str(given.keys["available"]))
+    return {
+        hour: Hour(
+            models=tuple(models), demand=tuple(asks[hour].get(name, 0.0) for name in models),
+            weight=tuple(one.weight for one in models.values()), prices={one.kind: one.price for one in kinds},
+            available={one.kind: _supplied(one, supply, hour) for one in kinds}, goodput=score == "goodput",
+            budget=float(budget),
+        )
+        for hour in sorted(asks)
+    }  # fmt: skip
+
+
+def _supplied(kind: Kind, supply: Sequence[Supply], hour: int) -> float:
+    """The latest row of the kind up to this hour, or the kind's own figure."""
+    known = [(row.hour, i) for i, row in enumerate(supply) if row.kind == kind.kind and row.hour <= hour]
+    return supply[max(known)[1]].count if known else kind.available
+
+
+def _peak(hours: Sequence[Hour]) -> Hour:
+    """One allocation for all hours: the maximum of every demand, the minimum of every supply."""
+    first = hours[0]
+    return Hour(
+        models=first.models, demand=tuple(max(h.demand[i] for h in hours) for i in range(len(first.models))),
+        weight=first.weight, prices=first.prices, goodput=first.goodput, budget=first.budget,
+        available={kind: min(h.available[kind] for h in hours) for kind in first.available},
+    )  # fmt: skip
+
+
+def choose(offers: Sequence[Offer], hour: Hour, method: str = "ilp") -> tuple[Choice | None, float]:
+    """Counts of offers, and seconds of the solver; None if the available devices do not serve all."""
+    if method == "all":
+        return _every(offers, hour), 0.0
+    first, took = _program(offers, hour)
+    if first is None or not hour.goodput:
+        return first, took
+    cheap, more = _program(offers, hour, first.goodput)
+    return cheap or first, took + more
+
+
+def _program(offers: Sequence[Offer], hour: Hour, least: float | None = None) -> tuple[Choice | None, float]:
+    """By the score; with `least`, the cheapest of those with this goodput."""
+    program, most = Program(), hour.goodput and least is None
+    at = {name: i for i, name in enumerate(hour.models)}
+    spent = [one.devices * hour.prices[one.kind] for one in offers]
+    counts = [program.variable(0.0 if most else cost, whole=True) for cost in spent]
+    for i, name in enumerate(hour.models):
+        terms = {c: one.rate for c, one in zip(counts, offers, strict=True) if one.model == name}
+        if hour.goodput:
+            served = program.variable(-hour.weight[i] if most else 0.0, hour.demand[i])
+            program.row({**terms, served: -1.0}, least=0.0)
+            at[name] = served
+        elif hour.demand[i]:
+            program.row(terms, least=hour.demand[i])
+    for kind, count in hour.available.items():
+        if count < inf:
+            used = {c: float(one.devices) for c, one in zip(counts, offers, strict=True) if one.kind == kind}
+            program.row(used, most=count)
+    if hour.goodput and hour.budget < inf:
+        program.row(dict(zip(counts, spent, strict=True)), most=hour.budget)
+    if least is not None:
+        program.row({at[name]: hour.weight[i] for i, name in enumerate(hour.models)}, least=least * (1 - 1e-7))
+    solved = program.solve()
+    if solved is None:
+        return None, 0.0
+    return chosen(offers, hour, [int(solved.values[c]) for c in counts]), solved.took_s
+
+
+def chosen(offers: Sequence[Offer], hour: Hour, counts: Sequence[int]) -> Choice:
+    """Cost and goodput of this many of each offer."""
+    rates = dict.fromkeys(hour.models, 0.0)
+    cost = 0.0
+    for one, count in zip(offers, counts, strict=True):
+        rates[one.model] += one.rate * count
+        cost += hour.prices[one.kind] * one.devices * count
+    served = sum(w * min(d, rates[m]) for m, d, w in zip(hour.models, hour.demand, hour.weight, strict=True))
+    return Choice(tuple(counts), cost, served)
+
+
+def _every(offers: Sequence[Offer], hour: Hour) -> Choice | None:
+    """All counts, kind by kind: first every use of a kind's devices, then all of these together."""
+    at = {name: i for i, name in enumerate(hour.models)}
+    rates, costs, counts = np.zeros((1, len(at))), np.zeros(1), np.zeros((1, 0), np.int32)
+    order: list[int] = []
+    for kind in hour.prices:
+        mine = [i for i, one in enumerate(offers) if one.kind == kind]
+        uses = _uses([offers[i] for i in mine], hour, at)
+        if len(rates) * len(uses) > MOST:
+            raise UsageError(f"more than {MOST:,} counts of devices", hint="--method ilp")
+        order += mine
+        speed = np.zeros((len(mine), len(at)))
+        speed[np.arange(len(mine)), [at[offers[i].model] for i in mine]] = [offers[i].rate for i in mine]
+        price = np.array([offers[i].devices * hour.prices[kind] for i in mine])
+        rates = (rates[:, None, :] + uses @ speed).reshape(-1, len(at))
+        costs = (costs[:, None] + uses @ price).ravel()
+        counts = np.column_stack([np.repeat(counts, len(uses), axis=0), np.tile(uses, (len(counts), 1))])
+    demand = np.array(hour.demand)
+    if hour.goodput:
+        score = -(np.minimum(rates, demand) * np.array(hour.weight)).sum(axis=1)
+        score = np.where(costs <= hour.budget * (1 + 1e-9), score, inf)
+    else:
+        score = np.where((rates >= demand * (1 - 1e-9)).all(axis=1), costs, inf)
+    best = np.flatnonzero(score <= score.min() + 1e-9 * abs(score.min()))
+    if not np.isfinite(score[best[0]]):
+        return None
+    row = counts[best[costs[best].argmin()]]
+    return chosen(offers, hour, [int(row[order.index(i)]) for i in range(len(offers))])
+
+
+def _uses(offers: Sequence[Offer], hour: Hour, at: Mapping[str, int]) -> NDArray[np.int32]:
+    """Every row of counts of these offers of one kind: no more than there are devices, or than demand needs."""
+    found: list[list[int]] = [[]]
+    for one in offers:
+        need, room = ceil(hour.demand[at[one.model]] / one.rate), hour.available[one.kind]
+        if len(found) * (need + 1) > MOST_USES:
+            raise UsageError(f"more than {MOST_USES:,} counts of devices", hint="--method ilp")
+        found = [[*row, n] for row in found for n in range(need + 1) if _used(offers, [*row, n]) <= room]
+    return np.array(found, np.int32).reshape(len(found), len(offers))
+
+
+def _used(offers: Sequence[Offer], counts: Sequence[int]) -> int:
+    return sum(one.devices * count for one, count in zip(offers, counts, strict=False))
+
+
+def alone(offers: Sequence[Offer], hour: Hour) -> tuple[str, Choice] | None:
+    """The best that a single kind can do, and which."""
+    found: dict[str, Choice] = {}
+    for kind in hour.prices:
+        mine = [one for one in offers if one.kind == kind]
+        choice = choose(mine, hour)[0] if mine else None
+        if choice is not None:
+            found[kind] = choice
+    if not found:
+        return None
+    best = min(found, key=lambda k: (-found[k].goodput if hour.goodput else 0.0, found[k].cost))
+    return best, found[best]
+
+
+def _row(number: int, hour: Hour, offers: Sequence[Offer], choice: Choice, single: tuple[str, Choice] | None) -> Row:
+    """An hour: what is held, and the best that one kind alone could do."""
+    counted = list(zip(offers, choice.counts, strict=True))
+    return {
+        "hour": number, "demand": sum(hour.demand), "cost": choice.cost, "goodput": choice.goodput,
+        "devices": sum(one.devices * n for one, n in counted), "kinds": len({one.kind for one, n in counted if n}),
+        "single": single[0] if single else None, "single_cost": single[1].cost if single else None,
+        "single_goodput": single[1].goodput if single else None,
+        "held": {" ".join(filter(None, (one.model, one.kind, one.plan))): n for one, n in counted if n},
+    }  # fmt: skip
+
+
+def _sum(rows: Sequence[Row], name: str) -> float | None:
+    """Sum over the hours, if all have it."""
+    return sum(row[name] for row in rows) if all(row[name] is not None for row in rows) else None

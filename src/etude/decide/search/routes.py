@@ -1,0 +1,208 @@
+"""Requests of satellites: the small model at home, or a large one on a computing satellite, over links with queues.
+
+search: routes
+topology: {planes: 6, satellites: 11, altitude_km: 780, rate: 100Mb/s}      # or a table, leo_66.csv
+computing: 6                       # this many, evenly spread; or their names
+small: {model: mobilenet-v2, device: raspberry-pi5}
+large: {model: vit-l16, device: jetson-orin, dtype: fp16}
+requests: {rate: 120, size: 150kB, duration: 60s, sources: 12}              # or a table: time_s,satellite,size
+policy: [local, nearest, least, delay, share]
+score: mean                        # or p95
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import figure, read
+from etude.base.files import csv_rows
+from etude.base.units import parse_bytes
+from etude.decide.search.chain import device_of
+from etude.decide.search.constellation import Sky, read_sky
+from etude.decide.search.found import Found, Row, frontier
+from etude.decide.search.given import Asked, Given
+from etude.decide.search.layers import model_layers
+from etude.decide.search.links import NEVER
+from etude.decide.search.travel_kernels import DELAY, HOME, LEAST, LOCAL, NEAREST, SHARE, Done, Requests, travelled
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+POLICIES: Final = {"local": LOCAL, "nearest": NEAREST, "least": LEAST, "delay": DELAY, "share": SHARE}
+SCORES: Final = ("mean", "p95")
+LARGEST: Final = 9_000_000_000
+"""Bytes of a request whose time at a byte a second still fits in 64 bits."""
+HALVINGS: Final = 12
+"""Steps of the bisection: shares are known to 1/4096."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    model: str = figure("text", "name or file", "")
+    device: Any = figure("one", "device of the catalogue, a file, or its keys", None)
+    dtype: str = figure("text", "data type of weights and activations", "fp32")
+    time_ns: int = figure("time", "time of a request, instead of a model on a device", 0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    rate: float = figure("number", "requests per second of all satellites, Poisson")
+    size_bytes: int = figure("bytes", "size of a request", 150_000)
+    duration_ns: int = figure("time", "time in which they arrive", 60_000_000_000)
+    sources: int = figure("count", "satellites that have requests; 0: all that do not compute", 0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    topology: Any = figure("one", "a constellation, or a table of links")
+    computing: Any = figure("one", "number of satellites with the large model, or their names")
+    small: Served = figure("one", "model of every satellite", of=Served)
+    large: Served = figure("one", "model of computing satellites", of=Served)
+    requests: Any = figure("one", "drawn, or a table")
+    policy: Any = figure("one", "one or several", list(POLICIES))
+    score: str = figure("text", "mean, p95", "mean")
+
+
+def solve(given: Given, asked: Asked) -> Found:
+    asked.one_of("all")
+    try:
+        space = read(Space, given.keys, given.where)
+        drawn = read(Drawn, space.requests, f"{given.where}: requests") if isinstance(space.requests, Mapping) else None
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    policies = space.policy if isinstance(space.policy, list) else [space.policy]
+    if unknown := [p for p in policies if p not in POLICIES]:
+        raise UsageError(f"unknown policy `{unknown[0]}`", where=given.where, hint=f"known: {', '.join(POLICIES)}")
+    if space.score not in SCORES:
+        raise UsageError(f"unknown score `{space.score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
+    duration = drawn.duration_ns if drawn else _last_ns(given, space.requests)
+    sky, names = read_sky(space.topology, given.folder, f"{given.where}: topology", duration)
+    computing = _computing(space.computing, names, f"{given.where}: computing")
+    load = _drawn(drawn, sky, computing, asked.seed) if drawn else _listed(given, space.requests, sky, names)
+    if int(load.size_bytes.max()) > LARGEST:
+        raise UsageError(f"a request is larger than {LARGEST:,} bytes", where=given.where, hint="size: 150kB")
+    small = np.full(len(names), _service_ns(given, space.small, "small"), np.int64)
+    large = np.where(computing, _service_ns(given, space.large, "large"), NEVER)
+    rows = [_row(policy, _ran(policy, sky, load, small, large)) for policy in policies]
+    key = f"{space.score}_ms"
+    rows.sort(key=lambda row: row[key])
+    return Found(
+        best=rows[0], frontier=frontier(rows, {"mean_ms": 1, "p95_ms": 1}), tried=len(rows), space=len(rows), rows=rows,
+        more={"requests": len(load.at_ns), "graphs": len(sky.start_ns), "links": (np.diff(sky.first[:, [0, -1]]) // 2)
+              .ravel().tolist(), "small_ms": int(small[0]) / 1e6, "large_ms": int(large.min()) / 1e6},
+    )  # fmt: skip
+
+
+def _ran(policy: str, sky: Sky, load: Requests, small: I64, large: I64) -> Done:
+    """What became of the requests."""
+    shares = np.zeros(len(small))
+    if policy == "share":
+        shares = best_shares(lambda parts: travelled(sky, load, small, large, SHARE, parts), load.home, len(small))
+    return travelled(sky, load, small, large, POLICIES[policy], shares)
+
+
+def best_shares(run: Callable[[F64], Done], home: I64, satellites: int) -> F64:
+    """By bisection, of all satellites at once: the largest share of each with which those of its requests that travel
+    are not slower on average than those that stay. What cannot be reached does not travel."""
+    low, high = np.zeros(satellites), np.ones(satellites)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        done = run(middle)
+        away, delay = done.server != HOME, delays(done)
+        count = [np.bincount(home[part], minlength=satellites) for part in (away, ~away)]
+        total = [np.bincount(home[part], delay[part], minlength=satellites) for part in (away, ~away)]
+        slower = total[0] * count[1] > total[1] * count[0]
+        more = (count[0] > 0) & ~slower
+        low, high = np.where(more, middle, low), np.where(more, high, middle)
+    return low
+
+
+def delays(done: Done) -> I64:
+    """ns"""
+    return done.latency_ns + done.sending_ns + done.queue_ns + done.wait_ns + done.service_ns
+
+
+def _row(policy: str, done: Done) -> Row:
+    delay, away = delays(done), done.server != HOME
+    row: Row = {"policy": policy, "mean_ms": float(delay.mean()) / 1e6, "p95_ms": float(np.percentile(delay, 95)) / 1e6}
+    row |= {"away": float(away.mean()), "hops": float(done.hops[away].mean()) if away.any() else 0.0}
+    for name in ("latency", "sending", "queue", "wait", "service"):
+        row[f"{name}_ms"] = float(getattr(done, f"{name}_ns").mean()) / 1e6
+    return row
+
+
+def _computing(value: Any, names: list[str], where: str) -> NDArray[np.bool_]:
+    found = np.zeros(len(names), bool)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= len(names):
+        found[np.arange(value) * len(names) // value] = True
+        return found
+    if not isinstance(value, list) or not value or any(str(name) not in names for name in value):
+        raise UsageError("expected how many satellites compute, or their names", where=where,
+                         hint=f"computing: 6, or [{names[0]}]")  # fmt: skip
+    found[[names.index(str(name)) for name in value]] = True
+    return found
+
+
+def _service_ns(given: Given, served: Served, key: str) -> int:
+    where = f"{given.where}: {key}"
+    if bool(served.model) == bool(served.time_ns) or bool(served.model) != (served.device is not None):
+        raise UsageError("either a `model` on a `device`, or a `time`", where=where, hint="{time: 20ms}")
+    if served.time_ns:
+        return served.time_ns
+    beside = given.folder / served.model
+    layers = model_layers(str(beside) if beside.is_file() else served.model, served.dtype)
+    return int(layers.time_ns(device_of(given, served.device, where)).sum())
+
+
+def _graphs(sky: Sky, at_ns: I64) -> I64:
+    return np.maximum(np.searchsorted(sky.start_ns, at_ns, "right") - 1, 0)
+
+
+def _drawn(drawn: Drawn, sky: Sky, computing: NDArray[np.bool_], seed: int) -> Requests:
+    """Poisson arrivals at satellites that do not compute, evenly spread, each as likely."""
+    rng = np.random.default_rng(seed)
+    able = np.flatnonzero(~computing) if not computing.all() else np.arange(len(computing))
+    count = min(drawn.sources or len(able), len(able))
+    homes = able[np.arange(count) * len(able) // count]
+    number = max(int(rng.poisson(drawn.rate * drawn.duration_ns / 1e9)), 1)
+    at = np.sort(rng.integers(0, drawn.duration_ns, number))
+    return Requests(at, homes[rng.integers(0, count, number)], np.full(number, drawn.size_bytes), _graphs(sky, at))
+
+
+def _table(given: Given, name: Any) -> list[dict[str, str]]:
+    columns, rows = csv_rows(given.path(str(name)))
+    if columns != ["time_s", "satellite", "size"] or not rows:
+        raise UsageError("expected rows of time_s,satellite,size", where=str(name))
+    return rows
+
+
+def _times_ns(given: Given, name: Any) -> I64:
+    try:
+        found = np.array([round(float(row["time_s"]) * 1e9) for row in _table(given, name)], np.int64)
+    except (ValueError, OverflowError):
+        raise UsageError("`time_s` has what is not a time in seconds", where=str(name)) from None
+    if (found < 0).any():
+        raise UsageError("a request arrives before 0", where=str(name))
+    return found
+
+
+def _last_ns(given: Given, name: Any) -> int:
+    return int(_times_ns(given, name).max()) + 1
+
+
+def _listed(given: Given, name: Any, sky: Sky, names: list[str]) -> Requests:
+    rows, at = _table(given, name), _times_ns(given, name)
+    order = np.argsort(at, kind="stable")
+    if unknown := [row["satellite"] for row in rows if row["satellite"] not in names]:
+        raise UsageError(f"no satellite `{unknown[0]}`", where=str(name), hint=f"known: {', '.join(names[:8])}, ...")
+    try:
+        size = np.array([parse_bytes(row["size"]) for row in rows], np.int64)
+    except UsageError as problem:
+        raise UsageError(problem.problem, where=str(name), hint=problem.hint) from None
+    home = np.array([names.index(row["satellite"]) for row in rows], np.int64)
+    return Requests(at[order], home[order], size[order], _graphs(sky, at[order]))

@@ -1,0 +1,174 @@
+"""Patterns of several models: every pattern with every assignment of models to its roles.
+
+search: workflows
+patterns: [single, cascade, router]      # of the library, or files: patterns/*.yaml
+models:                                  # what a million tokens cost, in and out
+  llama3-8b: {input: 0.05, output: 0.08}
+  llama3-70b: {tp: 4, input: 0.59, output: 0.79}
+system: dgx-h100
+score: [latency, cost]                   # or p99, label
+limits: {slow: latency <= 4}             # expressions over scores
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import figure, read
+from etude.decide.search.found import Found, Row, frontier
+from etude.decide.search.given import Asked, Given
+from etude.decide.study import evaluate
+from etude.decide.study.expressions import evaluated
+from etude.decide.study.space import Space
+from etude.world.serve.workflow import Workflow, open_workflow
+
+SCORES: Final = {"latency": 1, "cost": 1, "p99": 1, "label": -1}
+"""1 where less is better. Means over sessions in s and in the unit of prices; labels are carried."""
+PATTERNS: Final = (
+    "single", "cascade", "router", "ensemble", "retrieval", "tool", "decompose", "verify", "cache",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A model that roles may have."""
+
+    model: str = figure("text", "name of the catalogue, or a file; else the key", "")
+    tp: int = figure("count", "ranks of a replica", 1)
+    input: float = figure("number", "price per million input tokens", 0.0, zero=True)
+    output: float = figure("number", "price per million output tokens", 0.0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """How sessions of all candidates run."""
+
+    system: str = figure("text", "system of the models; else that of the pattern", "")
+    sessions: int = figure("count", "sessions of each candidate; else those of the pattern", 0, zero=True)
+    rate: float = figure("number", "sessions per second; else that of the pattern", 0.0, zero=True)
+    replicas: int = figure("count", "replicas of each role", 1)
+    stack: str = figure("text", "software of the engines", "vllm")
+
+
+def solve(given: Given, asked: Asked) -> Found:
+    given.only("patterns", "models", "score", "limits", "system", "sessions", "rate", "replicas", "stack")
+    asked.one_of("all")
+    scores = _scores(given)
+    flows, models, run = _flows(given), _models(given), _run(given)
+    points = [
+        {"pattern": pattern, "models": ",".join(names)}
+        for pattern, flow in flows.items() for names in product(models, repeat=len(flow.models))
+    ]  # fmt: skip
+    shared = {"flows": flows, "priced": models, "run": run, "seed": asked.seed}
+    table = evaluate(
+        Space(rows=points), scored, shared=shared, workers=asked.workers, ray=asked.ray, out=asked.out,
+        progress=asked.progress,
+    )  # fmt: skip
+    good, pruned = _kept(table.to_pylist(), given)
+    first = next(iter(scores))
+    good.sort(key=lambda row: scores[first] * row[first])
+    sizes = {pattern: len(models) ** len(flow.models) for pattern, flow in flows.items()}
+    return Found(
+        best=good[0], frontier=frontier(good, scores), tried=len(good), pruned=pruned, space=len(points), rows=good,
+        more={"patterns": sizes},
+    )  # fmt: skip
+
+
+def scored(
+    pattern: str, models: str, flows: Mapping[str, Workflow], priced: Mapping[str, Priced], run: _Run, seed: int
+) -> dict[str, float]:
+    """What a pattern comes to with these models in its roles, in their order."""
+    from etude.machine import open_system
+    from etude.make.generate.model import open_model
+    from etude.world.serve import Engine, deployed, replica_plan
+    from etude.world.serve.workflow import placed_on, run_workflow, task_table, workflow_summary
+
+    flow, names = flows[pattern], dict(zip(flows[pattern].models, models.split(","), strict=True))
+    if not (named := run.system or flow.system):
+        raise UsageError("no system is given", where=pattern, hint="system: dgx-h100")
+    flow = replace(flow, sessions=run.sessions or flow.sessions, rate_per_s=run.rate or flow.rate_per_s)
+    engine, on = Engine(), {}
+    for role, name in names.items():
+        network, tp = open_model(priced[name].model or name), priced[name].tp
+        placed = deployed(network, replica_plan(network, tp), open_system(named), engine, stack=run.stack)
+        on[role] = placed_on(placed, engine, ranks=tp, replicas=flow.models[role].replicas * run.replicas)
+    ran = run_workflow(flow, on, seed=seed)
+    said, cost = workflow_summary(ran), 0.0
+    for call in task_table(ran).select(["on", "model", "prompt", "output", "cost"]).to_pylist():
+        price = priced[names[call["on"]]] if call["model"] else Priced()
+        cost += call["cost"] + (price.input * call["prompt"] + price.output * call["output"]) / 1e6
+    return {
+        "latency": said["latency_s"]["mean"], "p99": said["latency_s"]["p99"], "cost": cost / flow.sessions,
+        "label": said["label"], "calls": said["calls"] / flow.sessions,
+        "model_calls": said["model_calls"] / flow.sessions,
+    }  # fmt: skip
+
+
+def _scores(given: Given) -> dict[str, int]:
+    asked = given.keys.get("score", ["latency", "cost"])
+    names = [asked] if isinstance(asked, str) else asked
+    if not isinstance(names, list) or not names or any(name not in SCORES for name in names):
+        raise UsageError(f"score: {asked!r}", where=given.where, hint=f"score: [latency, cost]; {', '.join(SCORES)}")
+    return {name: SCORES[name] for name in names}
+
+
+def _flows(given: Given) -> dict[str, Workflow]:
+    listed = given.keys.get("patterns", list(PATTERNS))
+    names = [listed] if isinstance(listed, str) else listed
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"patterns: {listed!r}", where=given.where, hint="patterns: [single, cascade], or files")
+    found: dict[str, Workflow] = {}
+    for name in names:
+        files = [str(path) for path in sorted(given.folder.glob(name))] if not Path(name).is_absolute() else [name]
+        if not files and any(sign in name for sign in "*?["):
+            raise UsageError(f"no file matches `{name}`", where=given.where)
+        for path in files or [name]:
+            stem = Path(path).stem
+            if stem in found:
+                raise UsageError(f"two patterns have the name `{stem}`", where=given.where)
+            found[stem] = open_workflow(path)
+            if not found[stem].models:
+                raise UsageError("no `models`, so there is nothing to choose", where=path)
+    return found
+
+
+def _models(given: Given) -> dict[str, Priced]:
+    said = given.keys.get("models")
+    if not isinstance(said, Mapping) or not said:
+        raise UsageError("no `models`", where=given.where, hint="models: {llama3-8b: {input: 0.05, output: 0.08}}")
+    try:
+        return {str(name): read(Priced, of or {}, f"{given.where}: models: {name}") for name, of in said.items()}
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+
+
+def _run(given: Given) -> _Run:
+    own = ("system", "sessions", "rate", "replicas", "stack")
+    try:
+        return read(_Run, {key: given.keys[key] for key in own if key in given.keys}, given.where)
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+
+
+def _kept(rows: list[Row], given: Given) -> tuple[list[Row], dict[str, int]]:
+    """Candidates that ran and keep the limits, and why others are left out."""
+    limits = given.keys.get("limits") or {}
+    if not isinstance(limits, Mapping):
+        raise UsageError(f"limits: {limits!r}", where=given.where, hint="limits: {slow: latency <= 4}")
+    good: list[Row] = []
+    pruned: dict[str, int] = {}
+    for row in rows:
+        why = "failed" if row["error"] else ""
+        for name, text in limits.items() if not why else ():
+            why = why or ("" if evaluated(str(text), row, f"{given.where}: limits: {name}") else str(name))
+        if why:
+            pruned[why] = pruned.get(why, 0) + 1
+        else:
+            good.append({key: value for key, value in row.items() if key != "error"})
+    if not good:
+        first = next((row["error"] for row in rows if row["error"]), "the limits exclude all candidates")
+        raise UsageError(f"no candidate is left; the first: {first}", where=given.where)
+    return good, pruned

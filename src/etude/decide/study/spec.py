@@ -1,0 +1,338 @@
+"""The file of a study, read and checked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final
+
+from etude.base.errors import UsageError
+from etude.base.figures import read_mapping
+from etude.decide.study.expressions import names_in
+from etude.decide.study.space import Space
+from etude.decide.study.stats import INTERVALS, TESTS
+from etude.decide.study.templates import named_in
+
+BASELINE: Final = "baseline"
+BETTER: Final = ("lower", "higher")
+KINDS: Final = ("exact", "shape")
+RESERVED: Final = ("flags", "machine", "seed", "gain", "margin", "variant", "error", "commands")
+"""Names that a study gives a meaning of its own."""
+
+KEYS: Final = {
+    "title": "what is compared, in one line",
+    "paper": "the published system",
+    "group": "its capability group, C1 to C13",
+    "mechanisms": "mechanisms that it uses, [M2, M3]",
+    "status": "`whole`, or `partial: ` and what is missing",
+    "about": "what is compared and why, in a few sentences",
+    "published": "figures that its authors report",
+    "not_shown": "what a trace cannot show",
+    "workload": "one command without `etude`, without the machine: predict llama3-8b --gpus 64",
+    "run": "several commands instead, by name; {name} is a parameter, {flags} all the others",
+    "machine": "a system of the catalogue, a file, or a description",
+    "files": "small input files of commands, by name: text, or YAML",
+    "set": "parameters of every point",
+    "perturb": "parameters of every point that disturb it: jitter, slow_rank, ...",
+    "baseline": "parameters of the baseline",
+    "variants": "parameters of each variant, by name",
+    "sweep": "axes with their values, or a list of points",
+    "when": "expression: points for which it is false are left out",
+    "sample": "number of points of the sweep to draw, with seed 0",
+    "seeds": "number of seeds, or a list of them; each is the parameter `seed`",
+    "metrics": "values read from the output, by name: an expression, or {value, better, unit}",
+    "tune": "axes over which the baseline is tuned first, by the first metric",
+    "tune_all": "also tune every variant on the same grid",
+    "predict": "the registered sign: {variant: lower}, of the first metric",
+    "stats": "test of paired differences: sign or wilcoxon",
+    "interval": "bootstrap or t",
+    "checks": "conditions that must hold: [{name, kind, that, margin}]",
+    "neutral": "parameters that switch the mechanism off",
+    "quick": "keys of this file that `--quick` replaces",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    value: str
+    """An expression over the answer of the commands."""
+    better: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    kind: str
+    that: str
+    margin: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """A study as it was written, with nothing left out."""
+
+    name: str
+    where: str
+    folder: Path
+    """What its files are relative to."""
+    text: Mapping[str, Any]
+    """The file itself, to be written out again."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    commands: Mapping[str, str]
+    machine: Any = ""
+    files: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of every point: `set`, `perturb`."""
+    variants: Mapping[str, Mapping[str, Any]]
+    """Parameters by name, the baseline first."""
+    space: Space
+    seeds: tuple[int, ...] = ()
+    """None: nothing is drawn."""
+    metrics: tuple[Metric, ...]
+    tune: Space | None = None
+    tune_all: bool = False
+    predict: Mapping[str, str] = field(default_factory=dict)
+    stats: str = "sign"
+    interval: str = "bootstrap"
+    checks: tuple[Check, ...] = ()
+    neutral: Mapping[str, Any] = field(default_factory=dict)
+    mentioned: frozenset[str] = frozenset()
+    """Parameters that values of others name, whether the mechanism is on or off."""
+    trusted: bool = False
+    """Whether it may run programs and code, and write outside its folder."""
+
+    @property
+    def baseline(self) -> str:
+        return next(iter(self.variants))
+
+
+def read_spec(path: str | PathLike[str], *, quick: bool = False, neutral: bool = False) -> Spec:
+    """The study in a YAML or JSON file. `quick`: with its own smaller figures; `neutral`: the mechanism off."""
+    file = Path(path)
+    given = read_mapping(file)
+    return spec_of(given, file.stem, fspath(file), file.resolve().parent, quick=quick, neutral=neutral)
+
+
+def spec_of(
+    given: Mapping[str, Any], name: str, where: str, folder: Path, *, quick: bool = False, neutral: bool = False
+) -> Spec:
+    known(given, KEYS, where)
+    whole = dict(given)
+    less = _mapping(given, "quick", where)
+    known(less, [k for k in KEYS if k != "quick"], f"{where}: quick")
+    used = {**whole, **less} if quick else whole
+    variants = _variants(used, where)
+    switched = _mapping(used, "neutral", where)
+    shared = {**_mapping(used, "set", where), **_mapping(used, "perturb", where)}
+    mentioned = frozenset(named_in([shared, *variants.values()], where))
+    if neutral:
+        if not switched:
+            raise UsageError("does not define how its mechanism is switched off", where=where, hint="neutral: {...}")
+        first = next(iter(variants))
+        variants = {n: dict(p) if n == first else {**p, **switched} for n, p in variants.items()}
+    space = _space(used, where)
+    spec = Spec(
+        name=name,
+        where=where,
+        folder=folder,
+        text=whole,
+        facts={k: used[k] for k in list(KEYS)[:8] if k in used},
+        commands=_commands(used, where),
+        machine=used.get("machine", ""),
+        files=_mapping(used, "files", where),
+        given=shared,
+        variants=variants,
+        space=space,
+        seeds=_seeds(used, where),
+        metrics=_metrics(used, where),
+        tune=Space(axes=_mapping(used, "tune", where)) if used.get("tune") else None,
+        tune_all=bool(used.get("tune_all", False)),
+        predict=_signs(used, variants, where),
+        stats=_choice(used, "stats", "sign", TESTS, where),
+        interval=_choice(used, "interval", "bootstrap", INTERVALS, where),
+        checks=_checks(used, where),
+        neutral=switched,
+        mentioned=mentioned,
+    )
+    _consistent(spec)
+    return spec
+
+
+def known(given: Mapping[str, Any], keys: Any, where: str) -> None:
+    """Refuses a key that is not one of these."""
+    for key in given:
+        if key not in keys:
+            raise UsageError(f"unknown key `{key}`", where=where, hint=f"known: {', '.join(keys)}")
+
+
+def _mapping(given: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    found = given.get(key)
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping) or not all(isinstance(k, str) for k in found):
+        raise UsageError("expected names and values", where=f"{where}: {key}", hint=KEYS[key])
+    return dict(found)
+
+
+def _choice(given: Mapping[str, Any], key: str, usual: str, of: Any, where: str) -> str:
+    found = given.get(key, usual)
+    if found not in of:
+        raise UsageError(f"unknown {key} `{found}`", where=where, hint=f"known: {', '.join(of)}")
+    return str(found)
+
+
+def _commands(given: Mapping[str, Any], where: str) -> dict[str, str]:
+    workload, run = given.get("workload"), given.get("run")
+    found: dict[str, Any]
+    if (workload is None) == (run is None):
+        raise UsageError("one of `workload` and `run` is needed", where=where, hint="workload: predict llama3-8b")
+    if workload is not None:
+        if not isinstance(workload, str):
+            raise UsageError("expected a command", where=f"{where}: workload", hint=KEYS["workload"])
+        on = " --system {machine}" if given.get("machine") else ""
+        flags = "" if "{flags}" in workload else " {flags}"
+        found = {"workload": f"{workload}{flags}{on} --json"}
+    elif isinstance(run, Mapping):
+        found = {str(k): v for k, v in run.items()}
+    else:
+        found = {f"command{i + 1}": v for i, v in enumerate(run if isinstance(run, Sequence) else [])}
+    if not found or not all(isinstance(v, str) and v.strip() for v in found.values()):
+        raise UsageError("expected commands", where=f"{where}: run", hint=KEYS["run"])
+    found = {name: " ".join(text.split()).removeprefix("etude ") for name, text in found.items()}
+    for name, text in found.items():
+        if not name.isidentifier():
+            raise UsageError(f"`{name}` is not a name", where=f"{where}: run", hint="letters, digits and _")
+        if text.split()[0] == "study":
+            raise UsageError("a study cannot run studies", where=f"{where}: run: {name}")
+    return found
+
+
+def _variants(given: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
+    base = _mapping(given, "baseline", where)
+    label = base.pop("name", BASELINE)
+    found = {str(label): base}
+    for name, parameters in _mapping(given, "variants", where).items():
+        if not isinstance(parameters, Mapping) or not all(isinstance(k, str) for k in parameters):
+            raise UsageError("expected parameters and values", where=f"{where}: variants: {name}")
+        if name in found:
+            raise UsageError(f"`{name}` is also the name of the baseline", where=f"{where}: variants")
+        found[name] = {**base, **parameters}  # a variant is the baseline with something changed
+    return found
+
+
+def _space(given: Mapping[str, Any], where: str) -> Space:
+    sweep, when, sample = given.get("sweep") or {}, given.get("when", ""), given.get("sample", 0)
+    if not isinstance(sample, int) or isinstance(sample, bool) or sample < 0:
+        raise UsageError(f"`{sample}` is not a number of points", where=f"{where}: sample")
+    if not isinstance(when, str):
+        raise UsageError("expected an expression", where=f"{where}: when", hint="when: tp * pp <= 8")
+    try:
+        if isinstance(sweep, Mapping):
+            axes = {str(k): _axis(v, f"{where}: sweep: {k}") for k, v in sweep.items()}
+            return Space(axes=axes, when=when, sample=sample)
+        if isinstance(sweep, list) and all(isinstance(row, Mapping) for row in sweep):
+            return Space(rows=sweep, when=when, sample=sample)
+    except UsageError as problem:
+        place = problem.where if problem.where.startswith(where) else f"{where}: {problem.where}"
+        raise UsageError(problem.problem, where=place, hint=problem.hint) from None
+    raise UsageError("expected axes, or a list of points", where=f"{where}: sweep", hint=KEYS["sweep"])
+
+
+def _axis(given: Any, where: str) -> list[Any]:
+    """A list, or {from, to, step} or {from, to, times}."""
+    if isinstance(given, list) and given:
+        return given
+    if isinstance(given, Mapping):
+        known(given, ("from", "to", "step", "times"), where)
+        low, high, step, times = (given.get(k, 0) for k in ("from", "to", "step", "times"))
+        numbers = all(isinstance(v, int | float) for v in (low, high, step, times))
+        if numbers and low <= high and ((step > 0 and not times) or (times > 1 and low > 0 and not step)):
+            found = [low]
+            while (after := found[-1] * times if times else found[-1] + step) <= high:
+                found.append(after)
+            return found
+    raise UsageError("expected a list of values", where=where, hint="[1, 2, 4] or {from: 1, to: 64, times: 2}")
+
+
+def _seeds(given: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    found = given.get("seeds", ())
+    if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+        return tuple(range(found))
+    if isinstance(found, list | tuple) and all(isinstance(s, int) for s in found) and len(set(found)) == len(found):
+        return tuple(found)
+    raise UsageError("expected a number of seeds, or a list of different ones", where=f"{where}: seeds")
+
+
+def _metrics(given: Mapping[str, Any], where: str) -> tuple[Metric, ...]:
+    found = []
+    for name, value in _mapping(given, "metrics", where).items():
+        at = f"{where}: metrics: {name}"
+        about = value if isinstance(value, Mapping) else {"value": value}
+        known(about, ("value", "better", "unit"), at)
+        better = about.get("better", "")
+        if better not in ("", *BETTER):
+            raise UsageError(f"unknown `{better}`", where=at, hint="better: lower or higher")
+        if not name.isidentifier() or name in RESERVED:
+            raise UsageError(f"`{name}` is not a valid name for a metric", where=f"{where}: metrics")
+        names_in(str(about.get("value", "")), at)
+        found.append(Metric(name, str(about["value"]), better, str(about.get("unit", ""))))
+    if not found:
+        raise UsageError("no metric is given", where=where, hint="metrics: {step: step_time_ns}")
+    return tuple(found)
+
+
+def _signs(given: Mapping[str, Any], variants: Mapping[str, Any], where: str) -> dict[str, str]:
+    found = {k: str(v) for k, v in _mapping(given, "predict", where).items()}
+    for name, sign in found.items():
+        if name not in list(variants)[1:]:
+            raise UsageError(f"no variant `{name}`", where=f"{where}: predict", hint=", ".join(list(variants)[1:]))
+        if sign not in BETTER:
+            raise UsageError(f"unknown sign `{sign}`", where=f"{where}: predict: {name}", hint="lower or higher")
+    return found
+
+
+def _checks(given: Mapping[str, Any], where: str) -> tuple[Check, ...]:
+    found: list[Check] = []
+    listed = given.get("checks") or []
+    if not isinstance(listed, list):
+        raise UsageError("expected a list", where=f"{where}: checks", hint=KEYS["checks"])
+    for i, one in enumerate(listed):
+        at = f"{where}: checks[{i}]"
+        if not isinstance(one, Mapping):
+            raise UsageError("expected keys and values", where=at, hint=KEYS["checks"])
+        known(one, ("name", "kind", "that", "margin"), at)
+        for key in ("name", "kind", "that"):
+            if not isinstance(one.get(key), str):
+                raise UsageError(f"key `{key}` is missing or is not a text", where=at, hint=KEYS["checks"])
+        if one["kind"] not in KINDS:
+            raise UsageError(f"unknown kind `{one['kind']}`", where=at, hint="exact or shape")
+        states = "margin" in names_in(one["that"], at)
+        if one["kind"] == "shape" and ("margin" not in one or not states):
+            raise UsageError("a shape needs a margin, and its expression must use it", where=at, hint="margin: 0.05")
+        if one["kind"] == "exact" and ("margin" in one or states):
+            raise UsageError("an exact check cannot have a margin", where=at, hint="kind: shape")
+        if any(c.name == one["name"] for c in found):
+            raise UsageError(f"two checks have the name `{one['name']}`", where=at)
+        found.append(Check(one["name"], one["kind"], one["that"], float(one.get("margin", 0))))
+    return tuple(found)
+
+
+def _consistent(spec: Spec) -> None:
+    """A parameter has one origin, so that there is no precedence to remember."""
+    origins = {
+        "set or perturb": set(spec.given),
+        "sweep": set(spec.space.names),
+        "baseline or variants": set().union(*map(set, spec.variants.values())) - set(spec.neutral),
+    }
+    if spec.tune:
+        origins["tune"] = set(spec.tune.names)
+    seen: dict[str, str] = {}
+    for origin, names in origins.items():
+        for name in sorted(names):
+            if name in seen:
+                raise UsageError(f"`{name}` is given by {seen[name]} and by {origin}", where=spec.where)
+            if not name.isidentifier() or name in RESERVED:
+                raise UsageError(f"`{name}` is not a valid name for a parameter", where=spec.where)
+            seen[name] = origin

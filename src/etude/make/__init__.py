@@ -1,0 +1,1 @@
+"""Jobs without a run: generated from a model and a plan, learned from others, changed by edits."""

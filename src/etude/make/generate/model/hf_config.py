@@ -1,0 +1,54 @@
+"""The keys of a Hugging Face `config.json`, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etude.base.errors import UsageError
+
+Given = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The keys of a file, and what is wrong with them."""
+
+    keys: Mapping[str, Any]
+    where: str
+
+    @property
+    def kind(self) -> str:
+        return str(self.keys.get("model_type", ""))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key; `null` counts as missing."""
+        value = self.keys.get(key)
+        return default if value is None else value
+
+    def __getitem__(self, key: str) -> int:
+        """A required count."""
+        value = self.get(key)
+        if value is None:
+            raise UsageError(f"key `{key}` is missing", where=self.where, hint=f"a `{self.kind}` config has it")
+        if not isinstance(value, int) or value < 1:
+            raise self.refuse(key, "expected a number above 0")
+        return value
+
+    def inside(self, key: str) -> Config:
+        return Config(self.get(key, {}), f"{self.where}: {key}")
+
+    def without(self, *keys: str) -> Config:
+        """The same without keys that their reader has handled itself."""
+        return Config({k: v for k, v in self.keys.items() if k not in keys}, self.where)
+
+    def refuse(self, key: str, why: str, hint: str = "") -> UsageError:
+        shown = str(self.keys.get(key))
+        shown = shown if len(shown) < 60 else shown[:57] + "..."
+        return UsageError(f"`{key}` {shown}: {why}", where=self.where, hint=hint)
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """A key that changes the shape in ways that are not supported."""
+        if self.get(key, allowed[0]) not in allowed:
+            raise self.refuse(key, "this shape is not supported", hint=f"supported: {', '.join(map(str, allowed))}")

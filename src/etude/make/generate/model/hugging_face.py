@@ -1,0 +1,124 @@
+"""A model from the `config.json` that Hugging Face keeps with the weights.
+
+Keys that affect the shape are read or refused; others (rotary bases, dropout, token ids) are ignored. Missing keys have
+the defaults of the `transformers` library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from etude.base.errors import UsageError
+from etude.make.generate.model import hf_decoders as d
+from etude.make.generate.model import hf_encoders as e
+from etude.make.generate.model import hf_hybrids as h
+from etude.make.generate.model import hf_more as m
+from etude.make.generate.model import hf_towers as t
+from etude.make.generate.model.hf_config import Config, Given
+from etude.make.generate.model.shape import Model
+
+
+def from_config(config: Mapping[str, Any], *, where: str = "config.json") -> Model:
+    """Families with blocks in Etude; any other `model_type`, and any key that asks for more, is refused by name."""
+    found = Config(config, where)
+    if found.kind not in READERS:
+        for key in ("text_config", "llm_config"):
+            if isinstance(found.get(key), dict):
+                raise found.refuse(
+                    "model_type", "a model of several towers is not supported", f"save `{key}` as a file"
+                )
+        known = ", ".join(READERS)
+        raise UsageError(f"`model_type` {found.kind!r} is not supported", where=where, hint=f"known: {known}")
+    for head in found.get("architectures", []):
+        if str(head).endswith(_OTHER_HEADS):
+            raise found.refuse("architectures", "a head for another task is not supported")
+    name = str(config.get("_name_or_path") or found.kind).rstrip("/").rsplit("/", 1)[-1]
+    try:
+        return Model.from_dict({"name": name, **READERS[found.kind](found)}, where)
+    except (TypeError, ValueError, KeyError, AttributeError) as problem:
+        raise UsageError(f"not a `{found.kind}` config: {problem}", where=where) from None
+
+
+_OTHER_HEADS: Final = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
+
+
+_TEXT: Final[dict[str, Callable[[Config], Given]]] = {
+    **dict.fromkeys(("llama", "mistral", "mixtral", "granite", "granitemoe", "qwen2", "qwen3"), d.gated),
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe"), d.gated),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), d.latent),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), d.gemma),
+    **dict.fromkeys(("olmo", "olmo2", "olmo3"), d.olmo),
+    "gpt_oss": d.gpt_oss,
+    "llama4_text": d.llama4,
+    "phi3": d.phi3,
+    "phi": d.phi,
+    "stablelm": d.stablelm,
+    "starcoder2": d.starcoder2,
+    "cohere": d.cohere,
+    "nemotron": d.nemotron,
+    "gpt_neox": d.neox,
+    "opt": d.opt,
+    "gpt2": d.gpt2,
+    "gpt_bigcode": d.gpt2,
+    "gptj": d.gptj,
+    "bloom": d.bloom,
+    "falcon": d.falcon,
+    "mpt": d.mpt,
+    "dbrx": d.dbrx,
+    "nemotron_h": h.nemotron_h,
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), h.mamba),
+    "jamba": h.jamba,
+    "bamba": h.bamba,
+    "granitemoehybrid": h.granite_hybrid,
+    "qwen3_next": h.qwen3_next,
+    "deepseek_v32": h.deepseek_v32,
+    **dict.fromkeys(("ministral3", "vaultgemma"), d.gated),
+    **dict.fromkeys(("exaone4", "mellum"), m.query_normed),
+    **dict.fromkeys(("minicpm3", "youtu"), m.low_rank),
+    "seed_oss": m.seed_oss,
+    "arcee": m.arcee,
+    "ernie4_5": m.ernie,
+    "phimoe": m.phimoe,
+    "glm4_moe": m.glm4_moe,
+    "granitemoeshared": m.granite_shared,
+    "minimax_m2": m.minimax_m2,
+    "cohere2": m.cohere2,
+    "olmoe": d.olmo,
+    "codegen": d.gptj,
+    "gpt-sw3": d.gpt2,
+    "jais2": d.starcoder2,
+    "qwen3_5_text": h.qwen3_next,
+    **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), d.gated),
+}
+
+
+def text(c: Config) -> Given:
+    """The text decoder of a model with towers."""
+    if c.kind not in _TEXT:
+        raise c.refuse("model_type", "is not supported", hint=f"known: {', '.join(_TEXT)}")
+    return _TEXT[c.kind](c)
+
+
+def _beside(reader: Callable[[Config, Callable[[Config], Given]], Given]) -> Callable[[Config], Given]:
+    return lambda c: reader(c, text)
+
+
+READERS: Final[dict[str, Callable[[Config], Given]]] = _TEXT | {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), e.bert),
+    **dict.fromkeys(("t5", "mt5"), e.t5),
+    "whisper": m.whisper,
+    **dict.fromkeys(("bart", "mbart"), m.bart),
+    "vit": e.vit,
+    "resnet": e.resnet,
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), _beside(t.qwen3_vl)),
+    **dict.fromkeys(("qwen3_omni_moe", "qwen3_omni_moe_thinker"), _beside(t.qwen3_omni)),
+    "gemma3": _beside(t.gemma3),
+    "llama4": _beside(t.llama4),
+    "llava": _beside(t.llava),
+}

@@ -1,0 +1,480 @@
+"""Plan: how a model is distributed over ranks, and how a step is trained. Impossible plans are refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import figure, read, said
+from etude.make.generate.blocks import halo, loads, recompute, trained
+from etude.make.generate.maps import shares
+
+AXES: Final = ("tp", "cp", "dp", "pp")
+
+
+class ContextKind(StrEnum):
+    RING = "ring"
+    ALL_GATHER = "all_gather"
+    ULYSSES = "ulysses"
+
+
+class ContextMap(StrEnum):
+    """Which context-parallel rank has which tokens, with keys sent only to the ranks that read them; see
+    maps/packing.py."""
+
+    NONE = "none"
+    CONTIGUOUS = "contiguous"
+    ZIGZAG = "zigzag"
+    LPT = "lpt"
+    WHOLE_FIRST = "whole_first"
+    SEARCH = "search"
+
+
+class Precision(StrEnum):
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+    FP8 = "fp8"
+    """Products of layers in 8 bits, the rest in bf16."""
+    FP4 = "fp4"
+    """Products of layers in 4 bits, the rest in bf16."""
+
+
+class Dispatch(StrEnum):
+    """In which data type tokens are sent to their experts; sums come back in that of activations."""
+
+    PRODUCTS = "products"
+    """In the type of the experts' products: with fp8 in 8 bits, cast before sending (DeepSeek-V3)."""
+    ACTIVATIONS = "activations"
+    """In the type of activations, cast on arrival."""
+
+
+class Scaling(StrEnum):
+    """Where the scales of 8-bit products come from; see blocks/shard.py."""
+
+    DELAYED = "delayed"
+    """One per tensor, from the previous steps."""
+    CURRENT = "current"
+    """One per tensor, from its own maximum, which is computed before the cast."""
+    BLOCK = "block"
+    """4 bytes per 128 consecutive elements, for weights per 128 x 128 (DeepSeek-V3)."""
+    MX = "mx"
+    """One byte per 32 consecutive elements (MXFP8)."""
+
+
+class Optimizer(StrEnum):
+    """What updates the weights; see train/optimizer.py."""
+
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw_8bit"
+    ADAFACTOR = "adafactor"
+    MUON = "muon"
+    MOMENTUM = "momentum"
+    SGD = "sgd"
+
+
+class Attention(StrEnum):
+    FLASH = "flash"
+    UNFUSED = "unfused"
+
+
+class Batching(StrEnum):
+    """How samples of different length are batched into micro-batches."""
+
+    FIXED = "fixed"
+    """Equally many samples in each, without padding."""
+    PADDED = "padded"
+    """Equally many samples in each, all padded to the longest."""
+    TOKENS = "tokens"
+    """As many as fit a budget of tokens."""
+    PADDED_TOKENS = "padded_tokens"
+    """As many as fit the budget once all are padded to the longest."""
+    COMPUTE = "compute"
+    """As many as have the work of the usual micro-batch; with a power, samples x longest^power."""
+    ONLINE = "online"
+    """Of the waiting samples, the oldest and those nearest to it in length, padded, within the budget."""
+    PACKED = "packed"
+    """Documents concatenated in sequences of the usual length; attention only within each document."""
+
+
+BY_BUDGET: Final = (Batching.TOKENS, Batching.PADDED_TOKENS, Batching.COMPUTE, Batching.ONLINE)
+"""Those that fill a micro-batch up to a budget."""
+WAITING: Final = 64
+"""Samples among which `online` chooses by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a step runs. `gpus` = tp · cp · dp · pp; experts are on the ranks of a stage as etp · ep · their copies.
+
+    etude.generate("llama3-8b", etude.Plan(gpus=16, tp=2))
+    """
+
+    gpus: int = figure("count", "number of ranks; default: the smallest number that fits the axes", 0, zero=True)
+    tp: int = figure("count", "tensor parallel", 1)
+    cp: int = figure("count", "context parallel", 1)
+    pp: int = figure("count", "pipeline parallel", 1)
+    ep: int = figure("count", "expert parallel, over the ranks of a stage", 1)
+    etp: int = figure("count", "tensor parallel inside experts", 1)
+    sp: bool | None = figure("flag", "sequence parallel; default: with tensor parallelism", None)
+    cp_kind: ContextKind = figure(
+        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, of=ContextKind
+    )
+    cp_map: ContextMap = figure(
+        "choice",
+        "assignment of blocks of documents to context-parallel ranks; keys are sent only to ranks that read them",
+        ContextMap.NONE,
+        of=ContextMap,
+    )
+    block: int = figure("count", "tokens of a block of --cp-map; 0: 16 blocks per rank", 0, zero=True)
+    cp_shares: tuple[int, ...] = figure(
+        "list",
+        "tokens of each context-parallel rank, which add up to the sequence; with a map of runs, or ulysses",
+        (),
+        of=int,
+    )
+    cp_heads: tuple[int, ...] = figure(
+        "list", "attention heads of each context-parallel rank, which add up to all; with ulysses", (), of=int
+    )
+    domain: str = figure("text", "rows x columns of context-parallel ranks that share an image, `2x4`", "")
+    order: str = figure("text", "axes from the fastest to the slowest in the numbering of ranks", "tp-cp-dp-pp")
+    schedule: str = figure("text", "schedule of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
+    stages: tuple[int, ...] = figure("list", "layers of each pipeline stage (with chunks: in model order)", (), of=int)
+    micro_batch: int = figure("count", "samples of a micro-batch", 1)
+    global_batch: int = figure(
+        "count",
+        "samples per step; default: one micro-batch per data-parallel rank, 2 pp with a pipeline",
+        0,
+        zero=True,
+    )
+    steps: int = figure("count", "number of steps in the job", 1)
+    seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
+    lengths: str = figure(
+        "text", "lengths of samples: 2048, or 512:0.5,4096:0.5, or a .csv file; default: all of length seq", ""
+    )
+    batching: Batching = figure("choice", "how samples of --lengths are batched", Batching.FIXED, of=Batching)
+    length_seed: int = figure("count", "seed of the drawn lengths", 0, zero=True)
+    budget: int = figure("count", "largest number of tokens in a micro-batch; 0: micro_batch x seq", 0, zero=True)
+    power: float = figure("number", "batching `compute`: samples x longest^power is bounded; 0: the model's work", 0.0,
+                          zero=True)  # fmt: skip
+    memory_budget_bytes: int = figure(
+        "bytes", "memory of a rank that micro-batches may fill; 0: no limit", 0, zero=True
+    )
+    window: int = figure("count", f"batching `online`: number of waiting samples; 0: {WAITING}", 0, zero=True)
+    samples: int = figure("count", "samples per epoch, which sets the number of steps; 0: no limit", 0, zero=True)
+    join: bool = figure("flag", "ranks without samples run empty steps until all ranks have finished the epoch", False)
+    zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
+    directives: str = figure("text", "rewrites of the step: a YAML file, or FILE.py:name; they replace --zero", "")
+    dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
+    reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
+    prefetch: int = figure("count", "number of blocks whose weights FSDP gathers ahead of use", 1, zero=True)
+    bucket: int = figure("count", "parameters whose gradients are reduced in one collective", 40_000_000)
+    overlap_grads: bool = figure("flag", "gradients are reduced during the backward pass", True)
+    overlap_params: bool = figure("flag", "updated weights are gathered during the forward pass", True)
+    tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
+    recompute: str = figure(
+        "text",
+        "what is recomputed: none, selective (attention), full (layers), parts "
+        "(selective:attention,norm,activation,experts,"
+        "ffn,latent), or layers except what is kept or not needed (full:needed,qkv,out,core,gate)",
+        "none",
+    )
+    unfused: str = figure(
+        "text",
+        "computed by unfused tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
+        "",
+    )
+    train: str = figure(
+        "text",
+        "what is trained: all, forward (nothing, no backward pass), frozen (gradients only pass through), layers:24.., "
+        "lora:16",
+        "all",
+    )
+    precision: Precision = figure("choice", "precision of activations and products", Precision.BF16, of=Precision)
+    scaling: Scaling = figure(
+        "choice", "scaling of 8-bit products: delayed, current, block, mx", Scaling.DELAYED, of=Scaling
+    )
+    grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32")
+    optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW, of=Optimizer)
+    keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
+    loss_dtype: str = figure("text", "data type of logits in the loss", "fp32")
+    state_dtype: str = figure("text", "data type of the optimizer's moments", "fp32")
+    master: bool = figure("flag", "the optimizer also keeps weights in fp32", True)
+    attention: Attention = figure(
+        "choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, of=Attention
+    )
+    clip: bool = figure("flag", "gradients are clipped by their norm", True)
+    moe_skew: float = figure("number", "load of the fullest expert rank relative to the mean", 1.0)
+    moe_loads: str = figure(
+        "text",
+        "load of each expert: zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file; default: all have the same",
+        "",
+    )
+    moe_seed: int = figure("count", "seed of the drawn loads", 0, zero=True)
+    dispatch: Dispatch = figure("choice", "data type of tokens sent to experts", Dispatch.PRODUCTS, of=Dispatch)
+    ep_node: int = figure(
+        "count",
+        "expert-parallel ranks per node, to which a token is sent once and copied there; 0: every copy is sent",
+        0,
+        zero=True,
+    )
+    moe_nodes: int = figure("count", "largest number of nodes with experts of one token (with ep_node)", 0, zero=True)
+    capacity: float = figure("number", "capacity of an expert relative to the mean; 0: no limit", 0.0, zero=True)
+    data_loading: bool = figure("flag", "the first stage loads the micro-batch", False)
+    checkpoint: bool = figure("flag", "the state is written at the end", False)
+    host_bandwidth_bytes_per_s: float = figure(
+        "bandwidth",
+        "bandwidth between a rank and the host's memory, from which `roundrobin` streams weights",
+        0.0,
+        zero=True,
+    )
+    host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, zero=True)
+    graphs: bool = figure(
+        "flag", "the host issues CUDA graphs of everything whose size does not depend on routing, at no cost", False
+    )
+    step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True)
+
+    def __post_init__(self) -> None:
+        if not self.gpus:
+            object.__setattr__(self, "gpus", self.pp * math.lcm(self.tp * self.cp, self.ep * self.etp))
+        recompute.parse(self.recompute)
+        if not set(filter(None, self.unfused.split(","))) <= {"activation", "norm"}:
+            raise ClusterError(f"unfused `{self.unfused}`", hint="activation, norm, or activation,norm")
+        if trained.parse(self.train).rank and (self.tp_chunks > 1 or self.etp > 1):
+            raise ClusterError("adapters need products in one piece", hint="leave out --tp-chunks and --etp")
+        axes = self.order.split("-")
+        if sorted(axes) != sorted(AXES):
+            raise ClusterError(f"order `{self.order}` does not name each of {', '.join(AXES)} once", hint="tp-cp-dp-pp")
+        inner = self.tp * self.cp * self.pp
+        if self.gpus % inner:
+            raise ClusterError(
+                f"{self.gpus:,} ranks are not a multiple of tp {self.tp} x cp {self.cp} x pp {self.pp} = {inner:,}",
+                hint=f"--gpus {-(-self.gpus // inner) * inner:,}",
+            )
+        if self.stage_ranks % (self.ep * self.etp):
+            raise ClusterError(
+                f"experts: the {self.stage_ranks:,} ranks of a stage are not a multiple of "
+                f"ep {self.ep} x etp {self.etp}",
+                hint=f"an --ep that divides {self.stage_ranks // self.etp:,}",
+            )
+        self._check_map()
+        if self.domain and (self.lengths or self.cp_map != ContextMap.NONE):
+            raise ClusterError(
+                "a domain applies only to images, which have no lengths", hint="leave out --lengths and --cp-map"
+            )
+        if self.domain and self.domain_of[0] * self.domain_of[1] != self.cp:
+            raise ClusterError(f"a domain of {self.domain} ranks does not match cp {self.cp}",
+                               hint=f"--cp {self.domain_of[0] * self.domain_of[1]}")  # fmt: skip
+        if self.sp and self.tp == 1:
+            raise ClusterError("sequence parallelism needs tensor parallelism", hint="--tp 2, or no --sp")
+        if not 0 <= self.zero <= 3:
+            raise ClusterError(f"there is no ZeRO stage {self.zero}", hint="0 to 3")
+        if self.dp_shard and self.replicas % self.dp_shard:
+            raise ClusterError(f"{self.replicas} copies cannot be sharded in groups of {self.dp_shard}")
+        domain, spread = self.dp_shard * self.tp, self.ep * self.etp
+        if self.dp_shard and domain % spread and spread % domain:
+            raise ClusterError(
+                f"experts spread over ep {self.ep} x etp {self.etp} = {spread} ranks do not fit groups of "
+                f"dp_shard {self.dp_shard} x tp {self.tp} = {domain}",
+                hint="an --ep that divides the group",
+            )
+        if self.optimizer == Optimizer.MUON and self.zero:
+            raise ClusterError("Muon needs whole matrices; sharded ones are not supported", hint="leave out --zero")
+        if self.directives and self.optimizer != Optimizer.ADAMW:
+            raise ClusterError("directives need AdamW", hint="leave out --optimizer with --directives")
+        if self.directives and self.zero:
+            raise ClusterError("directives replace ZeRO stages", hint="leave out --zero with --directives")
+        if self.dp_shard and self.zero < 1 and not self.directives:
+            raise ClusterError("dp_shard needs sharding", hint="--zero 3")
+        step = self.dp * self.micro_batch
+        if self.global_batch % step:
+            raise ClusterError(
+                f"a batch of {self.global_batch:,} is not a multiple of dp {self.dp} x micro-batch {self.micro_batch}",
+                hint=f"--global-batch {-(-self.global_batch // step) * step}",
+            )
+        if not 1.0 <= self.moe_skew <= max(2.0, self.ep):
+            raise ClusterError(
+                f"skew {self.moe_skew}: the fullest of {self.ep} expert ranks has between 1 and {max(2, self.ep)} "
+                "times the mean"
+            )
+        if self.scaling != Scaling.DELAYED and self.precision != Precision.FP8:
+            raise ClusterError(f"scaling `{self.scaling}` applies only to 8-bit products", hint="--precision fp8")
+        loads.check(self.moe_loads)
+        if self.moe_loads and self.moe_skew != 1.0:
+            raise ClusterError(
+                "loads of experts already set how full ranks are", hint="leave out --moe-skew or --moe-loads"
+            )
+        self._check_nodes()
+        if self.capacity and self.capacity < 1.0:
+            raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
+        if not self.lengths and self.batching != Batching.FIXED:
+            raise ClusterError(f"batching `{self.batching}` needs lengths", hint="--lengths 512:0.5,4096:0.5")
+        self._check_batching()
+        if self.lengths and self.etp > 1 and (self.tp % self.etp or not self.order.startswith("tp")):
+            raise ClusterError("samples of different lengths need experts that are split within a copy", hint="--etp 1")
+        for name in ("grad_dtype", "state_dtype", "loss_dtype"):
+            if getattr(self, name) not in ("fp32", "bf16", "fp16"):
+                raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")
+
+    def _check_shares(self) -> None:
+        for name in ("cp_shares", "cp_heads"):
+            if not getattr(self, name):
+                continue
+            shares.check(name.replace("_", "-"), getattr(self, name), self.cp)
+            if self.lengths or self.ep > 1:
+                raise ClusterError(
+                    "unequal parts need sequences of one length, and no experts", hint="leave out --lengths and --ep"
+                )
+        if self.cp_kind == ContextKind.ULYSSES:
+            return
+        if self.cp_heads:
+            raise ClusterError("shares of heads need ulysses attention", hint="--cp-kind ulysses")
+        if self.cp_shares and (self.cp_map not in (ContextMap.ZIGZAG, ContextMap.CONTIGUOUS) or self.micro_batch > 1):
+            raise ClusterError("unequal parts must be runs of one sequence", hint="--cp-map zigzag --micro-batch 1")
+
+    def _check_map(self) -> None:
+        self._check_shares()
+        if self.cp_map == ContextMap.NONE:
+            if self.block:
+                raise ClusterError("a block needs a map", hint="--cp-map lpt, or no --block")
+            return
+        if self.cp == 1:
+            raise ClusterError("a map needs context-parallel ranks", hint="--cp 2, or no --cp-map")
+        if self.cp_kind != ContextKind.RING or self.attention != Attention.FLASH:
+            raise ClusterError("a map has its own messages", hint="leave out --cp-kind and --attention unfused")
+        if self.lengths and self.batching not in (Batching.FIXED, Batching.PACKED):
+            raise ClusterError(f"a map does not support batching `{self.batching}`", hint="--batching packed or fixed")
+        if "attention" in self.twice:
+            raise ClusterError("with a map, recompute whole layers or no attention", hint="--recompute full")
+        if self.ep > 1 or self.samples:
+            raise ClusterError("a map gives ranks unequal tokens", hint="leave out --ep and --samples")
+
+    def _check_batching(self) -> None:
+        """Refuses figures of a batching that is not chosen: they would have no effect."""
+        wants = {
+            "budget": BY_BUDGET,
+            "memory_budget_bytes": BY_BUDGET,
+            "power": (Batching.COMPUTE,),
+            "window": (Batching.ONLINE,),
+            "samples": tuple(b for b in Batching if b != Batching.PACKED),
+        }
+        for name, batchings in wants.items():
+            if getattr(self, name) and not (self.lengths and self.batching in batchings):
+                flag = name.removesuffix("_bytes").replace("_", "-")
+                raise ClusterError(
+                    f"{flag.replace('-', ' ')} needs lengths and the batching {' or '.join(batchings)}",
+                    hint=f"--lengths 512:0.5,4096:0.5 --batching {batchings[0]}, or no --{flag}",
+                )
+        if self.join and not self.samples:
+            raise ClusterError("join needs an epoch", hint="--samples 10000, or no --join")
+        if self.samples and self.steps > 1:
+            raise ClusterError(
+                "the samples of an epoch already set the number of steps", hint="--steps or --samples, not both"
+            )
+
+    def _check_nodes(self) -> None:
+        """Checks for tokens that are sent to each node once."""
+        if self.moe_nodes and not self.ep_node:
+            raise ClusterError("moe_nodes needs the number of expert-parallel ranks per node", hint="--ep-node 8")
+        if not self.ep_node:
+            return
+        if self.ep % self.ep_node:
+            raise ClusterError(f"{self.ep} expert-parallel ranks are not a multiple of {self.ep_node} per node")
+        if self.moe_nodes > self.ep // self.ep_node:
+            raise ClusterError(f"moe_nodes {self.moe_nodes}: there are {self.ep // self.ep_node} nodes")
+        if self.moe_skew != 1.0 or self.moe_loads:
+            raise ClusterError(
+                "sending tokens to each node once needs equally loaded experts",
+                hint="leave out --moe-skew and --moe-loads",
+            )
+
+    def __repr__(self) -> str:
+        return said(self)
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel ranks."""
+        return self.gpus // (self.tp * self.cp * self.pp)
+
+    @property
+    def stage_ranks(self) -> int:
+        return self.gpus // self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same dense weights: data and context parallel."""
+        return self.dp * self.cp
+
+    @property
+    def expert_replicas(self) -> int:
+        return self.stage_ranks // (self.ep * self.etp)
+
+    @property
+    def shards(self) -> int:
+        """Ranks that a sharded dense weight is split over."""
+        return (self.dp_shard or self.replicas) if self.zero else 1
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that a sharded expert is split over: its copies in a group of `dp_shard`, or all."""
+        if not self.zero:
+            return 1
+        whole = self.dp_shard * self.tp // (self.ep * self.etp) if self.dp_shard else self.expert_replicas
+        return max(whole, 1)
+
+    @property
+    def batch(self) -> int:
+        """Samples per step."""
+        usual = 2 * self.pp if self.pp > 1 else 1
+        return self.global_batch or self.dp * self.micro_batch * usual
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one pipeline per step."""
+        return self.batch // (self.dp * self.micro_batch)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        return self.tp > 1 if self.sp is None else self.sp
+
+    @property
+    def domain_of(self) -> tuple[int, int]:
+        """Rows and columns of ranks that share an image."""
+        return halo.parse(self.domain) if self.domain else (1, 1)
+
+    @property
+    def twice(self) -> frozenset[str]:
+        """Parts that are recomputed."""
+        return recompute.parse(self.recompute)
+
+    @property
+    def recomputes_layers(self) -> bool:
+        return recompute.LAYER in self.twice
+
+    @property
+    def dtype(self) -> str:
+        return "bf16" if self.precision in (Precision.FP8, Precision.FP4) else str(self.precision)
+
+    @property
+    def weight_scale_bytes(self) -> float:
+        """Bytes of the scales of an 8-bit weight."""
+        return {Scaling.MX: 1 / 32, Scaling.BLOCK: 4 / 128**2}.get(self.scaling, 0.0)
+
+    @property
+    def product_dtype(self) -> str:
+        """Data type of the products of layers."""
+        return str(self.precision)
+
+    def replace(self, **changes: Any) -> Plan:
+        return replace(self, **changes)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "plan") -> Plan:
+        try:
+            return read(cls, given, where)
+        except ClusterError as problem:
+            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None

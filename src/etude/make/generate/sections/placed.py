@@ -1,0 +1,177 @@
+"""A single section: its job, its ranks, and the samples it has work for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.base.errors import UsageError
+from etude.make.generate.model.open import open_model
+from etude.make.generate.plan import Plan
+from etude.make.generate.schedules.by_name import schedule
+from etude.make.generate.schedules.pipeline import Action
+from etude.make.generate.sections.spec import Deal, Section, Sections
+from etude.make.generate.train.job import Generated, generate
+from etude.make.generate.train.lengths import Dealt, with_lengths
+from etude.make.generate.train.memory import Memory
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """A single section: its job, on ranks from 0, and their positions in the whole job."""
+
+    name: str
+    section: Section
+    found: Generated
+    ranks: range
+    slot: I64
+    """Slot of each sample of the step: micro_batch · dp + its data-parallel rank; -1 if there is no work."""
+    waits: bool
+    """Whether it waits for gradients before its backward."""
+    chunk: tuple[int, int] = (0, 1)
+    """In a joint pipeline on shared ranks: (its index, number of sections)."""
+    joint: bool = False
+    """Whether its pipeline continues with another section."""
+    last_pass: I64 | None = None
+    """For a rollout: the pass of each instance with which each of its micro-batches of samples is done; -1: none."""
+
+    @property
+    def busy_samples(self) -> int:
+        return int((self.slot >= 0).sum())
+
+    @property
+    def model_flops(self) -> int:
+        return round(self.found.model_flops * self.busy_samples / len(self.slot))
+
+    @property
+    def fullest(self) -> float:
+        """Samples of the fullest micro-batch over those of a usual one."""
+        if self.last_pass is not None:
+            return 1.0
+        usual = self.found.plan.micro_batch // self.section.per_sample
+        return int(np.bincount(self.slot[self.slot >= 0], minlength=1).max()) / usual
+
+    def peaks(self) -> list[int]:
+        """Peak memory of each pipeline rank."""
+        return [_with_activations(m, self.fullest).peak_bytes for m in self.found.memory]
+
+
+def _with_activations(memory: Memory, times: float) -> Memory:
+    columns = {n: np.ceil(getattr(memory, n) * times).astype(np.int64) for n in ("activations", "working")}
+    return replace(memory, **columns)
+
+
+def place(given: Sections, name: str, ranks: Mapping[str, range], host: float = 1.0) -> Placed:
+    """`ranks`: number per section. `host`: factor on the host's time for an op."""
+    section, waits = given.sections[name], given.takes_gradients(name)
+    plan = _plan(given, name, ranks)
+    plan = plan.replace(host_ns=plan.host_ns * host)
+    model = open_model(section.model)
+    found = generate(model, plan, head=given.has_head(name))
+    chain, joint = given.pipeline(name), any(b.joint and name in (b.source, b.target) for b in given.borders)
+    slot = _slots(plan, section, _active(given, name), given.batch, joint=joint)
+    if (slot < 0).any():
+        found = _with_samples(found, slot, section.per_sample)
+    chunk = chain.index(name), len(chain)
+    return Placed(name, section, found, ranks[name], slot, waits, chunk, bool(given.next_of(name)))
+
+
+def _plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
+    if given.ordered(name):
+        return _joint_plan(given, name, ranks)
+    waits = given.takes_gradients(name)
+    own: dict[str, Any] = {"schedule": "gpipe"} if waits else {}
+    own |= given.sections[name].plan
+    if waits and own["schedule"] != "gpipe":
+        raise UsageError(
+            f"`{name}` runs backward when gradients arrive: its schedule must be gpipe, not {own['schedule']}",
+            where=given.name, hint="or a border with `joint: true`",
+        )  # fmt: skip
+    return _read_plan(given, name, own, ranks)
+
+
+def _read_plan(given: Sections, name: str, own: Mapping[str, Any], ranks: Mapping[str, range]) -> Plan:
+    section = given.sections[name]
+    more = {"gpus": len(ranks[name]), "global_batch": given.batch * section.per_sample, "train": section.train}
+    more["micro_batch"] = own.get("micro_batch", 1) * section.per_sample
+    return Plan.from_dict({**own, **more}, f"{given.name}: {name}: plan")
+
+
+def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
+    """Plan of a section whose pipeline continues with another, or began with one, on the same ranks: its order is a
+    part of that of the whole."""
+    chain, own = given.pipeline(name), given.sections[name].plan
+    if "schedule" in own:
+        raise UsageError(f"`{name}` is part of a joint pipeline, which has a single order", where=given.name,
+                         hint="leave out `schedule`")  # fmt: skip
+    if len(chain) > 1:
+        plan = _read_plan(given, name, own | {"schedule": f"interleaved:{len(chain)}#{chain.index(name)}"}, ranks)
+        others = {n: _read_plan(given, n, given.sections[n].plan, ranks) for n in chain}
+        if len({p.pp for p in others.values()}) > 1:
+            told = ", ".join(f"`{n}` {p.pp}" for n, p in others.items())
+            raise UsageError("all sections of a joint pipeline on shared ranks must have the same number of stages, "
+                             f"not {told}",
+                             where=given.name, hint="use the same `pp`, or separate ranks")  # fmt: skip
+    else:
+        then = given.next_of(name)
+        after = _plan(given, then, ranks)
+        plan = _read_plan(given, name, own | {"schedule": f"1f1b:{_under_way(after, given, then)}"}, ranks)
+        others = {name: plan, then: after}
+    if len({p.micro_batches for p in others.values()}) > 1:
+        told = ", ".join(f"`{n}` {p.micro_batches}" for n, p in others.items())
+        raise UsageError("all sections of a joint pipeline must have the same number of micro-batches, not "
+                         f"{told}", where=given.name,
+                         hint="change `micro_batch`")  # fmt: skip
+    return plan
+
+
+def _under_way(plan: Plan, given: Sections, name: str) -> int:
+    """Most micro-batches that a pipeline accepts before it returns a gradient, in order."""
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    first = made.stage == 0
+    goes, comes = first & (made.action == Action.FORWARD), first & np.isin(made.action, (Action.BACKWARD, Action.INPUT))
+    alone = len(made.holders[0]) == 1 and not made.window
+    if not alone or any((np.diff(made.micro_batch[rows]) < 0).any() for rows in (goes, comes)):
+        raise UsageError(f"`{name}`: schedule `{plan.schedule}` takes micro-batches at several ranks or out of order",
+                         where=given.name, hint="1f1b, interleaved or zb1p")  # fmt: skip
+    return int(np.cumsum(goes.astype(np.int64) - comes).max())
+
+
+def _active(given: Sections, name: str) -> I64:
+    """Samples that a section has work for: the first ones of a separate random order, for any number of them."""
+    order = np.random.default_rng([given.seed, list(given.sections).index(name)]).permutation(given.batch)
+    return np.sort(order[: round(given.sections[name].active * given.batch)])
+
+
+def _slots(plan: Plan, section: Section, active: I64, batch: int, *, joint: bool = False) -> I64:
+    """Slot of each sample, micro_batch · dp + data-parallel rank, or -1: assigned round robin to the ranks, and on each
+    of them to its micro-batches; or by position in the batch, which is the same where all are active. In a joint
+    pipeline a sample stays in its micro-batch."""
+    slot = np.full(batch, -1, np.int64)
+    if section.deal == Deal.OWN or len(active) == batch:
+        slot[active] = active // (plan.micro_batch // section.per_sample)
+        return slot
+    if joint:
+        micro = active * plan.micro_batches // batch
+        place = np.arange(len(active)) - np.searchsorted(micro, micro)
+        slot[active] = micro * plan.dp + place % plan.dp
+        return slot
+    turn, rank = np.divmod(np.arange(len(active)), plan.dp)
+    slot[active] = turn * plan.micro_batches // max(-(-len(active) // plan.dp), 1) * plan.dp + rank
+    return slot
+
+
+def _with_samples(found: Generated, slot: I64, per_sample: int) -> Generated:
+    """Micro-batches with their actual number of samples."""
+    plan = found.plan
+    count = np.bincount(slot[slot >= 0], minlength=plan.dp * plan.micro_batches)
+    samples = count.reshape(plan.micro_batches, plan.dp).T * per_sample
+    tokens, pairs = samples * plan.seq, samples * (plan.seq * (plan.seq + 1) // 2)
+    dealt = Dealt(samples, tokens, pairs, tokens, pairs, plan.micro_batches)
+    return replace(found, job=with_lengths(found.job, plan, dealt))

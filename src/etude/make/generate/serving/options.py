@@ -1,0 +1,61 @@
+"""Serving: options of serving, like those of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import figure, read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Options of serving. Without a request trace there are `batch` equal requests per instance."""
+
+    prefill: int = figure("count", "tokens per prompt", 1024)
+    decode: int = figure("count", "decode passes after the prompt: output tokens minus the first", 0, zero=True)
+    batch: int = figure("count", "requests per instance", 1)
+    max_batch: int = figure("count", "largest number of sequences in a pass; 0: no limit", 0, zero=True)
+    token_budget: int = figure("count", "largest number of tokens in a pass; 0: no limit", 0, zero=True)
+    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", False)
+    kv_dtype: str = figure("text", "data type of keys and values: bf16, fp8; default: the plan's", "")
+    kv_memory_bytes: int = figure("bytes", "largest memory for keys and values per rank; 0: no limit", 0, zero=True)
+    preempt: bool = figure(
+        "flag", "requests are admitted when their prompt fits; the last is preempted and recomputed", False
+    )
+    speculate: int = figure("count", "tokens that a draft model proposes per round", 0, zero=True)
+    accept: float = figure("fraction", "probability that a proposed token is accepted", 0.7)
+    disaggregate: str = figure("text", "prefill and decode instances: `2:6`", "")
+    seed: int = figure("count", "seed of the accepted tokens", 0, zero=True)
+
+    def __post_init__(self) -> None:
+        if self.chunked and not self.token_budget:
+            raise ClusterError("chunked prefill needs a token budget", hint="--token-budget 2048")
+        if self.preempt and not self.kv_memory_bytes:
+            raise ClusterError("without a memory limit no request is preempted", hint="--kv-memory 20GB")
+        if self.preempt and self.disaggregate:
+            raise ClusterError(
+                "a preempted request repeats its prefill, which needs instances that do both prefill and decode",
+                hint="leave out --preempt",
+            )
+        if not 0.0 <= self.accept <= 1.0:
+            raise ClusterError(f"a probability of {self.accept} is not valid", hint="0 to 1")
+
+    @property
+    def split(self) -> tuple[int, int]:
+        """Instances for prefill and for decode; (0, 0) if each does both."""
+        if not self.disaggregate:
+            return 0, 0
+        first, colon, second = self.disaggregate.partition(":")
+        if not (colon and first.isdigit() and second.isdigit() and int(first) and int(second)):
+            raise UsageError(f"disaggregate `{self.disaggregate}`", hint="2:6 is two for prefill and six for decode")
+        return int(first), int(second)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "serving") -> Serving:
+        try:
+            return read(cls, given, where)
+        except ClusterError as problem:
+            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None

@@ -1,0 +1,15 @@
+"""Jobs from jobs."""
+
+from typing import TYPE_CHECKING
+
+from etude.base.faces import face
+
+if TYPE_CHECKING:
+    from etude.make.transform.anonymising import AnonymiseOptions as AnonymiseOptions
+    from etude.make.transform.anonymising import anonymise as anonymise
+    from etude.make.transform.anonymising import kept as kept
+    from etude.make.transform.device_times import DeviceTimes as DeviceTimes
+    from etude.make.transform.device_times import with_device_times as with_device_times
+    from etude.make.transform.durations import with_durations as with_durations
+
+__getattr__ = face(__name__)

@@ -1,0 +1,11 @@
+"""The messages that the communication of a job consists of, for packet simulators: `flow_table(job, system)`."""
+
+from typing import TYPE_CHECKING
+
+from etude.base.faces import face
+
+if TYPE_CHECKING:
+    from etude.run.simulate.flows.table import Flows as Flows
+    from etude.run.simulate.flows.table import flow_table as flow_table
+
+__getattr__ = face(__name__)

@@ -1,0 +1,188 @@
+"""The network of a simulation: the only file that branches on `options.network`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from etude.base.errors import ClusterError
+from etude.kernels.heap import empty_heap
+from etude.machine.fabrics import topology_of_system
+from etude.machine.faults import links_between, with_faults
+from etude.machine.topology import Topology
+from etude.run.simulate.carrying import carried_operations
+from etude.run.simulate.costs import with_noise
+from etude.run.simulate.draws import call_draws
+from etude.run.simulate.link_stats import LinkStats, link_stats, room_for_visits
+from etude.run.simulate.lower import Lowered
+from etude.run.simulate.networks.operation import Model, NetworkOptions
+from etude.run.simulate.networks.registry import Registry, grown
+from etude.run.simulate.networks.rerouting import Rerouting, moved, rates_over_time, waiting
+from etude.run.simulate.networks.sharing import Sharing
+from etude.run.simulate.networks.state import I64, OPERATION, NetworkState, OperationState, Table
+from etude.run.simulate.operations import Operations
+from etude.run.simulate.options import LinkChange, Network
+from etude.run.simulate.result import LINKS_SHOWN, LinkUse
+from etude.run.simulate.state import with_room
+
+_MODELS: Final[dict[Network, tuple[Model, int]]] = {Network.LINKS: ("links", 4), Network.FLOW: ("flow", 2)}
+"""Networks with links: the model, and how many chunks of one transfer may be in progress. `links` takes them one by
+one; where flows share a link, more than two only delay each other."""
+
+
+def closed_forms(ops: Operations) -> I64:
+    """Time of each operation once its members have arrived, by the closed forms of `etude.cost`."""
+    return ops.time_ns
+
+
+TIMES: Final[dict[Network, Callable[[Operations], I64]]] = {
+    Network.ANALYTIC: closed_forms,
+}
+"""Times of operations that no link carries."""
+
+
+class CarriedBytes(NamedTuple):
+    """Bytes and busy time of each link of a topology, in its order."""
+
+    names: tuple[str, ...]
+    bytes: I64
+    busy_ns: I64
+
+
+class RunningNetwork:
+    """The network that the engine drives, through the kernels of `seam`."""
+
+    def __init__(self, lowered: Lowered, ops: Operations, sharing: Sharing | None) -> None:
+        self.notes: list[str] = []
+        self.topology: Topology | None = None
+        self.rerouting: Rerouting | None = None
+        self.carried_op: I64 = np.zeros(0, np.int64)
+        done = np.zeros(int(lowered.base[-1]), np.int32), np.zeros(1, np.int64)
+        self.state = NetworkState(
+            OperationState(_operations(lowered, ops), empty_heap(len(ops) + 1), *done), links=None, flows=None
+        )
+        if lowered.options.network in _MODELS:
+            self._carry(lowered, ops, sharing, *_MODELS[lowered.options.network])
+
+    def _carry(self, lowered: Lowered, ops: Operations, sharing: Sharing | None, model: Model, window: int) -> None:
+        """Moves operations onto links where possible."""
+        topology, said = with_faults(topology_of_system(lowered.system), lowered.options.slow_links)
+        self.topology = topology
+        self.notes += [f"all ranks are simulated separately, because they share the {len(topology.src):,} links", *said]
+        made, messages, number = carried_operations(lowered, ops, topology, window, self.notes)
+        instance_of = np.zeros(len(topology), np.int64)
+        instance_of[lowered.job.ranks] = np.arange(len(lowered.job.ranks))  # all are simulated: one instance each
+        registry = Registry(
+            topology,
+            NetworkOptions(
+                model=model, busy_factor=lowered.options.overlap.communication, routing=lowered.options.routing.value
+            ),
+            instances=None if sharing is None else sharing.instances,
+            instance_of=instance_of,
+            work=sharing.nodes if sharing is not None and sharing.by_rate else None,
+        )
+        registry.register(made)
+        registry.register_messages(messages)
+        links, flows = registry.state()
+        self.carried_op = number
+        if lowered.options.link_changes:
+            self.rerouting = Rerouting(topology, links.paths)
+            if flows is None:
+                changes = [(c.time_ns, links_between(topology, c.ends), c.factor) for c in lowered.options.link_changes]
+                links = links._replace(rates=rates_over_time(topology, changes))
+        if lowered.options.link_stats:
+            plans = links.schedules.plans
+            visits = room_for_visits(links.carried, plans["transfers"], registry.most_hops)
+            links = links._replace(visits=visits)
+        carried = self.state.operations.table["carried"]
+        carried[number] = np.arange(len(number))
+        on = carried[ops.of] >= 0
+        place = links.carried["place0"][carried[ops.of[on]]] + ops.member[on]
+        links.places["node"][place] = ops.node[on]
+        place_of = np.full(int(lowered.base[-1]), -1, np.int64)
+        place_of[ops.node[on]] = place
+        self.state = self.state._replace(links=links._replace(place_of=place_of), flows=flows)
+
+    def change(self, change: LinkChange) -> None:
+        """Changes the rate of links from now on. Flows get new rates, over other links if some failed; with `links`,
+        which serves one message at a time, the changes were known in advance."""
+        links, flows = self.state.links, self.state.flows
+        if links is None or self.topology is None or self.rerouting is None:
+            return
+        rows = links_between(self.topology, change.ends)
+        links.links["bytes_per_ns"][rows] = self.topology.bytes_per_s[rows] / 1e9 / change.factor
+        if flows is None:
+            return
+        links.clock["now_ns"][0] = max(int(links.clock["now_ns"][0]), change.time_ns)
+        paths = self.rerouting.change(rows, change.factor)
+        if paths is not None:
+            links, flows = moved(links, flows, paths)
+            self.state = self.state._replace(links=links, flows=flows)
+        live = int(flows.clock["live"][0])
+        flows.fresh[:live] = flows.live[:live]
+        flows.clock["fresh"][0] = live
+
+    def no_way(self) -> ClusterError | None:
+        """The error for transfers that wait for links that failed and do not come back."""
+        links, topology = self.state.links, self.topology
+        ends = waiting(links, self.state.flows, topology) if links is not None and topology is not None else []
+        if topology is None or self.rerouting is None or not ends:
+            return None
+        name = topology.vertex_name
+        gone = [topology.link_name(i) for i in np.flatnonzero(np.isinf(self.rerouting.factor)).tolist()]
+        others = f", nor between {len(ends) - 1:,} other pairs" if len(ends) > 1 else ""
+        return ClusterError(
+            f"no route from {name(ends[0][0])} to {name(ends[0][1])} is left{others}: "
+            f"{len(gone):,} directed links failed during the run, {gone[0]} among them",
+            where=topology.name,
+            hint="add a later change that restores it: --link-change 20ms:A/B=1",
+        )
+
+    def grow(self, room: int) -> None:
+        """Makes room for this many more ends of operations, and for more transfers if there was too little."""
+        operations = self.state.operations
+        self.state = self.state._replace(operations=operations._replace(ends=with_room(operations.ends, room)))
+        if self.state.links is not None and self.state.links.clock[0]["crowded"]:
+            links, flows = grown(self.state.links, self.state.flows)
+            self.state = self.state._replace(links=links, flows=flows)
+
+    def link_use(self) -> tuple[LinkUse, ...]:
+        """Links that carried something, the busiest first."""
+        if self.state.links is None or self.topology is None:
+            return ()
+        moved, busy = self.state.links.links["carried_bytes"], self.state.links.links["busy_ns"]
+        used = np.flatnonzero((moved > 0) | (busy > 0))
+        order = used[np.lexsort((used, -moved[used], -busy[used]))][:LINKS_SHOWN].tolist()
+        return tuple(LinkUse(self.topology.link_name(i), int(moved[i]), int(busy[i])) for i in order)
+
+    def carried_bytes(self) -> CarriedBytes:
+        """What went over each link, and how long it was in use."""
+        if self.state.links is None or self.topology is None:
+            return CarriedBytes((), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        names = tuple(self.topology.link_name(i) for i in range(len(self.topology.src)))
+        links = self.state.links.links
+        return CarriedBytes(names, links["carried_bytes"].astype(np.int64), links["busy_ns"].astype(np.int64))
+
+    def link_stats(self, lowered: Lowered, ops: Operations, nodes: Table) -> LinkStats | None:
+        """Statistics of links over time, if requested."""
+        if not lowered.options.link_stats or self.state.links is None or self.topology is None:
+            return None
+        return link_stats(lowered, ops, nodes, self.state.links, self.topology, self.carried_op)
+
+
+def _operations(lowered: Lowered, ops: Operations) -> Table:
+    """All operations before any member has arrived; none is carried."""
+    table = np.zeros(len(ops), OPERATION)
+    table["missing"], table["sender"] = ops.missing, ops.sender
+    table["last_comer"] = table["carried"] = -1
+    table["duration_ns"] = _durations(lowered, ops)
+    return table
+
+
+def _durations(lowered: Lowered, ops: Operations) -> I64:
+    jitter = lowered.options.jitter
+    spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
+    time_ns = TIMES.get(lowered.options.network or Network.ANALYTIC, closed_forms)(ops)
+    return with_noise(time_ns, spread, call_draws(lowered, ops)) if spread.any() else time_ns

@@ -1,0 +1,364 @@
+"""Options of a simulation besides the job and the system."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from etude.base.errors import UsageError
+from etude.cost.choice import Menu
+from etude.cost.collectives import AUTO
+from etude.cost.collectives.table import BY_COLLECTIVE
+from etude.cost.schedule import Schedule
+from etude.machine.grain import Grain
+from etude.machine.system import System
+from etude.model.schema import Collective
+from etude.run.simulate.shares import Draw, check_on_links, check_shares, scope_of
+
+if TYPE_CHECKING:
+    from etude.cost.opdb import OpDatabase
+
+
+class Policy(StrEnum):
+    """Which of its ready nodes a free lane takes."""
+
+    READY = "ready"
+    """The one that became ready first; within one instant the first by (priority, row)."""
+    PRIORITY = "priority"
+    """The first by (priority, row)."""
+    RECORDED = "recorded"
+    """Strict: the next in the recorded order; the lane waits until that one is ready."""
+    HINT = "hint"
+    """A hint: the first ready node in the recorded order."""
+
+
+class Compute(StrEnum):
+    """Where the time of a compute node comes from."""
+
+    RECORDED = "recorded"
+    """The trace's `duration_ns`; where it is unknown, the roofline."""
+    ROOFLINE = "roofline"
+    TABLE = "table"
+    """Measured times of operators, by name and shape; where an operator is not in the table, the roofline."""
+    OPS = "ops"
+    """A database of measured operators; where it has none that is like a node, the roofline."""
+    SCALED = "scaled"
+    """The trace's `duration_ns` times `scale`."""
+
+
+class Times(StrEnum):
+    """Where the time of a collective or a message comes from."""
+
+    MODELLED = "modelled"
+    RECORDED = "recorded"
+    """The least `duration_ns` of its members, which is that of the one that waited least; modelled if there is none."""
+
+
+class Network(StrEnum):
+    """What carries collectives and messages."""
+
+    ANALYTIC = "analytic"
+    """Closed forms: an operation lasts a known time, whatever else is in progress."""
+    LINKS = "links"
+    """Transfers over routed links that take one message at a time."""
+    FLOW = "flow"
+    """Transfers over routed links that all live ones share max-min fairly."""
+
+    @property
+    def has_links(self) -> bool:
+        return self in (Network.LINKS, Network.FLOW)
+
+
+class Routing(StrEnum):
+    """Which of several equally short routes bytes take, in networks with links."""
+
+    STATIC = "static"
+    """The one that a hash of both ends selects (ECMP): flows may share a link while others are idle."""
+    ADAPTIVE = "adaptive"
+    """The least loaded one when a transfer starts."""
+    SPRAY = "spray"
+    """All of them, an equal part each."""
+
+
+JITTER: Final = ("compute", "host", "collective", "p2p", "memory")
+"""Classes of nodes that can jitter, each node by itself."""
+STEP_JITTER: Final = "step"
+"""All compute, host and memory nodes of a rank's step alike: what makes whole steps vary."""
+ACTION_JITTER: Final = "action"
+"""All compute, host and memory nodes of a rank's micro-batch and phase alike: what makes passes of a pipeline vary."""
+LATEST_NS: Final = 1 << 55
+"""A bit more than a year: the latest start of a rank."""
+_ALL_JITTER: Final = (*JITTER, STEP_JITTER, ACTION_JITTER)
+
+
+def _member(name: str, kind: type[StrEnum], value: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(kind)
+        raise UsageError(f"{name.replace('_', ' ')}: unknown value `{value}`", hint=f"known: {known}") from None
+
+
+def _factor(what: str, value: float, least: float = 0.0) -> None:
+    if not math.isfinite(value) or value < least or value > 1e6:
+        raise UsageError(f"{what}: {value} is not a factor", hint=f"a number from {least:g} to a million")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Compute and communication that overlap on one rank take longer by these factors, as they share SMs and memory."""
+
+    compute: float = 1.0
+    """Factor on a compute node while the rank communicates."""
+    communication: float = 1.0
+    """Factor on a collective or message while any of its members computes."""
+
+    def __post_init__(self) -> None:
+        for name in ("compute", "communication"):
+            _factor(f"overlap: {name}", getattr(self, name), least=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteMemory:
+    """Where memory nodes load from and store to, if not in the device's own memory."""
+
+    bytes_per_s: float
+    latency_ns: int = 0
+    capacity_bytes: int = 0
+    """0: not limited."""
+
+    def __post_init__(self) -> None:
+        if not self.bytes_per_s > 0 or self.latency_ns < 0 or self.capacity_bytes < 0:
+            raise UsageError("remote memory: a bandwidth that is not positive, or a negative latency or capacity")
+
+
+class LinkChange(NamedTuple):
+    """From a time on, the links between two ends take `factor` times as long for a byte as originally: 1 restores them,
+    math.inf lets nothing through. Traffic in flight continues at the new rate; with `flow` it takes another route if a
+    link fails, and waits if there is none."""
+
+    time_ns: int
+    ends: tuple[int | str, int | str]
+    factor: float
+
+
+def _in_order(changes: Sequence[LinkChange]) -> tuple[LinkChange, ...]:
+    for change in changes:
+        named = f"link {change[1][0]}-{change[1][1]}"
+        if change[0] < 0:
+            raise UsageError(f"{named}: a change at {change[0]} ns is before the run")
+        if not change[2] > 0:
+            raise UsageError(f"{named}: {change[2]} is not a positive factor")
+    return tuple(sorted(map(LinkChange._make, changes), key=lambda c: c.time_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a job is simulated; anything not given follows the job and the system."""
+
+    policy: Policy = Policy.READY
+    compute: Compute = Compute.RECORDED
+    scale: float = 1.0
+    """For Compute.SCALED."""
+    table: str = ""
+    """For Compute.TABLE: a CSV file of measured times."""
+    ops: OpDatabase | None = None
+    """For Compute.OPS: the database of measured operators, of the system's device."""
+    backend: str = ""
+    """For Compute.OPS: whose kernels, where the database holds several."""
+    kernels: Sequence[str] = ()
+    """Other kernels, one for each class of op: ("product:w4a16:g128",); with "auto" among them the fastest for each
+    op. See etude.cost.menu."""
+    units: str = ""
+    """Units of the device that ops run on: "auto", a name, or names that split each op: "cpu+sme"."""
+    collective: Mapping[str, str | Schedule | Sequence[Schedule]] = field(default_factory=dict)
+    """Algorithm by collective, over those of the system: {"all_reduce": "tree"}; or one of your own, or several for
+    groups of different size."""
+    collective_times: Times = Times.MODELLED
+    eager_bytes: int | None = None
+    """Messages up to this size are sent without waiting for the receive; None: all are."""
+    concurrent_network: bool = False
+    """Communication without a stream does not queue: any number may be in flight on a rank."""
+    overlap: Overlap = Overlap()
+    share: Mapping[str, Mapping[str, Draw]] = field(default_factory=dict)
+    """Capacities by name, and what each class of node draws of them: {"sm": {"communication": Draw(demand=0.15),
+    "compute": Draw(priority=1)}}; the ranks of a node share `nic@node`. Replaces `overlap`."""
+    contention: bool = False
+    """Kernels, collectives and copies of a rank contend on its device: cores, memory, the link to the host. Replaces
+    `overlap`; see docs/contention.md."""
+    grain: Grain | None = None
+    """Transfers are loads or stores of lines, with this many in flight."""
+    remote_memory: RemoteMemory | None = None
+    jitter: Mapping[str, float] = field(default_factory=dict)
+    """Spread of the times by class of node: {"compute": 0.05} is 5 %. The mean stays. `step` is one factor for all
+    nodes of a rank's step, `action` one for all of a rank's micro-batch and phase."""
+    seed: int = 0
+    slow_ranks: Mapping[int, float] = field(default_factory=dict)
+    """Rank -> factor on its compute, host and memory times."""
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """Rank -> when it starts, in ns; the others start at 0."""
+    slow_links: Mapping[tuple[int | str, int | str], float] = field(default_factory=dict)
+    """Two ends -> factor on the time of transfers between them; math.inf is a link that failed. With closed forms two
+    ranks; with links the two ends of one: a rank is its device, a text the name of a vertex."""
+    link_changes: tuple[LinkChange, ...] = ()
+    """Links whose rate changes during the run, as (time_ns, ends, factor); with `flow`, and with `links` if none fails
+    permanently."""
+    network: Network | None = None
+    """None: closed forms if the system has levels, `flow` if it is a graph."""
+    routing: Routing = Routing.STATIC
+    link_stats: bool = False
+    """Keep statistics of every link over time; with `links` or `flow`."""
+    fold: bool | None = None
+    """Simulate ranks that must behave alike once: None: if possible, True: raise if not, False: never."""
+
+    def __post_init__(self) -> None:
+        for name, kind in (
+            ("policy", Policy),
+            ("compute", Compute),
+            ("collective_times", Times),
+            ("network", Network),
+            ("routing", Routing),
+        ):
+            if name == "network" and self.network is None:
+                continue
+            object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
+        for name, given in self.collective.items():
+            what = Collective.parse(name)
+            if isinstance(given, str):
+                _check_name(name, what, given)
+            else:
+                _check_own(name, what, [given] if isinstance(given, Schedule) else list(given))
+        Menu.of(self.kernels, self.units)
+        _factor("scale", self.scale)
+        for name, spread in self.jitter.items():
+            if name not in _ALL_JITTER:
+                raise UsageError(f"jitter: unknown class `{name}`", hint=f"known: {', '.join(_ALL_JITTER)}")
+            if not 0 <= spread <= 10:
+                raise UsageError(f"jitter: {name}: {spread} is not a spread", hint="0.05 is 5 %")
+        for rank, factor in self.slow_ranks.items():
+            _factor(f"slow rank {rank}", factor)
+        for rank, start_ns in self.starts.items():
+            if not 0 <= start_ns <= LATEST_NS:
+                raise UsageError(f"rank {rank} starts at {start_ns} ns", hint="0, or a time up to a year later")
+        for pair, factor in self.slow_links.items():
+            if not factor > 0:
+                raise UsageError(f"slow link {pair[0]}-{pair[1]}: {factor} is not a positive factor")
+        object.__setattr__(self, "link_changes", _in_order(self.link_changes))
+        if self.eager_bytes is not None and self.eager_bytes < 0:
+            raise UsageError(f"eager: {self.eager_bytes} bytes is negative")
+        if self.compute == Compute.TABLE and not self.table:
+            raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")
+        if (self.compute == Compute.OPS) != (self.ops is not None):
+            raise UsageError("compute times `ops` need a database of operators", hint="--ops FILE")
+        check_shares(self.share)
+        if (self.share or self.contention) and self.overlap != Overlap():
+            raise UsageError("shares and contention cannot be combined with overlap factors", hint="use one of them")
+        if self._has_links:
+            self._check_links()
+
+    def on(self, system: System) -> Options:
+        """A copy with the network that the system is simulated on."""
+        if self.network is None:
+            return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
+        if self.link_changes:
+            self._check_changes()
+        if self.network.has_links:
+            check_on_links(self.share)
+            return self
+        if self.link_stats:
+            raise UsageError("closed forms have no statistics of links", hint="--network flow or links")
+        if self.routing != Routing.STATIC:
+            raise UsageError(
+                f"routing: closed forms have no paths, which `{self.routing}` needs", hint="--network flow"
+            )
+        named = [pair for pair in self.slow_links if not all(isinstance(end, int) for end in pair)]
+        if named:
+            raise UsageError(
+                f"slow link {named[0][0]}/{named[0][1]}: closed forms model ranks, not links", hint="--network flow"
+            )
+        if system.irregular:
+            raise UsageError(
+                f"closed forms need levels, and the graph of system `{system.name}` has none: {system.irregular}",
+                hint="--network flow or links; or `levels` next to its `topology`",
+            )
+        return self
+
+    def algorithm(self, what: Collective) -> str:
+        """The requested algorithm; `auto` if none was."""
+        given = self.collective.get(what.name.lower(), AUTO)
+        return given if isinstance(given, str) else AUTO
+
+    @property
+    def slow_pairs(self) -> list[tuple[tuple[int, int], float]]:
+        """Pairs of ranks between which whole operations are slower, if there are no links to slow down."""
+        return [] if self._has_links else [((int(a), int(b)), factor) for (a, b), factor in self.slow_links.items()]
+
+    @property
+    def why_not_folded(self) -> str:
+        """Why no two ranks behave alike; empty if they may."""
+        if self._has_links:
+            return "ranks share links, so no two are equivalent"
+        if any(map(scope_of, self.share)):
+            return "ranks of a node share capacities, so no two are equivalent"
+        return "with jitter no two ranks are equivalent" if any(self.jitter.values()) else ""
+
+    @property
+    def _has_links(self) -> bool:
+        return self.network is not None and self.network.has_links
+
+    def own(self, what: Collective, members: int) -> Schedule | None:
+        """The user's algorithm for this many members."""
+        given = self.collective.get(what.name.lower(), AUTO)
+        if isinstance(given, str):
+            return None
+        plans = [given] if isinstance(given, Schedule) else given
+        return next((plan for plan in plans if plan.members == members), None)
+
+    def _check_changes(self) -> None:
+        if self.network == Network.ANALYTIC:
+            raise UsageError(
+                "links that change during the run: closed forms give the time of a whole operation and do not model "
+                "links",
+                hint="--network flow",
+            )
+        last = {frozenset(change.ends): change for change in self.link_changes}
+        gone = [change.ends for change in last.values() if math.isinf(change.factor)]
+        if gone and self.network == Network.LINKS:
+            raise UsageError(
+                f"link {gone[0][0]}-{gone[0][1]} fails during the run and is not restored: with `links`, transfers "
+                "in flight are not rerouted",
+                hint="--network flow; a later change that restores it; or --failed-link from the start",
+            )
+
+    def _check_links(self) -> None:
+        if self.collective_times == Times.RECORDED:
+            raise UsageError(
+                f"recorded times of collectives use no links: they are for closed forms, not for `{self.network}`",
+                hint="leave it out, or use --network analytic",
+            )
+        if self.fold:
+            raise UsageError(
+                f"the ranks cannot be folded: with network `{self.network}` they share links, so none are equivalent",
+                hint="leave out --fold: all ranks are simulated",
+            )
+
+
+def _check_name(name: str, what: Collective, algorithm: str) -> None:
+    there = (AUTO, *BY_COLLECTIVE.get(what, ()))
+    if algorithm not in there:
+        raise UsageError(
+            f"{name} has no algorithm `{algorithm}`", hint=f"known: {', '.join(there)}; or a file: .xml, .et"
+        )
+
+
+def _check_own(name: str, what: Collective, plans: list[Schedule]) -> None:
+    seen: set[int] = set()
+    for plan in plans:
+        if plan.collective not in (Collective.NONE, what):
+            raise UsageError(f"{name}: algorithm `{plan.algorithm}` is for {plan.collective.name.lower()}")
+        if plan.members in seen:
+            raise UsageError(f"{name}: two algorithms are for groups of {plan.members}")
+        seen.add(plan.members)

@@ -1,0 +1,206 @@
+"""Rows of a table of training steps: each becomes a model and a plan, is predicted, and is compared with its figure.
+
+Columns are those of published tables: model, layers, hidden, heads, ffn, vocab, params, seq, gpus, gpu_type, tp, pp,
+dp, cp, ep, interleave, micro_batch, global_batch, recompute, precision, stack, year, measured_metric, value, unit,
+notes. Each may be missing or empty. The rules never see the value of a row, nor where it was published.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any, Final
+
+from etude.base.errors import EtudeError, FormatError, UsageError
+from etude.cost.stacks import Stack, generation_of, open_stack, stack_for
+from etude.cost.stacks.open import DEFAULT
+from etude.machine.system import System
+from etude.make.generate import Plan
+from etude.make.generate.model import Model
+from etude.make.generate.train import sequence_of
+from etude.steps.measured.gpus import gpu_system
+from etude.steps.measured.recipes import CHUNKS, Said, completed
+from etude.steps.measured.row_figures import out_of_scope, step_seconds
+from etude.steps.measured.row_models import row_model
+from etude.steps.step import step_time
+
+Row = Mapping[str, str]
+
+NEEDED: Final = ("model", "gpu_type", "value", "unit")
+COUNTS: Final = ("gpus", "tp", "pp", "cp", "ep", "micro_batch", "global_batch", "seq")
+YEARS: Final = {"volta": 2020, "ampere": 2022, "hopper": 2024}
+"""Default year of a row, by its GPU; 2025 for any other."""
+SPARE: Final = 1.05
+"""Estimated memory that a row may need, relative to what there is: it is an estimate, and the published run did fit."""
+BATCH: Final = 8
+"""Micro-batches for each pipeline rank of a row without a batch."""
+PRECISIONS: Final = (("fp8", "fp8"), ("float8", "fp8"), ("mxfp8", "fp8"), ("fp16", "fp16"), ("half", "fp16"),
+                     ("fp32", "fp32"), ("float32", "fp32"), ("tf32", "fp32"))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """One row, ready to be predicted."""
+
+    row: int
+    """Its number in the file, from 1."""
+    model: Model
+    plan: Plan
+    system: System
+    stack: Stack
+    step_s: float
+    """The published figure as the time of a step."""
+    assumed: tuple[str, ...]
+    year: int = 0
+    """Year of the run; the stack is as it was then. 0: the current one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A row that cannot be predicted, and why."""
+
+    row: int
+    why: str
+
+
+def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
+    """Rows of a CSV file with the columns of published tables."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        text = getattr(problem, "strerror", None) or problem
+        raise FormatError(f"cannot be read: {text}", path=fspath(path)) from None
+    if not rows:
+        raise FormatError("has no rows", path=fspath(path))
+    missing = [name for name in NEEDED if name not in rows[0]]
+    if missing:
+        raise FormatError(f"no column `{missing[0]}`", path=fspath(path), hint=f"needed: {', '.join(NEEDED)}")
+    return [{k: (v or "").strip() for k, v in row.items() if isinstance(k, str)} for row in rows]
+
+
+def cases_of(rows: list[dict[str, str]], stack: Stack | None = None) -> Iterator[Case | Refused]:
+    """Each training row as a case, or the reason against it; rows of serving and bandwidth are skipped. `stack`
+    overrides that of the rows."""
+    for number, row in enumerate(rows, 1):
+        if out_of_scope(row):
+            continue
+        try:
+            yield case_of(row, number, stack)
+        except EtudeError as problem:
+            yield Refused(row=number, why=problem.problem)
+        except (ValueError, OverflowError) as problem:
+            yield Refused(row=number, why=f"a value cannot be read: {problem}")
+
+
+def case_of(row: Row, number: int, stack: Stack | None = None) -> Case:
+    said: list[str] = []
+    system = gpu_system(row.get("gpu_type", ""))
+    model = row_model(row, said)
+    year = int(float(row.get("year") or 0)) or YEARS.get(generation_of(row["gpu_type"]), 2025)
+    stack = stack or row_stack(row, year, said)
+    given = _given(row, model, said)
+    run = Said(model=model, given=given, system=system, gpu=row["gpu_type"], year=year, spare=SPARE,
+              open_axes=not {"tp", "pp"} & set(given))  # fmt: skip
+    plan, assumed = completed(run, stack)
+    return Case(row=number, model=model, plan=plan, system=system, stack=stack.in_year(year), year=year,
+                step_s=step_seconds(row, model, plan, system), assumed=(*said, *assumed))  # fmt: skip
+
+
+def row_stack(row: Row, year: int, said: list[str]) -> Stack:
+    """The stack by the column `stack`; the default if it is empty or unknown."""
+    name = row.get("stack", "")
+    found = stack_for(name, year) if name else None
+    if found is None:
+        said.append(f"default stack (`{name}` is not known)" if name else "default stack")
+        return open_stack(DEFAULT)
+    return found
+
+
+def _given(row: Row, model: Model, said: list[str]) -> dict[str, Any]:
+    """Fields of a plan that a row gives."""
+    given: dict[str, Any] = {name: int(float(row[name])) for name in COUNTS if row.get(name)}
+    notes, again = row.get("notes", ""), row.get("recompute", "").lower()
+    if row.get("tp") or row.get("pp"):
+        given = {"tp": 1, "pp": 1, "cp": 1, "ep": 1} | given
+    if "gpus" not in given:
+        given["gpus"] = _ranks(row, given)
+    given["precision"] = next(
+        (p for word, p in PRECISIONS if row.get("precision", "").lower().startswith(word)), "bf16"
+    )
+    if "seq" not in given:
+        given["seq"] = sequence_of(model)
+        said.append(f"sequence {given['seq']:,}")
+    if "global_batch" not in given:
+        given["global_batch"] = _batch(given)
+        said.append(f"batch {given['global_batch']:,}")
+    if "sequence parallel" in again and given.get("tp", 1) > 1:
+        given["sp"] = True
+    if kind := next((k for k in ("full", "selective", "none") if again.startswith(k)), ""):
+        given["recompute"] = kind
+    if found := re.search(r"\bZeRO[ -]?([0-3])", notes, re.IGNORECASE):
+        given["zero"] = int(found[1])
+    elif re.search(r"\bFSDP|FULL_SHARD", notes):
+        given["zero"] = 3
+    if re.search(r"\basync[ -]?TP\b", notes, re.IGNORECASE) and given.get("tp", 1) > 1:
+        given["tp_chunks"] = given["tp"]
+    if re.search(r"\beager\b", notes, re.IGNORECASE) and model.gated:
+        given["unfused"] = "activation,norm"
+    return given | _schedule(row, given, model)
+
+
+def _ranks(row: Row, given: Mapping[str, Any]) -> int:
+    if not row.get("dp"):
+        raise UsageError("neither `gpus` nor `dp` is given")
+    return int(float(row["dp"])) * given.get("tp", 1) * given.get("pp", 1) * given.get("cp", 1)
+
+
+def _batch(given: Mapping[str, Any]) -> int:
+    pp = given.get("pp", 1)
+    copies = max(given["gpus"] // (given.get("tp", 1) * pp * given.get("cp", 1)), 1)
+    return int(copies * given.get("micro_batch", 1) * BATCH * pp)
+
+
+def _schedule(row: Row, given: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """Chunks that a row says; without a pipeline, or where they do not fit, it is not interleaved. Of a row that says
+    no axis nothing is known."""
+    pp, chunks = given.get("pp", 0), int(float(row.get("interleave") or 0))
+    if not pp:
+        return {}
+    if pp == 1:
+        return {"schedule": "1f1b"}
+    notes = row.get("notes", "").lower()
+    if not chunks and "interleaved" in notes:
+        return {CHUNKS: "2"}
+    if not chunks:
+        return {"schedule": "1f1b"} if re.search(r"\b1f1b\b", notes) else {}
+    per_pipe = given["global_batch"] // _copies(given) // given.get("micro_batch", 1)
+    fits = per_pipe % pp == 0 and model.layers >= pp * chunks
+    return {"schedule": f"interleaved:{chunks}" if chunks > 1 and fits else "1f1b"}
+
+
+def _copies(given: Mapping[str, Any]) -> int:
+    return max(given["gpus"] // (given.get("tp", 1) * given.get("pp", 1) * given.get("cp", 1)), 1)
+
+
+def predict_rows(
+    rows: list[dict[str, str]], stack: Stack | None = None, *, advance: Callable[[int], None] = lambda n: None
+) -> list[dict[str, Any]]:
+    """A record for each training row: its number, measured and predicted seconds of a step, or why it is refused."""
+    found: list[dict[str, Any]] = []
+    for case in cases_of(rows, stack):
+        if isinstance(case, Refused):
+            found.append({"row": case.row, "refused": case.why})
+            continue
+        try:
+            time_s = step_time(case.model, case.plan, case.system, case.stack)
+        except EtudeError as problem:
+            found.append({"row": case.row, "refused": problem.problem})
+        else:
+            found.append({"row": case.row, "measured": {"step": case.step_s}, "predicted": {"step": time_s},
+                          "stack": case.stack.name, "assumed": list(case.assumed)})  # fmt: skip
+        advance(1)
+    return found

@@ -1,0 +1,232 @@
+"""A job in another format: what `etude.convert` and all commands that write a job have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from etude.base.errors import UsageError
+from etude.base.files import writing
+from etude.base.units import counted
+from etude.machine import open_system
+from etude.model.fold import fold as folded
+from etude.model.job import Job
+from etude.model.schema import Kind
+from etude.store import cards, chakra, columns
+from etude.store import json as json_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.model.card import Card
+
+RANKS: Final = ("parquet", "et", "json")
+"""Formats that hold the job; the others are what simulators read."""
+SIMULATORS: Final = ("astra", "flows", "simai")
+DIALECTS: Final = ("plain", "astra", "storage", "memory")
+PACKED: Final = ("none", "gz", "zst")
+ASTRA_FILES: Final = ("network.yml", "topology.txt", "README.md")
+OURS: Final = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")
+
+Progress: TypeAlias = Callable[..., AbstractContextManager[Callable[..., None]]]
+
+
+def quiet(what: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
+    """Progress that is not shown."""
+    return nullcontext(lambda amount, note="": None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Where a job was written, and what is to be said of it; a path for whatever takes one."""
+
+    place: Path
+    what: str
+    """`8 ranks, 4,896 nodes`"""
+    notes: tuple[str, ...] = ()
+    left_behind: tuple[str, ...] = ()
+    """What the format has no place for."""
+    problems: tuple[str, ...] = ()
+    """What ASTRA-sim cannot run of `.et` files."""
+
+    def __fspath__(self) -> str:
+        return str(self.place)
+
+
+def convert(
+    job: Job | str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "parquet", dialect: str = "plain",
+    system: str = "", name: str = "", compress: str = "none", fold: bool = True, card: Card | None = None,
+    force: bool = False, progress: Progress = quiet,
+) -> Written:  # fmt: skip
+    """Writes a job as a folder of `parquet`, `et` or `json`, or as what `astra`, `flows` or `simai` read, in full or
+    not at all, and says where it is.
+
+    etude.convert(job, "job.parquet", to="parquet")
+    """
+    from etude.capture.opening import open as open_job
+
+    _known("format", to, (*RANKS, *SIMULATORS))
+    _known("dialect", dialect, DIALECTS)
+    _known("compression", compress, PACKED)
+    place, source = Path(out), None if isinstance(job, Job) else Path(job)
+    check_place(place, force, source)
+    made = job if isinstance(job, Job) else open_job(job)
+    card = card or (cards.find(source) if source is not None else None)
+    made = made.replace(name=name) if name else made
+    if to in SIMULATORS:
+        return _for_simulators(made, place, to, system, force, progress)
+    behind = chakra.left_behind(made) if to != "parquet" else []
+    made, problems = in_dialect(made, to, dialect)
+    with writing(place, force=force) as folder, progress(f"writing {place}", len(made)) as advance:
+        folder.mkdir()
+        packed = "" if compress == "none" else f".{compress}"
+        _write(folded(made) if fold and to == "parquet" else made, folder, to, packed, advance)
+        if card is not None:
+            cards.write(card, folder / cards.NAME)
+    notes = tuple(_cannot_run(problems, dialect))
+    return Written(place=place, what=_size(made), notes=notes, left_behind=tuple(behind), problems=tuple(problems))
+
+
+def _known(what: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise UsageError(f"unknown {what} `{given}`", hint=", ".join(known))
+
+
+def _size(job: Job) -> str:
+    return f"{counted(len(job), 'rank')}, {counted(job.nodes, 'node')}"
+
+
+def _write(job: Job, folder: Path, to: str, packed: str, advance: Any) -> None:
+    if to == "et":
+        chakra.write_job(job, folder, suffix=f".et{packed}", advance=advance)
+    elif to == "json":
+        json_store.write_job(job, folder, suffix=f".json{packed}", advance=advance)
+    else:
+        columns.write_job(job, folder)
+
+
+def in_dialect(job: Job, to: str, dialect: str) -> tuple[Job, list[str]]:
+    """The job as its files are to have it, and what ASTRA-sim cannot run of them. The one place for dialects."""
+    if to == "parquet":
+        if dialect != "plain":
+            hint = f"`--to et --dialect {dialect}` writes one file per rank"
+            raise UsageError("a Parquet folder holds the job as it is, without a dialect", hint=hint)
+        return job, []
+    from etude.make.transform.dialects import as_memory, as_storage, astra_problems, for_astra
+
+    if dialect == "storage":
+        return as_storage(job), []
+    left = 0
+    if dialect in ("astra", "memory"):
+        job, left = as_memory(job)
+    if dialect == "astra":
+        job = for_astra(job)
+    told = [f"{left:,} storage nodes are not reads or writes of known size and are not changed"] if left else []
+    return job, [*told, *(astra_problems(job) if to == "et" else [])]
+
+
+def _cannot_run(problems: list[str], dialect: str) -> list[str]:
+    """What ASTRA-sim cannot run, and the way out; of files in its dialect, what it still does with them."""
+    if dialect == "astra":
+        return [f"what ASTRA-sim does with these files: {'; '.join(problems)}"] if problems else []
+    way_out = "; `--dialect astra` writes files that it can run" if dialect == "plain" else ""
+    return [f"ASTRA-sim cannot run this job as it is: {'; '.join(problems)}{way_out}"] if problems else []
+
+
+def check_place(out: Path, force: bool, source: Path | None = None) -> None:
+    """`--force` replaces a folder that holds nothing but traces, and never the neighbours of what is read."""
+    if not force or not out.is_dir():
+        return
+    target = out.resolve()
+    if source is not None and source.resolve() != target and target in source.resolve().parents:
+        raise UsageError("contains the input, which would be lost", where=str(out), hint="give another folder")
+    known = (*OURS, *ASTRA_FILES) if (out / "network.yml").is_file() else OURS
+    others = [entry.name for entry in out.iterdir() if entry.is_dir() or not entry.name.endswith(known)]
+    if others:
+        hint = "--force only replaces a folder of traces; give another name, or remove it yourself"
+        raise UsageError(f"contains files that Etude did not write: {others[0]}", where=str(out), hint=hint)
+
+
+def _for_simulators(job: Job, out: Path, to: str, system: str, force: bool, progress: Progress) -> Written:
+    if not system and to != "simai":
+        raise UsageError(f"`--to {to}` needs a system", hint="--system dgx-h100; `etude systems` lists them")
+    write = {"astra": _astra, "flows": _flows, "simai": _simai}[to]
+    return write(job, out, system, force, progress)
+
+
+def _astra(job: Job, out: Path, system: str, force: bool, progress: Progress) -> Written:
+    """A folder with all that ASTRA-sim's binaries read."""
+    from etude.make.transform.dialects import astra_files, astra_refusals
+
+    machine = open_system(system)
+    job, problems = in_dialect(job, "et", "astra")
+    if len(job) < job.world_size:
+        hint = "ASTRA-sim needs a file for every rank; `etude edit --scale` adds ranks"
+        raise UsageError(f"{len(job):,} of {job.world_size:,} ranks are present", hint=hint)
+    if refused := astra_refusals(job):
+        hint = "`etude convert --to et --dialect astra` writes the files anyway"
+        raise UsageError(f"ASTRA-sim cannot run it: {'; '.join(refused)}", hint=hint)
+    files = astra_files(machine, len(job), name=job.name, groups=len(job.groups) > 0, roofline=not _has_times(job))
+    with writing(out, force=force) as folder, progress(f"writing {out}", len(job)) as advance:
+        folder.mkdir()
+        chakra.write_job(job, folder, advance=advance)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    notes = tuple(_cannot_run(problems, "astra"))
+    return Written(place=out, what=f"{_size(job)}, and {', '.join(files)}", notes=notes, problems=tuple(problems))
+
+
+def _has_times(job: Job) -> bool:
+    """Does some compute of a device say how long it takes?"""
+    return any(
+        bool(((trace.kind == Kind.COMP) & (trace.cpu != 1) & (trace.duration_ns > 0)).any()) for trace in job.traces
+    )
+
+
+def _flows(job: Job, out: Path, system: str, force: bool, progress: Progress) -> Written:
+    """A table of messages: CSV, whose `after` has numbers with blanks between them, or Parquet."""
+    from etude.run.simulate.flows import flow_table
+
+    if out.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"flows cannot be written as `{out.suffix}`", where=str(out), hint="flows.csv, flows.parquet")
+    with progress("simulating"):
+        found = flow_table(job, open_system(system).for_ranks(job.world_size))
+    with writing(out, force=force) as path, progress(f"writing {out}"):
+        _write_table(found.table, path)
+    sent = int(found.table["bytes"].to_numpy().sum())
+    return Written(place=out, what=f"{len(found.table):,} flows, {sent:,} bytes", notes=tuple(found.notes))
+
+
+def _simai(job: Job, out: Path, system: str, force: bool, progress: Progress) -> Written:
+    """SimAI's text workload; compute that has no time is priced on a system, if one is given."""
+    from etude.make.transform.dialects import simai_text
+
+    took_ns = None
+    if system:
+        from etude.run.simulate import simulate
+
+        timing = simulate(job, open_system(system).for_ranks(job.world_size)).timing
+        begin_ns, end_ns = timing.block(0)
+        took_ns = end_ns - begin_ns
+    text = simai_text(job, took_ns)
+    with writing(out, force=force) as path:
+        path.write_text(text, encoding="utf-8")
+    note = "the text has no dependencies: collectives run one after another, gradients after all compute"
+    return Written(place=out, what=f"{text.count(chr(10)) - 2:,} lines for {job.world_size:,} ranks", notes=(note,))
+
+
+def _write_table(table: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        pq.write_table(table, path, compression="zstd")
+        return
+    from pyarrow import csv
+
+    at = table.schema.get_field_index("after")
+    texts = [" ".join(map(str, some)) for some in table["after"].to_pylist()]
+    csv.write_csv(table.set_column(at, "after", [texts]), path)

@@ -1,0 +1,27 @@
+"""What is given to a verb: refused before anything is worked out, by the same words for all verbs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from etude.base.errors import UsageError
+
+
+def keywords(thing: Any) -> list[str]:
+    """Names that a dataclass or a function takes by name."""
+    if is_dataclass(thing):
+        return [f.name for f in fields(thing) if f.init]
+    return [p.name for p in inspect.signature(thing).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def refuse_unknown(verb: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Names that mean nothing: the first of them, with what is known."""
+    names = list(dict.fromkeys(known))
+    if lost := [name for name in given if name not in names]:
+        near = get_close_matches(lost[0], names, 1)
+        asked = f"did you mean `{near[0]}`? " if near else ""
+        raise UsageError(f"unknown option `{lost[0]}`", where=f"etude.{verb}", hint=f"{asked}known: {', '.join(names)}")

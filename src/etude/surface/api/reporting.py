@@ -1,0 +1,148 @@
+"""One HTML page about a run, two runs, a served stream or fleets: what `etude.report` and the command write alike."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from etude import __version__
+from etude.base.errors import UsageError
+from etude.base.files import writing
+from etude.model.run import Run
+from etude.surface.api.taken import as_run
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.machine import Device
+
+Named: TypeAlias = tuple[Run, str]
+What: TypeAlias = "Run | str | os.PathLike[str] | Sequence[Run | str | os.PathLike[str]]"
+BY = f"Etude {__version__}"
+FORMATS = (".gz", ".zst", ".json", ".et", ".pt.trace", ".kineto", "_kineto")
+
+
+def report(what: What, out: str | os.PathLike[str], *, title: str = "", ran_on: str = "", force: bool = False) -> str:
+    """Writes one HTML page about a run, or two that are compared, and gives its verdict, a sentence. A run may be the
+    path of one; a folder that `etude serve` or `etude fleet` wrote has a page of its own.
+
+    etude.report(run, "report.html", ran_on="h200")
+    """
+    several = isinstance(what, Sequence) and not isinstance(what, str)
+    given: list[Any] = list(what) if several else [what]  # type: ignore[arg-type]
+    paths = [Path(one) for one in given if isinstance(one, str | os.PathLike)]
+    if len(paths) == len(given) and is_folder(paths):
+        return str(written(lambda: folder_page(paths, title), Path(out), force=force).verdict)
+    if not 0 < len(given) < 3:
+        raise UsageError("a page shows one run or two", hint='etude.report([a, b], "compare.html")')
+    runs = [_opened(one) for one in given]
+    memory = allocated(paths[0]) if len(given) == len(paths) == 1 else None
+    page = written(lambda: run_page(runs, title=title, ran_on=ran_on, allocated=memory), Path(out), force=force)
+    return str(page.verdict)
+
+
+def _opened(one: Any) -> Named:
+    run = as_run("what", one)
+    return run, plain(Path(one)) if isinstance(one, str | os.PathLike) else run.job.name
+
+
+def written(make: Callable[[], Any], out: Path, *, force: bool) -> Any:
+    """The page, once it is there. What must not be replaced is refused before the page is made."""
+    from etude.tell.view.page import render
+
+    with writing(out, force=force) as place:
+        page = make()
+        place.write_text(render(page), encoding="utf-8")
+    return page
+
+
+def run_page(
+    runs: Sequence[Named], *, title: str = "", ran_on: str = "", system: str = "", allocated: pa.Table | None = None,
+    advance: Callable[..., None] | None = None,
+) -> Any:  # fmt: skip
+    """The page of a run, or of two beside each other."""
+    from etude.tell.report import comparison
+    from etude.tell.report import report as compose
+
+    if len(runs) == 2:
+        together, (a, b) = named_apart(runs)
+        return comparison(a, b, title=title or together, made_by=BY)
+    run, name = runs[0]
+    more: dict[str, Any] = {} if advance is None else {"advance": advance}
+    on = _device(run, ran_on, system)
+    return compose(run, name=title or name, device=on, allocated=allocated, made_by=BY, **more)
+
+
+def _device(run: Run, ran_on: str, system: str) -> Device | None:
+    from etude.tell.report import device_of
+
+    return device_of(run.job, ran_on, system) or (run.system.device if run.system is not None else None)
+
+
+def is_folder(paths: Sequence[Path]) -> bool:
+    """Is one of these what `etude fleet` or `etude serve` wrote?"""
+    return any((path / name).is_file() for path in paths for name in ("fleet.json", "served.json"))
+
+
+def folder_page(paths: Sequence[Path], title: str = "") -> Any:
+    """The page of what `etude fleet` or `etude serve` wrote."""
+    if any((path / "fleet.json").is_file() for path in paths):
+        return _fleet(paths, title)
+    return _served(paths, title)
+
+
+def _served(paths: Sequence[Path], title: str) -> Any:
+    from etude.tell.report import served_page, workflow_page
+    from etude.world.serve.stored import read_served
+
+    if len(paths) > 1:
+        raise UsageError("a page shows one served stream", hint="etude report served/ -o serve.html")
+    found = read_served(paths[0])
+    compose = workflow_page if "sessions" in found.tables else served_page
+    return compose(found.record, found.tables, title=title or plain(paths[0]), made_by=BY)
+
+
+def _fleet(paths: Sequence[Path], title: str) -> Any:
+    """Of several, side by side."""
+    from etude.tell.report.fleet import fleet_page
+    from etude.world.fleet import read_fleet
+
+    found = [(plain(path), read_fleet(path)) for path in paths]
+    if len({("rounds" in folder.tables, folder.record.get("kind")) for _, folder in found}) > 1:
+        raise UsageError("fleets of different kinds cannot be shown on one page", hint="write one page for each")
+    runs = [(name, folder.record, folder.tables) for name, folder in found]
+    return fleet_page(runs, title=title or " and ".join(name for name, _ in found), made_by=BY)
+
+
+def allocated(path: Path) -> pa.Table | None:
+    """What the allocator did, where the profiler recorded it."""
+    from etude.capture.opening import is_profile
+    from etude.store import compressed
+
+    if not is_profile(path) or not re.search(rb'"profile_memory":\s*1', compressed.head(path, 1 << 16)):
+        return None
+    from etude.capture.ingest import allocations, reading
+
+    return allocations.allocations(reading.load_device(path))
+
+
+def plain(path: Path) -> str:
+    """The name of a file or folder without what only says its format."""
+    name = path.resolve().name
+    for ending in FORMATS:
+        name = name.removesuffix(ending)
+    return name or str(path)
+
+
+def named_apart(runs: Sequence[Named]) -> tuple[str, list[Named]]:
+    """A title for two runs, and the runs: two of one name are called by where their times come from, or by order."""
+    names = [name for _, name in runs]
+    if names[0] != names[1]:
+        return f"{names[0]} and {names[1]}", list(runs)
+    origins = [run.timing.origin.name.lower() for run, _ in runs]
+    places = origins if origins[0] != origins[1] else ["first", "second"]
+    apart = [(run, place) for (run, _), place in zip(runs, places, strict=True)]
+    return f"{names[0]}: {places[0]} and {places[1]}", apart

@@ -1,0 +1,96 @@
+"""From a job or a run to files: other formats, linked traces, pages, timelines, replays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.base.errors import UsageError
+from etude.model.job import Job
+from etude.model.run import Run
+from etude.surface.api.given import keywords, refuse_unknown
+
+if TYPE_CHECKING:
+    from etude.make.transform import AnonymiseOptions
+    from etude.tell.view.slices import Slices
+
+ENDINGS = (".pftrace", ".perfetto-trace", ".json", ".json.gz")
+"""What a timeline may be called."""
+
+
+def collect(command: Sequence[str], out: str | os.PathLike[str], *, whole: bool = False, **options: Any) -> Any:
+    """Runs a PyTorch command, unchanged, and records every rank of it; options are `steps`, `warmup`, `stacks`, ...
+
+    etude.collect(["torchrun", "train.py"], "run/", steps=3).exit_code
+    """
+    from etude.capture.collect import CollectOptions, launch
+
+    return launch(command, out, CollectOptions.from_dict(options), whole=whole)
+
+
+def timeline(
+    run: Run, out: str | os.PathLike[str], *, ranks: Sequence[int] | None = None, flows: bool = True,
+    counters: bool = True, critical: bool = True, force: bool = False,
+) -> Slices:  # fmt: skip
+    """Writes all ranks on one clock for Perfetto: `.pftrace`, or Chrome's `.json`, `.json.gz`.
+
+    etude.timeline(run, "run.pftrace", ranks=[0, 1])
+    """
+    from etude.analyse.clocks import offsets
+    from etude.analyse.critical_path import critical_path
+    from etude.base.files import writing
+    from etude.tell.view.timeline import write_timeline
+
+    place = Path(out)
+    if not place.name.endswith(ENDINGS):
+        raise UsageError(f"a timeline cannot be written as `{place.suffix}`", where=str(out), hint=", ".join(ENDINGS))
+    run = replace(run, timing=replace(run.timing, clock_offset_ns=offsets(run), aligned=True))
+    with writing(place, force=force) as file:
+        waited = critical_path(run) if critical and run.timing.span() is not None else None
+        chosen = None if ranks is None else list(ranks)
+        return write_timeline(run, file, ranks=chosen, flows=flows, counters=counters, critical=waited)
+
+
+def synthesise(learned: Any, **options: Any) -> Job:
+    """A job of any size that behaves like those that were learned; options are `ranks`, `steps`, `seed`, ...
+
+    etude.extend.synthesise(etude.extend.learn([job]), ranks=8, seed=1)
+    """
+    from etude.make.synth import MakeOptions, make
+
+    refuse_unknown("synthesise", options, keywords(MakeOptions))
+    return make(learned, MakeOptions(**options))
+
+
+def anonymise(job: Job, options: AnonymiseOptions | None = None, **more: Any) -> tuple[Job, Any]:
+    """(the copy, what was hidden); options are `keep_shapes`, `keep_times`, `per_octave`, `work`, `name`.
+
+    copy, hidden = etude.anonymise(job, keep_shapes=True)
+    """
+    from etude.make.transform import AnonymiseOptions
+    from etude.make.transform import anonymise as anonymised
+
+    refuse_unknown("anonymise", more, keywords(AnonymiseOptions))
+    if options is not None and more:
+        raise UsageError("options are given twice: as one value and by name", where="etude.anonymise")
+    return anonymised(job, options or AnonymiseOptions(**more))
+
+
+def replay(job: Job, *, ranks: Sequence[int] | None = None, out: str | os.PathLike[str] | None = None,
+           **options: Any) -> dict[str, Any]:  # fmt: skip
+    """Runs a job's operators again on this machine (needs PyTorch) and says how close it comes; one rank by default.
+
+    etude.replay(job, iterations=5)["step_ns"]
+    """
+    from etude.run.replay import PlayerOptions, of_ranks, play, summary
+    from etude.run.replay import plan as planned
+
+    refuse_unknown("replay", options, keywords(PlayerOptions))
+    chosen = list(ranks) if ranks is not None else [int(job.ranks[0])]
+    folder = None if out is None else Path(out)
+    asked = PlayerOptions(**options)
+    results = [play(program, asked, out=folder) for program in planned(job, chosen)]
+    return summary(results, of_ranks([one["coverage"] for one in results]))

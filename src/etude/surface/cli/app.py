@@ -1,0 +1,148 @@
+"""The Typer app that commands register themselves with when they are loaded, and the panels they sit in.
+
+@app.command(rich_help_panel=LOOK)
+def info(path: Path, json: AsJson = False) -> None:
+    \"\"\"What is in a trace or a job\"\"\"
+"""
+
+import sys
+from copy import copy
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from etude import __version__
+from etude.surface.cli import plain_values
+from etude.surface.cli.arguments import rewritten
+from etude.surface.cli.commands import ANALYSE, COMMANDS, CONVERT, LOOK, MAKE, OTHER_NAMES, RUN, file_of
+from etude.surface.cli.groups import check_below
+from etude.surface.cli.running import Settings
+
+__all__ = ["ANALYSE", "CONVERT", "LOOK", "MAKE", "RUN", "app"]
+
+HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end to end.
+
+[bold]First steps[/bold]
+
+  etude demo                      see all of it on an embedded job
+  etude collect -o run/ -- torchrun train.py
+                                  record a PyTorch script as it is
+  etude link run/ -o job/         add dependencies: a Chakra job
+  etude info job/                 what is in it: a folder of name.{rank}.et
+  etude check job/                is it sound? exit code 1 if not
+  etude convert job/ out/ --to parquet
+                                  another format, nothing lost
+  etude query out/ "select ..."   SQL over its nodes
+  etude diff job/ out/            first difference; exit code 1 if any
+  etude simulate job/ --system dgx-h100
+                                  how it runs on another machine
+  etude report run/               where the time goes, and why, on one page
+  etude generate llama3-8b --gpus 16 --tp 2 -o job/
+                                  the job of a model and a plan, without a run
+  etude predict llama3-8b --gpus 16 --tp 2 --system dgx-h100
+                                  its step time there, tokens/s, memory
+
+Results go to stdout, messages to stderr; --json prints results as JSON.
+"""
+
+
+UNUSED = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
+"""Modules that Typer's help imports and this app never uses, and the name that it takes from each."""
+
+
+class Root(TyperGroup):
+    """`etude` itself: lists its commands from the table, and loads one when it is called.
+
+    Typer's help imports parts of Rich, a third of the time it takes, for modes that are not ours.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = {name: self.commands.get(name) or _listed(name) for name in COMMANDS}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """A command may have two words: `etude generate micro`."""
+        args = [OTHER_NAMES.get(word, word) for word in args[:1]] + args[1:]
+        for words in (2, 1):
+            name = " ".join(args[:words])
+            if len(args) >= words and name in COMMANDS:
+                self.commands[name] = command = _loaded(name)
+                check_below(name, command.params, args[words:])
+                return name, command, rewritten(name, command.params, args[words:])
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        stand_ins = [name for name in UNUSED if name not in sys.modules]
+        for name in stand_ins:
+            module = ModuleType(name)
+            vars(module)[UNUSED[name]] = type(UNUSED[name], (), {})
+            sys.modules[name] = module
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for name in stand_ins:
+                del sys.modules[name]
+
+
+def _listed(name: str) -> TyperCommand:
+    """A command with only its help line, for help and completion: its module is not imported."""
+    panel, line = COMMANDS[name]
+    return TyperCommand(name, help=line, rich_help_panel=panel, rich_markup_mode="rich")
+
+
+@cache
+def _loaded(name: str) -> Any:
+    from etude.surface.cli.help import dressed
+    from etude.surface.cli.panels import panels
+
+    module = import_module(f"etude.surface.cli.{file_of(name)}")
+    return dressed(typer.main.get_group(_registered_in(module)).commands[name], panels)
+
+
+def _registered_in(module: ModuleType) -> typer.Typer:
+    """A copy of the app with only the commands that this module registered, so that a command does not pay for modules
+    that were loaded before it."""
+    part = copy(app)
+    own = {id(value) for value in vars(module).values()}
+    part.registered_commands = [c for c in app.registered_commands if id(c.callback) in own]
+    part.registered_groups = [g for g in app.registered_groups if id(g.typer_instance) in own]
+    return part
+
+
+plain_values.install()
+app = typer.Typer(
+    name="etude",
+    cls=Root,
+    help=HELP,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"etude {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="ETUDE_DEBUG", help="Show the traceback of an error.")
+    ] = False,
+) -> int:
+    if isinstance(context.obj, Settings):
+        context.obj.debug = debug
+    if context.invoked_subcommand is None:
+        print(context.get_help(), end="")  # empty if Rich has printed it already
+        return 2
+    return 0

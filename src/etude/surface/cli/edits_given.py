@@ -1,0 +1,90 @@
+"""Edits as they are given to commands: their text, or `@FILE` with one a line."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.base.errors import EtudeError, UsageError
+
+if TYPE_CHECKING:
+    from etude.machine.system import System
+    from etude.make.transform.edits import Edit
+    from etude.model.job import Job
+    from etude.model.timing import Timing
+    from etude.steps.what_if import WhatIf
+
+WhatIfEdits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--edit",
+        help="Apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See "
+        "docs/edits.md.",
+    ),
+]
+
+
+def edits_of(given: list[str] | None) -> "list[Edit]":
+    """All edits, in their order; lines of a file that are empty or begin with `#` are none."""
+    from etude.make.transform.edits import Edit
+
+    found = []
+    for text in given or ():
+        if not text.startswith("@"):
+            found.append(Edit.parse(text))
+            continue
+        path = Path(text[1:])
+        try:
+            lines = path.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as problem:
+            why = problem.strerror if isinstance(problem, OSError) else "is not text"
+            raise UsageError(str(why).lower(), where=str(path), hint="give a file with one edit per line") from None
+        for number, line in enumerate(lines, 1):
+            if line.strip() and not line.lstrip().startswith("#"):
+                try:
+                    found.append(Edit.parse(line))
+                except UsageError as problem:
+                    where = f"{path}:{number}" + (f": {problem.where}" if problem.where else "")
+                    raise UsageError(problem.problem, where=where, hint=problem.hint) from None
+    if given and not found:
+        raise UsageError("no edit is given", hint="compress group=dp ratio=2")
+    return found
+
+
+def run_times(machine: "System | None", **options: Any) -> "Callable[[Job], Timing | None] | None":
+    """When the nodes of a job run on a system: what `when=pays` sees of what is hidden. None of a job that does not
+    run there: its calls are judged alone."""
+    if machine is None:
+        return None
+
+    def times(job: "Job") -> "Timing | None":
+        from etude.run.simulate import simulate
+        from etude.surface.cli.output import say
+
+        try:
+            return simulate(job, machine.for_ranks(job.world_size), **options).timing
+        except EtudeError as problem:
+            say(f"note: `when=pays` judges calls alone, because the job does not complete: {problem.problem}")
+            return None
+
+    return times
+
+
+def side_by_side(pairs: "list[WhatIf]", edits: bool) -> list[dict[str, Any]]:
+    """Before and after, and of several seeds the means."""
+    from etude.base.units import format_time
+
+    rows = []
+    for name, found in (("baseline", [p.baseline for p in pairs]), ("edited", [p.edited for p in pairs])):
+        step = mean([one.step_time_ns for one in found])
+        row: dict[str, Any] = {"": name, "step": format_time(round(step))}
+        row["tokens/s per GPU"] = round(mean([one.tokens_per_s_per_gpu for one in found]), 1)
+        row["model FLOP/s utilisation"] = f"{mean([one.mfu for one in found]):.1%}"
+        row["compared with the baseline"] = f"{mean([p.baseline.step_time_ns for p in pairs]) / step:.3f}x as fast"
+        rows.append(row)
+    return rows if edits else rows[:1]
+
+
+def mean(values: list[Any]) -> float:
+    return float(sum(values)) / len(values)

@@ -1,0 +1,70 @@
+"""Commands below a command: `etude ops show`, `etude generate micro`. All of them behave alike.
+
+`etude ops --help` lists them; without one the help is shown and the exit code is 2, unless there is something that the
+command does by itself; an unknown word is an error that lists the known ones; options follow them.
+"""
+
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from etude.base.errors import UsageError
+from etude.surface.cli.arguments import values
+from etude.surface.cli.commands import COMMANDS
+
+CLOSE = 0.7
+"""How alike a word and the name of a command are for the one to be taken for a mistyped other."""
+
+
+class Group(TyperGroup):
+    """A command that is nothing but those below it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        if not args and self.no_args_is_help:
+            print(ctx.get_help(), end="")
+            raise typer.Exit(2)
+        known = {name for p in self.params for name in (*p.opts, *p.secondary_opts)} | set(ctx.help_option_names)
+        if args and args[0].startswith("-") and args[0].partition("=")[0] not in known:
+            for word in args:
+                if word in self.commands:
+                    raise misplaced(ctx.command_path, word, args[0])
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            shown = [name for name, command in self.commands.items() if not command.hidden]
+            raise no_such(ctx.command_path, args[0], shown)
+        return super().resolve_command(ctx, args)
+
+
+def below(name: str) -> dict[str, str]:
+    """Second word -> its line, of commands that do something by themselves as well: `generate micro`."""
+    start = f"{name} "
+    return {words.removeprefix(start): line for words, (_, line) in COMMANDS.items() if words.startswith(start)}
+
+
+def check_below(name: str, params: Sequence[Any], args: list[str]) -> None:
+    """Refuses what was meant as a command below this one: a mistyped one, or one behind its options."""
+    known = below(name)
+    at = next((at for at, option in values(params, args) if not option), None) if known else None
+    if at is None:
+        return
+    word = args[at]
+    if word in known:
+        raise misplaced(f"etude {name}", word, args[0])
+    if get_close_matches(word, known, cutoff=CLOSE) and not Path(word).exists():
+        raise no_such(f"etude {name}", word, known)
+
+
+def no_such(path: str, word: str, known: Collection[str]) -> UsageError:
+    near = get_close_matches(word, known, 1, CLOSE)
+    meant = f". Did you mean '{near[0]}'?" if near else ""
+    return UsageError(f"`{path}` has no command '{word}'{meant}", hint=f"known: {', '.join(known)}; {path} --help")
+
+
+def misplaced(path: str, word: str, option: str) -> UsageError:
+    return UsageError(f"options of `{path} {word}` must follow it", hint=f"{path} {word} {option} ...")

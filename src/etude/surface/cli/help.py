@@ -1,0 +1,195 @@
+"""What `etude COMMAND --help` prints: usage, what it does, arguments, then options in named panels.
+
+Two columns: names, each of them whole at 80 columns, and what the option does. Of several long names the first is the
+name; the others are old spellings, which work and are not shown.
+"""
+
+import io
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from etude.surface.cli.groups import below
+
+NAMES = 30
+"""Letters of the column of names at most; a longer name has a line of its own."""
+
+
+FEW = 8
+"""Options up to which a command has no panels but those that its options name."""
+
+
+def dressed(command: Any, panels: Any) -> Any:
+    """The command, and those below it, with options in panels and this help; `panels(words)` says which."""
+    _dress(command, command.name or "", panels)
+    return command
+
+
+def _dress(command: Any, words: str, panels: Any) -> None:
+    place, shown = panels(words), options(command)
+    for option in shown if len(shown) > FEW else ():
+        option.rich_help_panel = place(option)
+    vars(command)["format_help"] = partial(write_help, command)
+    for name, inner in getattr(command, "commands", {}).items():
+        _dress(inner, f"{words} {name}", panels)
+
+
+def options(command: Any) -> list[Any]:
+    """Options that are shown."""
+    return [p for p in command.params if p.param_type_name == "option" and not getattr(p, "hidden", False)]
+
+
+def write_help(command: Any, context: Any, formatter: Any) -> None:
+    """Into the formatter, in colours if a terminal reads it."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=sys.stdout.isatty(), legacy_windows=False)
+    path = context.command_path
+    usage = f"Usage: {path} {_usage(command)}" + (f"\n       {path} COMMAND ..." if below(command.name or "") else "")
+    console.print(Padding(Text(usage, style="bold"), (1, 1, 0, 1)))
+    for part in _paragraphs(f"{command.help or ''}\n\n{getattr(command, 'epilog', '') or ''}"):
+        console.print()
+        for line in part:
+            indent = len(line) - len(line.lstrip())
+            console.print(Padding(Text.from_markup(line.strip()), (0, 1, 0, 1 + indent)))
+    console.print()
+    for title, rows in sorted(_panels(command, context), key=lambda panel: _rank(panel[0])):
+        console.print(_panel(title, rows))
+    formatter.write("\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n")
+
+
+def _usage(command: Any) -> str:
+    words = ["[OPTIONS]"]
+    for p in _arguments(command):
+        name = _argument(p) + ("..." if p.nargs == -1 and not _argument(p).endswith("...") else "")
+        words.append(name if p.required else f"[{name}]")
+    return " ".join([*words, *(["COMMAND ..."] if getattr(command, "commands", None) else [])])
+
+
+def _arguments(command: Any) -> list[Any]:
+    return [p for p in command.params if p.param_type_name == "argument" and not getattr(p, "hidden", False)]
+
+
+def _argument(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _paragraphs(text: str) -> Iterator[list[str]]:
+    """Paragraphs as lists of lines: prose becomes one line, which the console wraps; commands and indented text keep
+    theirs."""
+    for part in text.replace("\b\n", "").split("\n\n"):
+        lines = [line.rstrip() for line in part.strip("\n").splitlines()]
+        if not any(lines):
+            continue
+        exact = any(line.startswith((" ", "etude ", "at_most:")) for line in lines)
+        yield lines if exact else [" ".join(lines)]
+
+
+def _rank(title: str) -> int:
+    """Sort key of a panel: arguments first, then panels of this command only, then those that many commands have."""
+    order = ("Arguments", "Commands", "Options", "Analysis")
+    last = ("Input", "Machine", "Simulation", "Output")
+    return order.index(title) if title in order else 100 + last.index(title) if title in last else 50
+
+
+def _panels(command: Any, context: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    if given := _arguments(command):
+        yield "Arguments", [(_argument(p), _about(p, context)) for p in given]
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for option in options(command):
+        panels.setdefault(option.rich_help_panel or "Options", []).append((named(option), _about(option, context)))
+    yield from panels.items()
+    if inner := _below(command):
+        yield "Commands", list(inner.items())
+
+
+def _below(command: Any) -> dict[str, str]:
+    """Subcommand -> the first line of its help."""
+    inner = [c for c in getattr(command, "commands", {}).values() if not c.hidden]
+    return below(command.name or "") or {c.name: (c.help or "").partition("\n")[0] for c in inner}
+
+
+def named(option: Any) -> str:
+    """`-o, --out PATH`; a flag with its opposite on the next line."""
+    short = [name for name in option.opts if not name.startswith("--")]
+    long = [name for name in option.opts if name.startswith("--")][:1]
+    text = ", ".join([*short, *long]) + ("" if option.is_flag else f" {_kind(option)}")
+    return "\n".join([text, *option.secondary_opts[:1]])
+
+
+def _kind(option: Any) -> str:
+    """The placeholder after the name of an option: N, NUMBER, PATH, NAME, TEXT."""
+    if option.metavar:
+        return str(option.metavar)
+    kind = _type(option)
+    if issubclass(kind, Enum):
+        return "NAME"
+    return {int: "N", float: "NUMBER"}.get(kind, "PATH" if issubclass(kind, Path) else "TEXT")
+
+
+def _type(parameter: Any) -> type:
+    """The Python type of a value. Typer exposes it differently since 0.29."""
+    if hasattr(parameter, "type_descriptor"):
+        kind: Any = parameter.type_descriptor.annotation
+        return next(iter(get_args(kind)), kind) if get_origin(kind) is list else kind
+    old = parameter.type
+    if choices := getattr(old, "choices", ()):
+        values = [str(getattr(choice, "value", choice)) for choice in choices]
+        made: Any = Enum("Choice", dict(zip(values, values, strict=True)))  # type: ignore[misc]
+        return made
+    return {"integer": int, "float": float, "path": Path, "file": Path, "directory": Path}.get(
+        str(old.name).partition(" ")[0], str
+    )
+
+
+def _about(parameter: Any, context: Any) -> str:
+    """The help text of a parameter, followed by its choices, range and default."""
+    from rich.markup import escape
+
+    text, kind = str(getattr(parameter, "help", None) or ""), _type(parameter)
+    notes = []
+    if issubclass(kind, Enum):
+        notes.append("one of " + ", ".join(str(choice.value) for choice in kind))
+    bounds = parameter if hasattr(parameter, "min") else getattr(parameter, "type", None)
+    least, most = getattr(bounds, "min", None), getattr(bounds, "max", None)
+    if least:
+        notes.append(f"at least {least}")
+    if most is not None:
+        notes.append(f"at most {most}")
+    if parameter.required:
+        notes.append("required")
+    elif default := _default(parameter, context):
+        notes.append(f"default: {default}")
+    return " ".join(filter(None, [text, escape(f"[{'; '.join(notes)}]") if notes else ""]))
+
+
+def _default(parameter: Any, context: Any) -> str:
+    if isinstance(parameter.show_default, str):
+        return str(parameter.show_default)
+    value = parameter.get_default(context, call=False)
+    if parameter.show_default is False or value in (None, "", (), []) or callable(value):
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off" if parameter.secondary_opts else ""
+    return str(getattr(value, "value", value))
+
+
+def _panel(title: str, rows: list[tuple[str, str]]) -> Any:
+    from rich import box
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+    widest = max(len(line) for names, _ in rows for line in names.splitlines())
+    table.add_column(width=min(widest, NAMES), no_wrap=False, overflow="fold", style="cyan")
+    table.add_column(ratio=1, overflow="fold")
+    for names, about in rows:
+        table.add_row(Text(names), Text.from_markup(about))
+    return Panel(table, title=title, title_align="left", box=box.ROUNDED, border_style="dim")

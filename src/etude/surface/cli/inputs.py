@@ -1,0 +1,70 @@
+"""What commands that read a job have in common."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.surface.cli.output import progress
+
+if TYPE_CHECKING:
+    from etude.model.job import Job
+
+JOB_HELP = (
+    "A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, a Parquet folder, or "
+    "files that PyTorch wrote: a profiler's trace, a folder of traces, several trace files, dumps of the Flight "
+    "Recorder. Also an address, such as `s3://bucket/run/`."
+)
+JobPath = Annotated[Path, typer.Argument(help=JOB_HELP, show_default=False)]
+GroupFile = Annotated[
+    Path | None,
+    typer.Option("--groups", help="Communicator-group file; by default `name.json` next to the files of the ranks."),
+]
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers", "-j", min=0, help="Number of ranks read in parallel; 0: one per core for large recordings."
+    ),
+]
+OnRay = Annotated[
+    str,
+    typer.Option(
+        "--ray", help="Read the ranks of a recording on Ray: `auto`, or the address of a cluster that sees its files."
+    ),
+]
+MaxBytes = Annotated[
+    str | None, typer.Option("--max-bytes", help="Largest size that a file may have, also when unpacked, e.g. `4GiB`.")
+]
+
+
+def open_job(
+    path: Path,
+    groups: Path | None = None,
+    workers: int = 1,
+    max_bytes: str | None = None,
+    *,
+    ranks: int | None = None,
+    passes: int | None = None,
+    ray: str = "",
+) -> "Job":
+    """The job at `path`, with a bar while it is read."""
+    from etude.capture import opening
+
+    with read_options(path, groups, workers, max_bytes) as options:
+        if ray:
+            from etude.decide.study import on_ray
+
+            options["spread"] = on_ray.spread(ray, workers)
+        return opening.open(path, ranks=ranks, passes=passes, **options)
+
+
+@contextmanager
+def read_options(path: Path, groups: Path | None, workers: int, max_bytes: str | None) -> "Iterator[dict[str, Any]]":
+    """What readers take, from the flags; with a bar while they read."""
+    from etude.base import units
+
+    limit = units.parse_bytes(max_bytes) if max_bytes else None
+    with progress(f"reading {path}") as advance:
+        yield {"groups": groups, "workers": workers, "max_bytes": limit, "advance": advance}

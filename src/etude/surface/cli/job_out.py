@@ -1,0 +1,94 @@
+"""What commands that make a job have in common: where it goes, and in which format."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.surface.cli.output import progress, say
+
+if TYPE_CHECKING:
+    from etude.model.card import Card
+    from etude.model.job import Job
+    from etude.surface.api.converting import Written
+
+
+class To(StrEnum):
+    PARQUET = "parquet"
+    ET = "et"
+    JSON = "json"
+
+
+class Dialect(StrEnum):
+    PLAIN = "plain"
+    ASTRA = "astra"
+    STORAGE = "storage"
+    MEMORY = "memory"
+
+
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write; it appears when it is complete.")]
+Format = Annotated[
+    To, typer.Option("--to", help="Write one Parquet folder (ranks share traces), or one file per rank.")
+]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")]
+In = Annotated[
+    Dialect,
+    typer.Option(
+        "--dialect",
+        help="`plain`: the job as it is. `astra`: files that ASTRA-sim can run: groups are numbers, all members of a "
+        "collective have the size of the largest, and a copy is one operation. `storage`: reads of samples, "
+        "batches and checkpoints as STORAGE, BATCH and CHECKPOINT nodes of newer Chakra; `memory`: the reverse.",
+    ),
+]
+NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
+
+
+def tell(found: "Written") -> None:
+    """Says what was written, and what is to be said of it."""
+    say(f"wrote {found.place}: {found.what}")
+    for note in found.notes:
+        say(f"note: {note}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where a job that was made goes, and how."""
+
+    out: Path | None
+    to: To
+    dialect: Dialect = Dialect.PLAIN
+    force: bool = False
+    no_write: bool = False
+
+
+def write_job(job: "Job", files: Files, card: "Card | None" = None) -> dict[str, Any]:
+    """Writes a job that was made, with its card if it has one, in full or not at all. What ASTRA-sim cannot run of its
+    `.et` files is said, and given back for `--json`."""
+    from etude.surface.api.converting import convert, in_dialect
+
+    out, to, dialect = files.out, files.to.value, files.dialect.value
+    if out is None or files.no_write:
+        _, problems = in_dialect(job, to, dialect)
+        if not files.no_write:
+            say("nothing written: `-o job/` writes the job")
+    else:
+        written = convert(job, out, to=to, dialect=dialect, card=card, force=files.force, progress=progress)
+        problems = list(written.problems)
+        tell(written)
+    return {"astra_problems": problems} if files.to == To.ET else {}
+
+
+def shown(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a job that was made, as people read them."""
+    from etude.base.units import format_bytes, format_count
+
+    sent = {name: format_bytes(size) for name, size in found["comm_bytes_by_type"].items()}
+    return {
+        "ranks": f"{found['ranks']:,}, {found['distinct_traces']} distinct programs",
+        "nodes": f"{found['nodes']:,}",
+        "operations": format_count(found["flops"]),
+        "communication": sent or "none",
+    }

@@ -1,0 +1,137 @@
+"""Flags of a plan: one for each field of `Plan`, made from the fields themselves, and `--plan FILE` beneath them."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import key_of, read, read_mapping
+from etude.make.generate import Plan
+from etude.surface.cli.output import say
+
+if TYPE_CHECKING:
+    from etude.make.generate import Generated
+    from etude.make.generate.model import Model
+
+ModelName = Annotated[
+    str, typer.Argument(help="A model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`.")
+]
+PANEL = "The plan"
+T = TypeVar("T")
+
+
+def with_fields(
+    cls: type[Any], into: str, panel: str, *, but: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A command with a flag for each field of a dataclass of figures, but for some; it gets those that were given as
+    `into`."""
+    made = {f"{into}_{f.name}": _parameter(f, into, panel) for f in fields(cls) if f.name not in but}
+
+    def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
+        def run(**given: Any) -> Any:
+            flags = {name.removeprefix(f"{into}_"): given.pop(name) for name in list(given) if name in made}
+            return command(**{into: {k: v for k, v in flags.items() if v is not None}}, **given)
+
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != into]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + list(made.values())
+        run.__name__, run.__module__ = command.__name__, command.__module__
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return wrap
+
+
+def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
+    kind, of, key = f.metadata["kind"], f.metadata["of"], key_of(f)
+    types: dict[str, Any] = {"count": int, "flag": bool, "number": float}
+    base: Any = of if kind == "choice" else types.get(kind, str)
+    name = "--" + key.replace("_", "-")
+    names = [f"{name}/--no-{key.replace('_', '-')}"] if kind == "flag" else [name]
+    usual = "" if f.default in (MISSING, None) or f.default_factory is not MISSING else _usual(f.default, kind)
+    text = f.metadata["doc"] + ("; `4,5,4`" if kind == "list" else "")
+    usual = "" if "default:" in text else usual
+    text += "" if text.endswith(".") else "."
+    option = typer.Option(*names, help=text[0].upper() + text[1:], rich_help_panel=panel, show_default=usual or False)
+    return inspect.Parameter(
+        f"{into}_{f.name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[base | None, option]
+    )
+
+
+def _usual(value: Any, kind: str) -> str:
+    """A default as a user would write it."""
+    from etude.base.units import format_bandwidth, format_bytes, format_time
+
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    forms: dict[str, Callable[[int], str]] = {
+        "time": format_time, "bytes": format_bytes, "bandwidth": format_bandwidth,
+    }  # fmt: skip
+    if kind in forms:
+        return forms[kind](int(value)) if value else "0"
+    return "" if value == () else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def figures_of(cls: type[T], given: dict[str, Any], where: str) -> T:
+    """A dataclass of figures from the flags that `with_fields` made of it."""
+    keys = {f.name: key_of(f) for f in fields(cls)}  # type: ignore[arg-type]
+    try:
+        return read(cls, {keys[name]: value for name, value in given.items()}, where)
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+
+
+LISTS: Final = ("stages", "cp_shares", "cp_heads")
+"""Flags that take numbers between commas."""
+with_plan = with_fields(Plan, "flags", PANEL)
+
+
+def plan_of(flags: dict[str, Any], path: Path | None, model: str = "") -> Plan:
+    """The plan of a file with these flags over it."""
+    return Plan.from_dict(given_of(flags, path, model), str(path or "plan"))
+
+
+def given_of(flags: dict[str, Any], path: Path | None, model: str = "") -> dict[str, Any]:
+    """What a file and these flags say, by key. Where they say no precision, the last word of a model's id may."""
+    from etude.make.generate.model import stored_as
+
+    given: dict[str, Any] = {}
+    if path is not None:
+        given = read_mapping(path)
+    keys = {f.name: key_of(f) for f in fields(Plan)}
+    for name, value in flags.items():
+        given[keys[name]] = _numbers(name, value) if name in LISTS else value
+    if "precision" not in given and (stored := stored_as(model)):
+        given["precision"] = stored
+        say(f"note: precision {stored}, as the model id says; --precision overrides it")
+    return given
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--{name.replace('_', '-')}: `{text}` is not a list of numbers", hint="4,5,4") from None
+
+
+def mapped_figures(found: "Generated") -> dict[str, str]:
+    """With `--cp-map`, what it comes to."""
+    if found.mapped is None:
+        return {}
+    part, more = found.mapped.part_moved, found.mapped.imbalance
+    return {"context map": f"{part:.1%} of the keys that a ring sends, fullest rank {more:.1%} over the mean"}
+
+
+def model_of(name: str, hf: Path | None = None) -> "Model":
+    from etude.make.generate.model import open_model
+
+    if hf is not None:
+        return open_model(hf / "config.json" if hf.is_dir() else hf)
+    found = open_model(name)
+    if found.assumed:
+        say(f"note: assumed {found.assumed}")
+    return found

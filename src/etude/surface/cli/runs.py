@@ -1,0 +1,173 @@
+"""What commands that analyse a run have in common: a run, measured, with times from a file, or simulated."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from etude.base.errors import UsageError
+from etude.surface.cli.inputs import open_job
+from etude.surface.cli.output import emit, progress, say
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.machine.system import System
+    from etude.model.card import Card
+    from etude.model.job import Job
+    from etude.model.run import Run
+
+OnSystem = Annotated[
+    str,
+    typer.Option(
+        "--system", "-s", help="Simulate the job there and analyse that: a name of `etude systems`, or a file."
+    ),
+]
+RanOn = Annotated[
+    str,
+    typer.Option(
+        "--ran-on",
+        "--device",
+        help="The hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in the run.",
+    ),
+]
+TimesFile = Annotated[
+    Path | None, typer.Option("--timing", help="Times of the nodes, as `etude simulate --timing` writes them.")
+]
+CountedAs = Annotated[
+    str, typer.Option("--as", help="Count as `hta` (HolisticTraceAnalysis) or `tracelens` does; by default `etude`.")
+]
+
+
+NOTES = 8
+"""Notes about a job that are said."""
+LONGEST = 80
+"""Letters of a name that a reader is shown: those of kernels can have a thousand."""
+
+
+def show(table: "pa.Table", *, json: bool = False, csv: bool = False, md: bool = False) -> None:
+    """A table on stdout; for people and in Markdown with long names shortened."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not json and not csv:
+        for number, field in enumerate(table.schema):
+            if pa.types.is_string(field.type):
+                text = table.column(number).combine_chunks()
+                short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(text, 0, LONGEST - 1), "…", "")
+                text = pc.if_else(pc.greater(pc.utf8_length(text), LONGEST), short, text)
+                table = table.set_column(number, field.name, text)
+    emit(table, json=json, csv=csv, md=md)
+
+
+def open_run(
+    path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None, *, ray: str = ""
+) -> "Run":
+    """The run at `path`, with times of a file, of a simulation, or as recorded."""
+    run = find_run(path, groups, workers, system, times, ray=ray)[1]
+    if run is None:
+        raise no_times(path)
+    return run
+
+
+def no_times(path: Path) -> UsageError:
+    return UsageError(
+        "no times were recorded in this job",
+        where=str(path),
+        hint="--system dgx-h100 simulates it there, --timing FILE reads times from a file",
+    )
+
+
+def find_run(
+    path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None, *, ray: str = ""
+) -> "tuple[Job, Run | None]":
+    """As `open_run`, for what is also known of a job that has no times."""
+    from etude.model.run import Run
+    from etude.store import cards
+    from etude.store.times import read_timing
+
+    if system and times is not None:
+        raise UsageError(
+            "times cannot come both from a file and from a simulation",
+            hint="give one of --timing and --system; --ran-on names the hardware of the run",
+        )
+    job, card = open_job(path, groups, workers, ray=ray), cards.find(path)
+    if times is not None:
+        return job, Run(job, read_timing(job, times), card=card)
+    if system:
+        return job, simulated(job, system, card)
+    if job.timing is None:
+        job = _recorded_beside(path, workers) or job
+    tell_absent(job)
+    for note in job.notes[:NOTES]:
+        say(f"note: rank {note.rank}: {note.what}")
+    if len(job.notes) > NOTES:
+        say(f"note: {len(job.notes) - NOTES:,} more such notes; `etude info` lists all")
+    return job, None if job.timing is None else Run(job, job.timing, card=card)
+
+
+def tell_absent(job: "Job") -> None:
+    """Says which ranks of the run are not in the job."""
+    import numpy as np
+
+    from etude.model.job import ranges
+
+    absent = np.setdiff1d(np.arange(job.world_size), job.ranks)
+    if len(absent):
+        say(f"note: {len(job):,} of the {job.world_size:,} ranks of this run are present; missing: {ranges(absent)}")
+
+
+def _recorded_beside(path: Path, workers: int) -> "Job | None":
+    """The profiler's recording in the same folder, for a job without times; None if there is none, or several."""
+    from etude.capture.opening import is_run, recorded
+
+    try:
+        job = recorded(path, workers=workers) if path.is_dir() and is_run(path) else None
+    except UsageError:  # several runs: which one is meant is not ours to say
+        return None
+    if job is not None:
+        say(f"note: the job in {path} has no times; the profiler's recording next to it is analysed instead")
+    return job
+
+
+def simulated(job: "Job", name: str, card: "Card | None" = None) -> "Run":
+    """The job as it runs on a system."""
+    from dataclasses import replace
+
+    from etude.machine import open_system
+    from etude.run.simulate import simulate
+
+    on = grown(open_system(name), name, job.world_size)
+    with progress("simulating"):
+        found = simulate(job, on)
+    for note in found.notes:
+        say(f"note: {note}")
+    return replace(found, card=card)
+
+
+def grown(found: "System", name: str, ranks: int) -> "System":
+    """The system of that name, with room for this many ranks if it is from the catalogue, and only their slice if it is
+    a torus; a file is used unchanged."""
+    from etude.machine import system_names
+
+    taken = found.for_ranks(ranks) if name in system_names() else found
+    if taken is not found:
+        shape = "x".join(str(level.size) for level in taken.levels)
+        say(f"note: `{found.name}` is used with {len(taken):,} devices ({shape}) instead of {len(found):,}")
+    return taken
+
+
+def rank_table(found: "Run") -> "pa.Table":
+    """One row per rank: when it ends, its breakdown and, if known, its memory."""
+    import pyarrow as pa
+
+    from etude.analyse.breakdown import breakdown
+    from etude.model.memory import memory_peaks
+    from etude.model.schema import UNKNOWN
+
+    finish, peaks = found.timing.last_ends(), memory_peaks(found)
+    rows = breakdown(found).add_column(1, "finish_ns", pa.array(finish, mask=finish == UNKNOWN))
+    for name, values in (("peak_memory_bytes", peaks.held_bytes), ("peak_stored_bytes", peaks.stored_bytes)):
+        if (values != UNKNOWN).any():
+            rows = rows.append_column(name, pa.array(values, mask=values == UNKNOWN))
+    return rows

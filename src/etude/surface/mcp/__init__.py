@@ -1,0 +1,18 @@
+"""A server of the Model Context Protocol: an assistant asks about traces and predicts steps, within a folder.
+
+access      which files may be opened and where a copy may be written
+bounds      how much of a result is sent
+tools       what can be asked, each a function of the access and its arguments
+server      the tools as the `mcp` package serves them
+"""
+
+from typing import TYPE_CHECKING
+
+from etude.base.faces import face
+
+if TYPE_CHECKING:
+    from etude.surface.mcp.access import Access as Access
+    from etude.surface.mcp.server import make_server as make_server
+    from etude.surface.mcp.tools import TOOLS as TOOLS
+
+__getattr__ = face(__name__)

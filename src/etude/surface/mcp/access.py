@@ -1,0 +1,114 @@
+"""What a server may open and write: files below its root, copies below its writing folder, names of catalogues."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from etude.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.machine.system import System
+
+MOST_ENTRIES: Final = 1_000_000
+"""Entries of a folder that are looked at before it is refused."""
+_LISTS: Final = frozenset(",*?[")
+"""What makes a path stand for several files, wherever these lie."""
+_NAMES_A_FILE: Final = re.compile(r"[/\\@]|\.[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The folders of a server, with every link resolved. Without `write` nothing is written."""
+
+    root: Path
+    write: Path | None = None
+
+    @classmethod
+    def of(cls, root: str | os.PathLike[str], write: str | os.PathLike[str] | None = None) -> Access:
+        """The access of two folders that exist."""
+        return cls(_folder(Path(root), "--root"), None if write is None else _folder(Path(write), "--write"))
+
+    def readable(self, path: str) -> Path:
+        """The file, folder or prefix at `path`, which is relative to the root. Whatever is not below the root is
+        refused, and so is a folder with a link that leads out of it."""
+        if not path or "\0" in path:
+            raise UsageError("no path is given", hint="a path below the root of this server")
+        place = _resolved(self.root / path)
+        if set(str(place)) & _LISTS:
+            raise UsageError("lists of files and patterns cannot be opened", where=path, hint="name one job")
+        if not self._inside(place):
+            raise UsageError("is outside the root of this server", where=path, hint="give a path below the root")
+        self._check_links(place, path)
+        return place
+
+    def writable(self, name: str) -> Path:
+        """Where a copy of that name is written: a new folder right below the writing folder."""
+        if self.write is None:
+            raise UsageError("this server does not write", hint="start it with `--write DIR`, or leave `out` empty")
+        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", name):
+            raise UsageError(f"{name[:100]!r} is not the name of a copy", hint="letters, digits, `-`, `_` and `.`")
+        place = self.write / name
+        if place.exists() or place.is_symlink():
+            raise UsageError("exists already", where=name, hint="give another name; nothing is overwritten")
+        return place
+
+    def system(self, name: str) -> System:
+        """A system or a device of the catalogue; files are not read."""
+        from etude.machine import open_system, system_names
+        from etude.machine.open import device_names
+
+        if name not in (*system_names(), *device_names()):
+            hint = f"known: {', '.join(system_names())}"
+            raise UsageError(f"`{name[:100]}` is not a system of the catalogue", hint=hint)
+        return open_system(name)
+
+    def _inside(self, place: Path) -> bool:
+        return any(place.is_relative_to(folder) for folder in (self.root, self.write) if folder is not None)
+
+    def _check_links(self, place: Path, shown: str) -> None:
+        """A reader opens what lies in a folder, or beside a file: no link there may lead out of the root."""
+        seen = 0
+        for folder, folders, names in os.walk(place if place.is_dir() else place.parent):
+            if not place.is_dir():
+                folders.clear()
+            seen += len(folders) + len(names)
+            if seen > MOST_ENTRIES:
+                raise UsageError(f"more than {MOST_ENTRIES:,} files", where=shown, hint="name one job in it")
+            for name in (*folders, *names):
+                entry = Path(folder) / name
+                if entry.is_symlink() and not self._inside(_resolved(entry)):
+                    raise UsageError(f"the link `{name}` points outside the root", where=shown, hint="copy the file")
+
+
+def check_names(given: Mapping[str, Any]) -> None:
+    """Refuses values that could name a file: a plan of a caller is read from its values alone."""
+    if "directives" in given:
+        raise UsageError("are read from files, which this server does not open", where="directives")
+    for key, value in given.items():
+        for text in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+            if isinstance(text, str) and _NAMES_A_FILE.search(text):
+                raise UsageError("names a file, which this server does not read", where=key, hint="give the value")
+
+
+def check_model(name: str) -> None:
+    """Refuses what is not a name of the catalogue or an id of two words."""
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.lower().endswith((".yaml", ".yml", ".json")):
+        raise UsageError(f"`{name[:100]}` is not the name of a model", hint="llama3-8b, or an id such as `org/name-8B`")
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError) as problem:
+        raise UsageError("cannot be resolved", where=str(path)) from problem
+
+
+def _folder(path: Path, what: str) -> Path:
+    if not path.is_dir():
+        raise UsageError("is not a folder", where=f"{what} {path}", hint="give a folder that exists")
+    return _resolved(path)

@@ -1,0 +1,1 @@
+"""What a run means, for people: views, reports, an archive of many runs."""

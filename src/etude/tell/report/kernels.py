@@ -1,0 +1,96 @@
+"""What runs: kernels and operators by time."""
+
+from __future__ import annotations
+
+from etude.analyse.operators import kernels, operators
+from etude.model.timing import Origin
+from etude.tell.report import gains, words
+from etude.tell.report.subject import Subject
+from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.markup import Markup, heading
+from etude.tell.view.page import Section, Told
+
+SECTION = "kernels"
+
+KINDS = {"compute": "compute", "communication": "communication", "memory": "memory", "host": "host"}
+ROWS, OPERATORS = 200, 100
+"""Rows of the tables of kernels and of operators."""
+TINY_NS, MANY_TINY = 5_000, 0.5
+"""Kernels shorter than this are dominated by their launches; a report says so if this share of them is."""
+
+
+def told(subject: Subject) -> list[Told]:
+    rows = subject.kernels.to_pylist()
+    compute = [r for r in rows if r["kind"] == "compute"]
+    count = sum(r["count"] for r in compute)
+    tiny = sum(r["count"] for r in compute if r["mean_ns"] < TINY_NS)
+    found = []
+    launched = subject.launches or subject.run.timing.origin == Origin.MEASURED  # without a host launches cost nothing
+    if count >= 100 and tiny >= MANY_TINY * count and subject.has_device and launched:
+        found.append(Told(
+            "info", f"{words.percent(tiny / count)} of the {words.number(count)} kernels are shorter than "
+            f"{words.time(TINY_NS)}.", _advice(subject, count), SECTION,
+        ))  # fmt: skip
+    return found
+
+
+def _advice(subject: Subject, count: int) -> str:
+    if subject.replayed_kernels >= MANY_TINY * count:
+        return "CUDA graphs replay most of them, so they need no launch each; fusing them would save the gaps."
+    pace = gains.pace(subject)
+    if pace and not pace.of_host:
+        return f"Each costs about as much to launch as to run, but launches are not the limit here. {pace.said()}"
+    said = f" {pace.said()}" if pace else ""
+    return (
+        "Each costs about as much to launch as to run. Fusing them (torch.compile) or replaying them from a CUDA graph "
+        f"saves launches.{said}"
+    )
+
+
+def section(subject: Subject) -> Section:
+    rows = subject.kernels.slice(0, ROWS).to_pylist()
+    if not rows:
+        return Section(SECTION, "What runs", "", empty="No device activity has a time.")
+    what = "kernels" if subject.has_device else "operators"
+    most = max(r["share"] for r in rows)
+    columns = [
+        Heading("name", "name", words.title, number=False, code=True),
+        Heading("kind", "kind", number=False), Heading("count", "calls", words.number),
+        Heading("total_ns", "total", words.time), Heading("share", "share", words.percent, meter=most),
+        Heading("mean_ns", "mean", words.time), Heading("max_ns", "longest", words.time),
+    ]  # fmt: skip
+    body = _by_kind(subject) + _by_text(subject, "phase") + _by_text(subject, "module")
+    body += heading(f"The longest {what}") + table("t-kernels", rows, columns)
+    host = operators(subject.run).slice(0, OPERATORS).to_pylist() if subject.has_device else []
+    host = [r for r in host if r["device_total_ns"] or r["self_ns"]]
+    if host:
+        columns = [
+            Heading("name", "operator", words.title, number=False, code=True),
+            Heading("count", "calls", words.number), Heading("self_ns", "host, itself", words.time),
+            Heading("total_ns", "host, total", words.time), Heading("device_self_ns", "device, itself", words.time),
+            Heading("device_total_ns", "device, total", words.time),
+        ]  # fmt: skip
+        launch = any(r["device_total_ns"] for r in host)
+        head = "The operators that launch them" if launch else "The operators of the host"
+        body += heading(head) + table("t-operators", host, columns)
+    lead = f"All {what} of all ranks by name. Times of {what} that overlap are added, so they may exceed the run."
+    return Section(SECTION, "What runs", lead, body)
+
+
+def _by_kind(subject: Subject) -> Markup:
+    total: dict[str, int] = {}
+    for row in subject.kernels.to_pylist():
+        total[row["kind"]] = total.get(row["kind"], 0) + row["total_ns"]
+    pieces = tuple(Piece(KINDS.get(k, "other"), k, v) for k, v in sorted(total.items(), key=lambda i: -i[1]))
+    return legend([(p.sort, p.label) for p in pieces]) + bars([Bar("all", pieces)], words.time)
+
+
+def _by_text(subject: Subject, by: str) -> Markup:
+    """Bars by phase or module, if the job has them."""
+    found = kernels(subject.run, (by,)).to_pylist()
+    known = [r for r in found if r[by]]
+    if not known:
+        return Markup()
+    none = f"no {by}"
+    rows = [Bar(words.tail(r[by] or none, 26), (Piece("compute", "device time", r["total_ns"]),)) for r in found[:12]]
+    return heading(f"By {by}") + bars(rows, words.time, thin=True)

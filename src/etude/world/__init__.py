@@ -1,0 +1,1 @@
+"""What lasts longer than a step: streams of requests, days of jobs."""

@@ -1,0 +1,16 @@
+"""A wide group of expert-parallel ranks that serves: ranks leave it and join it again."""
+
+from typing import TYPE_CHECKING
+
+from etude.base.faces import face
+
+if TYPE_CHECKING:
+    from etude.world.fleet.experts.places import spread as spread
+    from etude.world.fleet.experts.places import without as without
+    from etude.world.fleet.experts.prices import Prices as Prices
+    from etude.world.fleet.experts.run import group_tables as group_tables
+    from etude.world.fleet.experts.run import serve_group as serve_group
+    from etude.world.fleet.experts.spec import Group as Group
+    from etude.world.fleet.experts.spec import parse_failures as parse_failures
+
+__getattr__ = face(__name__)

@@ -1,0 +1,215 @@
+"""Clients: their devices, links and availability.
+
+read_clients("clients.csv")                                                            # a row for each
+drawn_clients(200, link="7..10Gb/s", step="1..2s", available="0.5..1", seed=0)         # between bounds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.base.errors import UsageError
+from etude.base.files import csv_rows
+from etude.base.units import parse_bandwidth, parse_bytes, parse_time
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+COLUMNS: Final = (
+    "name", "system", "step_s", "down", "up", "available", "away", "drops", "samples", "share", "group", "label",
+    "memory",
+)  # fmt: skip
+ALONE: Final = -1
+"""No group, or no label."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clients:
+    name: tuple[str, ...]
+    step_s: F64
+    """Time of one local step that trains all weights."""
+    down_bytes_per_s: F64
+    up_bytes_per_s: F64
+    available: F64
+    """Fraction of the rounds in which a client is available."""
+    drops: F64
+    """Probability that it is asked and never answers."""
+    samples: F64
+    """Its weight with `weighted` sampling."""
+    share: F64
+    """Fraction of the weights that it trains and sends."""
+    away: F64
+    """Mean length of an absence in rounds; 0: every round is drawn independently."""
+    group: I64
+    """Which clients go away together; -1: none."""
+    label: I64
+    """Label of its samples; -1: none."""
+    system: tuple[str, ...] = ()
+    """System of each, or empty if only `step_s` is known."""
+    memory_bytes: F64 | None = None
+    """0: as its system says, or no limit."""
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def with_share(self, share: F64) -> Clients:
+        return replace(self, share=share)
+
+    def in_groups(self, count: int, size: int) -> Clients:
+        """The first `size` clients are one group, the next ones another."""
+        if count * size != len(self):
+            raise UsageError(f"{count} groups of {size} are not {len(self)} clients", hint="20x50 of 1,000 clients")
+        return replace(self, group=np.arange(len(self), dtype=np.int64) // size)
+
+    def with_labels(self, count: int) -> Clients:
+        """Labels by group, or by client where there are no groups."""
+        of = np.where(self.group >= 0, self.group, np.arange(len(self)))
+        return replace(self, label=of.astype(np.int64) % count)
+
+
+def alike(
+    name: tuple[str, ...], step_s: F64, down: F64, up: F64, *, available: F64 | None = None, drops: F64 | None = None,
+    samples: F64 | None = None, share: F64 | None = None, away: F64 | None = None, group: I64 | None = None,
+    label: I64 | None = None,
+) -> Clients:  # fmt: skip
+    """Clients with defaults: always available, whole model, equal weight."""
+    n = len(name)
+    ones, zeros, none = np.ones(n), np.zeros(n), np.full(n, ALONE, np.int64)
+
+    def given(value: F64 | None, usual: F64) -> F64:
+        return usual if value is None else value
+
+    return Clients(
+        name, step_s, down, up, given(available, ones), given(drops, zeros), given(samples, ones), given(share, ones),
+        given(away, zeros), none if group is None else group, none if label is None else label,
+    )  # fmt: skip
+
+
+def drawn_clients(
+    count: int, *, link: str, up: str = "", step: str = "1s", available: str = "1", away: float = 0.0, seed: int = 0
+) -> Clients:
+    """This many clients, each figure uniform between its bounds. `up`: upload rate, if it differs from `link`."""
+    rng = np.random.default_rng((seed, 7))
+    draws = rng.random((4, count))
+
+    def of(text: str, parse: Callable[[str], float], what: str, k: int) -> F64:
+        low, high = bounds(text, parse, what)
+        return low + (high - low) * draws[k]
+
+    down = of(link, parse_bandwidth, "--link", 0)
+    if (down <= 0).any():
+        raise UsageError(f"--link: `{link}` has no bandwidth", hint="--link 7..10Gb/s")
+    back = of(up, parse_bandwidth, "--up", 3) if up else down
+    steps = of(step, lambda one: parse_time(one) / 1e9, "--step", 1)
+    there = of(available, float, "--available", 2)
+    if (there <= 0).any() or (there > 1).any():
+        raise UsageError(f"--available: `{available}` is not between 0 and 1", hint="--available 0.5..0.9")
+    names = tuple(f"client {k}" for k in range(count))
+    return alike(names, steps, down, back, available=there, away=np.full(count, away))
+
+
+def bounds(text: str, parse: Callable[[str], float], what: str) -> tuple[float, float]:
+    """`7..10Gb/s`, `7Gb/s..10Gb/s` or one figure."""
+    first, dots, last = text.strip().partition("..")
+    if not dots:
+        last = first
+    unit = last.strip().lstrip("0123456789.,_ ")
+    first = first if not first.strip().replace(".", "", 1).isdecimal() else first + unit
+    try:
+        low, high = float(parse(first.strip())), float(parse(last.strip()))
+    except (UsageError, ValueError):
+        raise UsageError(f"{what}: `{text}` is neither a value nor a range", hint="7..10Gb/s") from None
+    if not 0 <= low <= high < 1e18:
+        raise UsageError(f"{what}: `{text}` is not an ascending range", hint="7..10Gb/s")
+    return low, high
+
+
+def read_clients(path: str | PathLike[str], step_of: Callable[[str], float] | None = None) -> Clients:
+    """A CSV with `down` and `up` (`100Mb/s`), and `step_s` or `system`; `step_of(system)` predicts its step."""
+    columns, rows = csv_rows(path)
+    if unknown := [name for name in columns if name not in COLUMNS]:
+        raise UsageError(f"unknown column `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(COLUMNS)}")
+    for wanted in ("down", "up"):
+        if wanted not in columns:
+            raise UsageError(f"has no column `{wanted}`", where=str(path), hint="100Mb/s (bits) or 12MB/s (bytes)")
+    if "step_s" not in columns and ("system" not in columns or step_of is None):
+        raise UsageError("has neither `step_s` nor `system`", where=str(path), hint="give the time of a local step")
+    if not rows:
+        raise UsageError("has no clients", where=str(path))
+    share = _figures(rows, "share", path, 1.0)
+    known: dict[str, float] = {}
+    steps = []
+    for number, row in enumerate(rows):
+        if row.get("step_s"):
+            steps.append(_figure(row, "step_s", f"{path}: row {number}"))
+            continue
+        system = row.get("system", "")
+        if not system or step_of is None:
+            raise UsageError("has neither a `step_s` nor a `system`", where=f"{path}: row {number}")
+        if system not in known:
+            known[system] = step_of(system)
+        steps.append(known[system])
+    available, drops = _figures(rows, "available", path, 1.0), _figures(rows, "drops", path, 0.0)
+    for name, values in (("available", available), ("drops", drops), ("share", share)):
+        if (values > 1).any():
+            raise UsageError(f"{name}: more than 1", where=f"{path}: row {int(np.flatnonzero(values > 1)[0])}")
+    if (share <= 0).any():
+        raise UsageError("share: must be above 0", where=f"{path}: row {int(np.flatnonzero(share <= 0)[0])}")
+    down, up = (
+        np.array([_link(row, name, f"{path}: row {k}") for k, row in enumerate(rows)]) for name in ("down", "up")
+    )
+    return Clients(
+        name=tuple(row.get("name") or f"client {k}" for k, row in enumerate(rows)), step_s=np.array(steps),
+        down_bytes_per_s=down, up_bytes_per_s=up, available=available, drops=drops,
+        samples=_figures(rows, "samples", path, 1.0), share=share, away=_figures(rows, "away", path, 0.0),
+        group=_numbered(rows, "group"), label=_numbered(rows, "label"),
+        system=tuple("" if row.get("step_s") else row.get("system", "") for row in rows),
+        memory_bytes=np.array([_memory(row, f"{path}: row {k}") for k, row in enumerate(rows)]),
+    )  # fmt: skip
+
+
+def _numbered(rows: list[dict[str, str]], name: str) -> I64:
+    """Different texts as numbers in order of appearance; nothing is none."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(t, len(known)) if (t := row.get(name)) else ALONE for row in rows], np.int64)
+
+
+def _link(row: dict[str, str], name: str, where: str) -> float:
+    try:
+        value = parse_bandwidth(row[name])
+    except UsageError as problem:
+        raise UsageError(f"{name}: {problem.problem}", where=where, hint=problem.hint) from None
+    if value <= 0:
+        raise UsageError(f"{name}: `{row[name]}` has no bandwidth", where=where)
+    return float(value)
+
+
+def _memory(row: dict[str, str], where: str) -> float:
+    if not row.get("memory"):
+        return 0.0
+    try:
+        value = float(parse_bytes(row["memory"]))
+    except UsageError as problem:
+        raise UsageError(f"memory: {problem.problem}", where=where, hint="8GB") from None
+    if value <= 0:
+        raise UsageError(f"memory: `{row['memory']}` must be above 0", where=where, hint="8GB")
+    return value
+
+
+def _figures(rows: list[dict[str, str]], name: str, path: str | PathLike[str], usual: float) -> F64:
+    return np.array([_figure(row, name, f"{path}: row {k}") if row.get(name) else usual for k, row in enumerate(rows)])
+
+
+def _figure(row: dict[str, str], name: str, where: str) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e12:
+        raise UsageError(f"{name}: `{row[name]}` is not a valid value", where=where)
+    return value

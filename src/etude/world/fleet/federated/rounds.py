@@ -1,0 +1,194 @@
+"""federate(clients, ...): rounds of sampling, sending, local steps and answers, as columns.
+
+With a server: it draws available clients, sends each its weights, and waits for the last answer, for a `quorum` of
+answers, or for a deadline. Its link, if it has a limit, is shared max-min. In a swarm the clients that were drawn pass
+their updates to one another in chunks, and the round ends when all hold all of them. Where clients are cut (`split`),
+their steps go through the server, and what is sent back is adapters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.base.errors import UsageError
+from etude.world.fleet.federated.clients import Clients
+from etude.world.fleet.federated.links import finished
+from etude.world.fleet.federated.presence import Together, presence
+from etude.world.fleet.federated.results import Federated
+from etude.world.fleet.federated.sampling import SAMPLES, Seen, sampled
+from etude.world.fleet.federated.shares import PARTS, first_part, untrained, work
+from etude.world.fleet.federated.split import Split, run_split, work_of
+from etude.world.fleet.federated.swarm import Swarm, spread
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+BOOLS = NDArray[np.bool_]
+NOBODY: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Rules of every round."""
+
+    model_bytes: float
+    count: int
+    steps: int
+    sample: str
+    deadline_s: float
+    quorum: int
+    server_bytes_per_s: float
+    swarm: Swarm | None
+    split: Split | None
+    parts: int
+    leave: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One simulated round."""
+
+    end_s: float
+    taken: I64
+    """Clients whose answers counted."""
+    last: int
+    """Client that ended it; -1: the deadline did."""
+    down_bytes: float
+    up_bytes: float
+    """Bytes of answers that counted."""
+    warm_s: float = 0.0
+    bound_s: float = 0.0
+    delivered: float = 1.0
+    busy_s: float = 0.0
+    """Busy time of the server's devices for split clients, summed."""
+    wait_s: float = 0.0
+    """Time clients wait for one of them."""
+
+
+def federate(
+    clients: Clients, *, model_bytes: float, rounds: int, count: int, steps: int = 1, sample: str = "uniform",
+    deadline_s: float = 0.0, quorum: int = 0, server_bytes_per_s: float = 0.0, swarm: Swarm | None = None,
+    split: Split | None = None, together: Together | None = None, leave: bool = False, parts: int = PARTS,
+    seed: int = 0,
+) -> Federated:  # fmt: skip
+    """`count` clients per round, `steps` local steps each. `deadline_s` and `quorum` 0: all answers are waited for;
+    `server_bytes_per_s` 0: no limit, each way. `leave`: a client that is away in the next round left in this one,
+    before it answered."""
+    rules = Rules(
+        model_bytes=model_bytes, count=count, steps=steps, sample=sample, deadline_s=deadline_s, quorum=quorum,
+        server_bytes_per_s=server_bytes_per_s, swarm=swarm, split=split, parts=parts, leave=leave,
+    )  # fmt: skip
+    _check(clients, rules)
+    there = presence(clients, together or Together(), rounds + 1, seed)
+    rng, seen, out = np.random.default_rng((seed, 0)), Seen.nothing(len(clients)), []
+    taken = np.zeros(len(clients), np.int64)
+    labels = len(np.unique(clients.label[clients.label >= 0]))
+    first, many = first_part(clients, parts)
+    run = _cut if split is not None else _served if swarm is None else _spread
+    for k in range(rounds):
+        chosen = np.sort(sampled(rng, np.flatnonzero(there[k]), clients, count, sample, seen))
+        silent = rng.random(len(chosen)) < clients.drops[chosen]
+        if leave:
+            silent |= ~there[k + 1][chosen]
+        one = run(clients, rules, chosen, silent, rng)
+        seen.watch(there[k])
+        seen.drawn[chosen] += 1
+        taken[one.taken] += 1
+        covered = len(np.unique(clients.label[one.taken])) / labels if labels else 1.0
+        missing = untrained(first[one.taken], many[one.taken], parts)
+        out.append((
+            one.end_s, len(chosen), len(one.taken), one.down_bytes, one.up_bytes, one.last, one.warm_s, one.bound_s,
+            one.delivered, covered, missing, one.busy_s, one.wait_s,
+        ))  # fmt: skip
+    return Federated(clients, np.array(out), seen.drawn, taken, there[:rounds].sum(axis=0), bool(labels), parts, split)
+
+
+def _check(clients: Clients, rules: Rules) -> None:
+    if rules.sample not in SAMPLES:
+        raise UsageError(f"--sample: unknown method `{rules.sample}`", hint=f"known: {', '.join(SAMPLES)}")
+    if not 1 <= rules.count <= len(clients):
+        raise UsageError(f"{rules.count} clients per round, but there are {len(clients)}", hint="use a smaller --count")
+    if rules.quorum > rules.count:
+        raise UsageError(
+            f"a quorum of {rules.quorum} of {rules.count} clients is never reached", hint="use a smaller --quorum"
+        )
+    if rules.swarm is not None and (rules.quorum or rules.server_bytes_per_s):
+        raise UsageError("--quorum and --server need rounds with a server", hint="--deadline 10min, or --share server")
+    if rules.split is not None and (rules.swarm is not None or (clients.share < 1).any()):
+        raise UsageError(
+            "with --split, clients train all adapters, with a server", hint="--share server, without --train"
+        )
+    if rules.swarm is not None and (clients.share < 1).any():
+        raise UsageError("in a swarm all clients must train all weights", hint="--train full, or --share server")
+
+
+def _patient(rules: Rules, chosen: I64, silent: BOOLS) -> None:
+    if silent.any() and not rules.deadline_s and len(chosen) - int(silent.sum()) < (rules.quorum or len(chosen)):
+        raise UsageError(
+            "the round never ends, because some clients never answer", hint="--deadline 10min, or --quorum"
+        )
+
+
+def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+    _patient(rules, chosen, silent)
+    share, limit = clients.share[chosen], rules.server_bytes_per_s
+    whole, speaks = np.full(len(chosen), rules.model_bytes), ~silent
+    got = finished(whole, clients.down_bytes_per_s[chosen], np.zeros(len(chosen)), limit)
+    ready = got + rules.steps * clients.step_s[chosen] * work(share)
+    back = np.full(len(chosen), np.inf)
+    size = share * rules.model_bytes
+    back[speaks] = finished(size[speaks], clients.up_bytes_per_s[chosen][speaks], ready[speaks], limit)
+    wanted = rules.quorum or len(chosen)
+    order = np.argsort(back, kind="stable")
+    end = float(back[order[wanted - 1]]) if len(chosen) >= max(rules.quorum, 1) else np.inf
+    last = int(chosen[order[wanted - 1]]) if np.isfinite(end) else NOBODY
+    if rules.deadline_s and rules.deadline_s < end:
+        end, last = rules.deadline_s, NOBODY
+    if not np.isfinite(end):
+        raise UsageError("a round has too few clients to end", hint="--deadline 10min, or use a smaller --quorum")
+    on_time = back <= end
+    return Round(end, chosen[on_time], last, len(chosen) * rules.model_bytes, float(size[on_time].sum()))
+
+
+def _cut(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+    """Those that never answer leave before their first step."""
+    _patient(rules, chosen, silent)
+    split, who = rules.split, chosen[~silent]
+    assert split is not None
+    wanted = rules.quorum or len(chosen)
+    if len(who) < wanted and not rules.deadline_s:
+        raise UsageError("a round has too few clients to end", hint="--deadline 10min, or use a smaller --quorum")
+    lengths = split.lengths(who, rules.steps, rng)
+    work = work_of(split, who, lengths, clients.up_bytes_per_s, clients.down_bytes_per_s)
+    one = run_split(work, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
+    done = np.isfinite(one.end_s)
+    full = int(done.sum()) >= wanted
+    last = int(who[np.where(done, one.end_s, -1.0).argmax()]) if full else NOBODY
+    return Round(
+        one.round_s, who[done], last, one.down_bytes, one.up_bytes, busy_s=one.busy_s, wait_s=one.wait_s
+    )  # fmt: skip
+
+
+def _spread(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+    """Those that never answer send nothing and are not waited for; clients that hold everything have taken part."""
+    assert rules.swarm is not None
+    who = chosen[~silent]
+    if len(who) < 2:
+        raise UsageError("a round has too few clients to exchange anything", hint="--share server, or more clients")
+    ready = rules.steps * clients.step_s[who]
+    one = spread(
+        rules.swarm, rules.model_bytes, clients.up_bytes_per_s[who], clients.down_bytes_per_s[who], ready, rng,
+        rules.deadline_s or np.inf,
+    )  # fmt: skip
+    whole = one.held >= 1.0
+    end = float(one.end_s.max())
+    if rules.deadline_s and not whole.all():
+        end = rules.deadline_s
+    last = int(who[one.end_s.argmax()]) if whole.all() else NOBODY
+    return Round(
+        end, who[whole], last, float(one.got_bytes.sum()), float(one.sent_bytes.sum()), one.warm_s,
+        float(ready.min()) + one.bound_s, float(one.held.mean()),
+    )  # fmt: skip

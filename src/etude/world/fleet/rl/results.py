@@ -1,0 +1,88 @@
+"""Results of post-training: the record of `etude fleet --json`, and its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from etude.world.fleet.rl.loop import EXPLORE, ROLLOUT, TRAIN
+from etude.world.fleet.rl.run import Ran
+from etude.world.fleet.rl.spec import BORROWED
+
+
+def rl_record(ran: Ran) -> dict[str, Any]:
+    """The record. `useful_s` and the parts of `lost_s` are means over available devices, and add up to `duration_s`."""
+    loop, spec, seconds = ran.loop, ran.spec, ran.seconds
+    made = sum(replica.account.make for replica in loop.replicas)
+    train = sum(replica.account.train for replica in loop.replicas) + loop.train_ns
+    set_up = sum(replica.account.set_up for replica in loop.replicas)
+    only = 0.0 if loop._of_train() else loop.train_devices * seconds * 1e9 - loop.train_ns
+    idle = sum(replica.account.idle for replica in loop.replicas) + ran.left_over_ns + only
+    steps = sum(replica.steps_made for replica in loop.replicas)
+    redone = made * loop.lost_steps / steps if steps else 0.0
+    parts = {"useful": made - redone + train, "redone": redone, "set_up": set_up, "idle": idle}
+    lent = sum(
+        one.account.make + one.account.idle + one.account.set_up for one in loop.replicas if one.group == BORROWED
+    )
+    there = ran.there_ns + lent
+    part = {name: seconds * value / there if there else 0.0 for name, value in parts.items()}
+    rolled = [one for one in loop.stretches if one.stage == ROLLOUT]
+    explored = [one.end_ns - one.start_ns for one in loop.stretches if one.stage == EXPLORE]
+    trained = [one for one in loop.stretches if one.stage == TRAIN]
+    tokens = loop.done_steps
+    updates = spec.steps * spec.tenants
+    return {
+        "duration_s": seconds,
+        "useful_s": part["useful"],
+        "useful_fraction": part["useful"] / seconds,
+        "goodput_tokens_per_s": tokens / seconds,
+        "interruptions": ran.interruptions,
+        "lost_s": {"detect": 0.0, "restart": part["set_up"], "redo": part["redone"], "checkpoint": 0.0,
+                   "degraded": 0.0, "idle": part["idle"]},
+        "device_s": {name: value / 1e9 for name, value in parts.items()}
+        | {"make": made / 1e9, "train": train / 1e9, "lent": lent / 1e9, "there": there / 1e9},
+        "utilisation": part["useful"] / seconds,
+        "updates": updates,
+        "updates_per_h": updates / seconds * 3600,
+        "step_s": seconds / spec.steps,
+        "rollout_s": float(np.mean([one.end_ns - one.start_ns for one in rolled])) / 1e9,
+        "rollout_times_s": [(one.end_ns - one.start_ns) / 1e9 for one in rolled if one.tenant == 0],
+        "explore_s": float(np.mean(explored)) / 1e9 if explored else 0.0,
+        "train_s": float(np.mean([one.end_ns - one.start_ns for one in trained])) / 1e9,
+        "tenant_s": float(np.mean([tenant.end_ns for tenant in loop.tenants])) / 1e9,
+        "samples": loop.samples_done,
+        "tokens": tokens,
+        "lost_tokens": loop.lost_steps,
+        "tenants": spec.tenants,
+        "staleness": max((one.lag for one in rolled), default=0),
+        "sync_s": loop.priced.sync_ns / 1e9,
+        "sync_bytes": loop.priced.sync_bytes,
+        "receivers": loop.priced.receivers,
+        "weights_bytes": loop.priced.weights_bytes,
+        "devices": sum(replica.devices for replica in loop.replicas) + (0 if loop._of_train() else loop.train_devices),
+        "energy_j": None,
+        "cost": ran.cost,
+        **ran.beside,
+        "jobs": [
+            {"name": f"tenant {k}", "end_s": tenant.end_ns / 1e9, "steps": spec.steps}
+            for k, tenant in enumerate(loop.tenants)
+        ],
+    }  # fmt: skip
+
+
+def rl_tables(ran: Ran, record: dict[str, Any]) -> dict[str, pa.Table]:
+    loop = ran.loop
+    columns = list(zip(*loop.stretches, strict=True))
+    tenant, step, stage, start, end, lag = columns
+    time, made, waits, trains = (np.array(column) for column in zip(*loop.series, strict=True))
+    return {
+        "jobs": pa.Table.from_pylist(record["jobs"]),
+        "stages": pa.table({
+            "tenant": pa.array(tenant, pa.int64()), "step": pa.array(step, pa.int64()),
+            "stage": pa.array(stage, pa.string()), "start_s": np.array(start) / 1e9, "end_s": np.array(end) / 1e9,
+            "lag": pa.array(lag, pa.int64()),
+        }),
+        "states": pa.table({"time_s": time / 1e9, "made": made, "waiting": waits, "training": trains}),
+    }  # fmt: skip

@@ -1,0 +1,182 @@
+"""CacheRules: what a prompt reuses from earlier ones, where it is kept, and what is evicted first.
+
+    --cache "blocks lru fix=0.1 host=64GB nvme=1TB@7GB/s sharded link=50GB/s"
+
+| word | |
+|---|---|
+| `none`, `prefix`, `blocks`, `content` | nothing; the leading run; pieces at any place; pieces cut by their content |
+| `lru`, `ttl=60s`, `belady`, `pinned=2048` | what goes first; `pinned`: never the first tokens of prompts, this many |
+| `expected` | evicts what its session is expected to need latest, from the sequence of calls so far |
+| `host=64GB`, `nvme=1TB@7GB/s` | lower tiers, nearest first: capacity per replica, at the system's rate or this one |
+| `fix=0.1`, `fix=2ns` | for each token found at another position: the fraction read again, or a time |
+| `chunk=128` | mean tokens of a piece that is cut by content |
+| `sharded`, `link=50GB/s` | a piece is on one replica; the others fetch it over this link |
+| `shared` | the tiers are one store for all replicas, each at the tier's rate |
+| `coded=NAME` | transfers from this tier are encoded, by `--kv-codec` and `--kv-choose` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from etude.base.errors import UsageError
+from etude.base.units import parse_bandwidth, parse_bytes, parse_time
+from etude.machine import System
+from etude.world.serve.rings import BELADY, EXPECTED, LRU, PINNED, TTL
+
+MODES: Final = ("none", "prefix", "blocks", "content")
+POLICIES: Final = {"lru": LRU, "ttl": TTL, "belady": BELADY, "pinned": PINNED, "expected": EXPECTED}
+HINT: Final = 'for example --cache "prefix belady host=64GB@50GB/s"'
+UNLIMITED: Final = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """A tier of a cache, for one replica."""
+
+    name: str
+    bytes: int = UNLIMITED
+    bytes_per_s: float = 0.0
+    """0: nothing is waited for."""
+    latency_ns: float = 0.0
+    """Per load of one request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRules:
+    mode: str = "none"
+    policy: str = "lru"
+    ttl_ns: int = 0
+    pinned_tokens: int = 0
+    fix_share: float = 0.0
+    fix_ns: float = 0.0
+    chunk: int = 128
+    tiers: tuple[Room, ...] = ()
+    """Tiers below the blocks of the device. Without one, `blocks` and `content` keep all pieces, and loads take no
+    time."""
+    sharded: bool = False
+    link_bytes_per_s: float = 0.0
+    shared: bool = False
+    """Whether all replicas share the tiers."""
+    coded: str = ""
+    """Tier whose transfers are encoded."""
+
+    @property
+    def stores(self) -> bool:
+        """Whether anything is kept besides the blocks of the device."""
+        return self.mode in ("blocks", "content") or (self.mode == "prefix" and bool(self.tiers))
+
+
+def cache_rules(text: str) -> CacheRules:
+    """Parses the words of `--cache`."""
+    found: dict[str, Any] = {}
+    tiers: list[Room] = []
+    for word in text.replace(",", " ").split():
+        key, equals, value = word.partition("=")
+        more = _plain_word(word) if not equals else _figure(key, value, word)
+        if "tier" in more:
+            tiers.append(more.pop("tier"))
+        if twice := sorted(set(more) & set(found)):
+            raise UsageError(f"--cache: `{word}` repeats `{twice[0]}`", hint=HINT)
+        found |= more
+    if "mode" not in found:
+        found["mode"] = "prefix" if found or tiers else "none"
+    made = CacheRules(**found, tiers=tuple(tiers))
+    names = [tier.name for tier in tiers]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--cache: two tiers have the same name: {', '.join(names)}")
+    if made.mode == "none" and (len(found) > 1 or tiers):
+        raise UsageError("--cache: `none` cannot be combined with other words", hint=HINT)
+    if made.mode == "prefix" and (made.fix_share or made.fix_ns):
+        raise UsageError("--cache: `fix` applies only to pieces found at another place", hint="blocks or content")
+    if made.sharded and not made.link_bytes_per_s:
+        raise UsageError("--cache: `sharded` needs a link between replicas", hint="link=50GB/s")
+    if made.sharded and not made.stores:
+        raise UsageError("--cache: `sharded` needs a tier", hint="a tier: sharded host=64GB@50GB/s")
+    if made.shared and (made.sharded or not made.tiers):
+        raise UsageError(
+            "--cache: `shared` needs tiers, and cannot be combined with `sharded`",
+            hint="prefix remote=1TB@10Gb/s shared",
+        )
+    if made.coded and made.coded not in names:
+        raise UsageError(f"--cache: `coded={made.coded}` does not name a tier", hint="remote=1TB@10Gb/s coded=remote")
+    return made
+
+
+def _plain_word(word: str) -> dict[str, Any]:
+    if word in MODES:
+        return {"mode": word}
+    if word in ("lru", "belady", "expected"):
+        return {"policy": word}
+    if word in ("sharded", "shared"):
+        return {word: True}
+    known = ", ".join(
+        (
+            *MODES,
+            "lru",
+            "belady",
+            "expected",
+            "sharded",
+            "shared",
+            "ttl=",
+            "pinned=",
+            "fix=",
+            "chunk=",
+            "link=",
+            "coded=",
+            "TIER=ROOM",
+        )
+    )
+    raise UsageError(f"--cache: unknown word `{word}`", hint=f"known: {known}")
+
+
+def _figure(key: str, value: str, word: str) -> dict[str, Any]:
+    try:
+        if key == "ttl":
+            return {"policy": "ttl", "ttl_ns": int(parse_time(value))}
+        if key == "pinned":
+            return {"policy": "pinned", "pinned_tokens": int(value)}
+        if key == "coded":
+            return {"coded": value}
+        if key == "chunk":
+            return {"chunk": _between(int(value), 8, 1 << 16)}
+        if key == "link":
+            return {"link_bytes_per_s": float(parse_bandwidth(value))}
+        if key == "fix":
+            if value[-1:].isalpha():
+                return {"fix_ns": float(parse_time(value))}
+            return {"fix_share": float(_between(float(value), 0, 1))}
+        room, at, rate = value.partition("@")
+        return {"tier": Room(name=key, bytes=int(parse_bytes(room)), bytes_per_s=parse_bandwidth(rate) if at else -1.0)}
+    except UsageError as problem:
+        raise UsageError(f"--cache: `{word}`: {problem.problem}", hint=problem.hint or HINT) from None
+    except ValueError:
+        raise UsageError(f"--cache: `{word}` is not a number", hint=HINT) from None
+
+
+def _between(value: Any, low: float, high: float) -> Any:
+    if not low <= value <= high:
+        raise UsageError(f"not between {low} and {high}")
+    return value
+
+
+def on_system(rules: CacheRules, system: System, piece_bytes: float) -> CacheRules:
+    """The same rules with the rates and latencies of a system's tiers where the words name none. A rate is that of
+    reads of one piece each, with as many in flight as the tier has slots."""
+    known = {tier.name: tier for tier in system.tiers}
+    tiers = []
+    for room in rules.tiers:
+        if room.bytes_per_s >= 0:
+            tiers.append(room)
+            continue
+        if room.name not in known:
+            raise UsageError(
+                f"--cache: `{system.name}` has no tier `{room.name}`",
+                hint=f"{room.name}=64GB@50GB/s" + (f"; it has {', '.join(known)}" if known else ""),
+            )
+        tier = known[room.name]
+        if tier.capacity_bytes and room.bytes > tier.capacity_bytes:
+            raise UsageError(f"--cache: `{room.name}` has room for {tier.capacity_bytes:,} bytes", where=system.name)
+        tiers.append(replace(room, bytes_per_s=tier.rate(piece_bytes), latency_ns=tier.latency_ns))
+    return replace(rules, tiers=tuple(tiers))

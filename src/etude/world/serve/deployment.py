@@ -1,0 +1,132 @@
+"""A model on a system as an engine runs it: the costs of its passes, and the blocks of keys and values that fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from etude.base.errors import UsageError
+from etude.base.units import format_bytes
+from etude.machine import System, device_names, open_device
+from etude.make.generate import Plan
+from etude.make.generate.model import Model
+from etude.make.generate.passes import held_by
+from etude.world.serve.adapters import NO_LORA, LoraCost
+from etude.world.serve.beside import lora_cost
+from etude.world.serve.cache import CacheRules, on_system
+from etude.world.serve.catalogue import pass_tables
+from etude.world.serve.energy import UNKNOWN, Energy, energy_of
+from etude.world.serve.engine import Engine
+from etude.world.serve.offload import ExpertRules, far_experts, tables_of
+from etude.world.serve.profiles import graphs_of, profile_cost
+from etude.world.serve.requests import BLOCK_TOKENS
+from etude.world.serve.stacks import serving_stack
+from etude.world.serve.steps import StepCost
+
+UTILISATION: Final = 0.9
+"""Fraction of the memory that an engine uses, vLLM's default."""
+
+
+class NoRoomError(UsageError):
+    """A model and its keys and values do not fit a device."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deployment:
+    cost: StepCost
+    blocks: int
+    """Blocks of keys and values on a replica."""
+    token_bytes: int
+    """Keys and values of a token on a rank."""
+    energy: Energy
+    caching: CacheRules
+    """Cache rules of the engine, with the rates of the system's tiers."""
+    weights_bytes: float = 0.0
+    """Per rank."""
+    error: tuple[float, float] | None = None
+    """Error of interpolated step costs, median and largest; None if times come from operators."""
+    lora: LoraCost = NO_LORA
+    experts: dict[str, Any] = field(default_factory=dict)
+    """Figures of experts in the host's memory."""
+
+
+def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
+    """Tensor parallelism over all ranks of a replica; experts are spread over `ep` of them, or each is split like the
+    other layers."""
+    if ep > 1 and not model.experts:
+        raise UsageError(f"`{model.name}` has no experts", hint="leave out --ep")
+    if ep > 1 and tp % ep:
+        hint = "use an --ep that divides --tp, or --tp times --replicas (replicas that share experts)"
+        raise UsageError(f"experts cannot be spread over {ep} of {tp} ranks", hint=hint)
+    split = tp // ep if model.experts else 1
+    return Plan.from_dict({"gpus": tp, "tp": tp, "ep": ep, "etp": split, "precision": precision}, model.name)
+
+
+def shared_plan(model: Model, tp: int, groups: int, precision: str = "bf16") -> Plan:
+    """Plan of replicas that share their experts, each of which is whole on one rank."""
+    ranks = tp * groups
+    if model.experts % ranks:
+        raise UsageError(
+            f"{model.experts} experts cannot be spread over {ranks} ranks",
+            hint="use a number of ranks that divides the experts",
+        )
+    return Plan.from_dict({"gpus": ranks, "tp": tp, "ep": ranks, "etp": 1, "precision": precision}, model.name)
+
+
+def deployed(
+    model: Model,
+    plan: Plan,
+    system: System,
+    engine: Engine,
+    *,
+    stack: str = "vllm",
+    ops: Path | None = None,
+    kv_dtype: str = "",
+    memory_bytes: int = 0,
+    groups: int = 1,
+    experts: ExpertRules | None = None,
+    streams: int = 0,
+) -> Deployment:
+    """One replica: the ranks of the plan. Experts may be spread over the ranks of `groups` replicas; or `experts` are
+    in the host's memory, which `streams` other replicas use as well."""
+    software, graphs = serving_stack(stack, device_name(system)), graphs_of(model.name, engine.max_num_seqs)
+    record: dict[str, Any] = {}
+    if experts is not None:
+        if ops is not None or plan.ep > 1:
+            raise UsageError('--offload "experts" cannot be combined with --ops or --ep', hint="use one of them")
+        tables = tables_of(model, plan, system, experts, kv_dtype=kv_dtype)
+        far = far_experts(model, plan, system, experts, tables, software, streams=streams)
+        cost, weights, record = tables.step_cost(software, **far.curves), far.weights_bytes, far.record
+    else:
+        tables = pass_tables(model, plan, system, kv_dtype=kv_dtype, groups=groups)
+        weights = float(tables.weights_bytes[0])
+        if groups > 1:
+            weights = float(held_by(model, shared_plan(model, plan.tp, groups, plan.precision), 1).weights_bytes)
+        if ops is None:
+            cost = tables.step_cost(software, graphs=graphs)
+        else:
+            spread = plan.tp * groups if groups > 1 else plan.ep
+            cost = profile_cost(ops, model, system, software, tp=plan.tp, spread=spread, groups=groups, graphs=graphs)
+    memory = memory_bytes or system.device.memory_bytes
+    token = float(tables.token_bytes[0])
+    lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)
+    beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
+    left = memory * UTILISATION - weights - beside
+    if left < token * engine.block_size:
+        raise NoRoomError(
+            f"weights of {format_bytes(round(weights))} leave no memory for keys and values of {format_bytes(memory)}",
+            where=model.name,
+            hint="use more --tp, --precision fp8, or a device with more memory",
+        )
+    blocks = int(left // (token * engine.block_size)) if token else 0
+    # The power of a host that computes is unknown.
+    energy = UNKNOWN if record else energy_of(system.device, tables.energy(), plan.tp, software.power)
+    caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
+    error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
+    return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record)
+
+
+def device_name(system: System) -> str:
+    """Name in the catalogue of the device of a system; empty where it is not from there."""
+    return next((name for name in device_names() if open_device(name).name == system.device.name), "")

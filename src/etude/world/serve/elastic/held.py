@@ -1,0 +1,75 @@
+"""Which replicas are held and since when; parsing of change rules."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.base.errors import UsageError
+from etude.base.units import parse_time
+from etude.world.serve import state as of
+from etude.world.serve.prefix import evict
+
+I64 = NDArray[np.int64]
+EVERY_NS: Final = 10_000_000_000
+
+
+class Held:
+    """Time that each replica is held, and the changes."""
+
+    def __init__(self, replicas: int) -> None:
+        self.since = np.full(replicas, of.NEVER, np.int64)
+        self.total = np.zeros(replicas, np.int64)
+        self.changes: list[dict[str, Any]] = []
+
+    def begin(self, rows: Any, now: int) -> None:
+        self.since[rows] = now
+
+    def end(self, rows: Any, now: int) -> None:
+        self.total[rows] += now - self.since[rows]
+        self.since[rows] = of.NEVER
+
+    def held_ns(self, now: int) -> I64:
+        """Held time of each replica until now."""
+        return self.total + np.where(self.since == of.NEVER, 0, np.maximum(now - self.since, 0))
+
+
+def empty(state: of.State, rows: Any) -> bool:
+    """Whether nothing is in progress there, and no keys and values wait to be sent."""
+    mine = state.replica[rows]
+    queues = [of.RUNNING, of.USED, *(queue + 2 for queue in (of.INBOX, of.WAITING, of.COMING, of.LANDING))]
+    return not mine[:, queues].any() and bool((mine[:, of.END] == of.NEVER).all())
+
+
+def forget(state: of.State, rules: of.Rules, rows: Any) -> None:
+    """Drops the cached prefixes of empty replicas."""
+    if rules.prefix:
+        for i in rows:
+            evict(state, int(i), 0)
+
+
+def arrived(state: of.State, since_ns: int, until_ns: int) -> I64:
+    """Requests that arrived in between, as rows."""
+    arrival, waits = state.request[:, of.ARRIVAL], state.request[:, of.MISSING] > 0  # children not released yet
+    return np.flatnonzero((arrival >= since_ns) & (arrival < until_ns) & ~waits)
+
+
+def read_rule(text: str, flag: str, known: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """`HEAD,name=value,...`; `known` gives the type of each name."""
+    head, *parts = [part.strip() for part in text.split(",")]
+    found = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or name not in known:
+            raise UsageError(f"{flag}: `{part}`", hint="; ".join(f"{name}={what}" for name, what in known.items()))
+        found[name] = value
+    return head, found
+
+
+def time_ns(text: str, flag: str, *, least: int = 0) -> int:
+    found = parse_time(text)
+    if found < least:
+        raise UsageError(f"{flag}: `{text}` is too short")
+    return found

@@ -1,0 +1,346 @@
+"""Plans that change while a stream is served: different tensor parallelism, or a different split of prefill and decode,
+on the same devices.
+
+A drained change: requests that have started finish where they are; the others, and those that arrive, wait at the
+replicas of the new plan, which start when the old ones are empty, groups are set up and missing weights are loaded.
+Keys and values are not moved.
+
+A live change: the old replicas continue while groups are set up and weights are copied next to theirs, which takes room
+from keys and values. Then running passes end, all requests go to the replicas of the new plan with their keys and
+values (`live`), and each of these starts when it has its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from etude.base.errors import UsageError
+from etude.world.serve import state as of
+from etude.world.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule, time_ns
+from etude.world.serve.elastic.live import Plan, carry, listed
+from etude.world.serve.elastic.moves import change_ns, moved_bytes
+from etude.world.serve.engine import FOREVER
+from etude.world.serve.hooks import called, number_of, seen_replica
+from etude.world.serve.queues import put_last
+
+HOW: Final = {"how": "drained or live", "kv": "move or recompute"}
+ASKS: Final = {"every": "10s", **HOW}
+GOODPUT: Final = "goodput"
+PLAN: Final = {"tp": "4", "split": "1:3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a plan looks like."""
+
+    tp: int
+    split: str = ""
+    """Replicas that prefill and replicas that decode: `1:3`; empty: all do both."""
+
+    def __str__(self) -> str:
+        return f"tp={self.tp}" + (f",split={self.split}" if self.split else "")
+
+    def seen(self, ranks: int) -> dict[str, Any]:
+        """What a hook is given."""
+        prefill, _, decode = self.split.partition(":")
+        return {
+            "tp": self.tp, "replicas": ranks // self.tp, "prefill": int(prefill or 0), "decode": int(decode or 0),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    live: bool = False
+    move: bool = True
+    """Whether keys and values are moved; otherwise they are read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A time, and the number of a plan."""
+
+    at_ns: int
+    plan: int
+    how: How = How()
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """Available plans, and when to change or which function to ask."""
+
+    plans: tuple[Shape, ...]
+    changes: tuple[Change, ...] = ()
+    hook: Callable[..., Any] | None = None
+    every_ns: int = EVERY_NS
+    how: How = How()
+    """How changes that the hook requests are made."""
+    ahead: int = 0
+    """Intervals of lookahead of `goodput`; 0: not used."""
+
+
+def read_timetable(
+    text: str, plans: str, first: Shape, ranks: int, hook_of: Callable[[str], Callable[..., Any]]
+) -> Timetable:
+    """`at=60s,tp=4;at=120s,tp=1,how=live`, or `goodput` or `FILE.py:name,every=10s` which choose among `plans`:
+    `tp=1;tp=4,split=1:3`."""
+    known = [first]
+
+    def number(shape: Shape) -> int:
+        if shape not in known:
+            known.append(shape)
+        return known.index(shape)
+
+    if not text.startswith("at="):
+        head, its = read_rule(text, "--reconfigure", ASKS | ({"ahead": "4"} if text.startswith(GOODPUT) else {}))
+        ahead = its.get("ahead", "4") if head == GOODPUT else "0"
+        if not ahead.isdecimal() or (head == GOODPUT and not int(ahead)):
+            raise UsageError(f"--reconfigure: ahead={ahead}", hint="ahead=4, intervals")
+        hook = _unbound if head == GOODPUT else hook_of(head)
+        for one in filter(None, plans.split(";")):
+            number(_shape(one, "--plans", ranks))
+        if len(known) == 1:
+            raise UsageError("there is no second plan", hint='--plans "tp=1;tp=4,split=1:3"')
+        every = time_ns(its["every"], "--reconfigure", least=1) if "every" in its else EVERY_NS
+        return Timetable(tuple(known), hook=hook, every_ns=every, how=_how(its), ahead=int(ahead))
+    changes: list[Change] = []
+    for one in filter(None, text.split(";")):
+        head, _, rest = one.strip().partition(",")
+        if not head.startswith("at="):
+            raise UsageError(f"--reconfigure: `{one}`", hint="at=60s,tp=4;at=120s,tp=1,split=2:6, or FILE.py:name")
+        at_ns = time_ns(head.removeprefix("at="), "--reconfigure")
+        if changes and at_ns <= changes[-1].at_ns:
+            raise UsageError(f"--reconfigure: `{one}` is not later than the previous change")
+        _, its = read_rule("," + rest, "--reconfigure", PLAN | HOW)
+        shape = ",".join(f"{name}={value}" for name, value in its.items() if name in PLAN)
+        changes.append(Change(at_ns, number(_shape(shape, "--reconfigure", ranks)), _how(its)))
+    return Timetable(tuple(known), tuple(changes))
+
+
+def _unbound(*seen: Any) -> int:
+    raise UsageError("--reconfigure goodput needs a stream with limits", hint="--slo ttft=1s,tpot=50ms")
+
+
+def _how(its: dict[str, str]) -> How:
+    how, kv = its.get("how", "drained"), its.get("kv", "move")
+    if how not in ("drained", "live") or kv not in ("move", "recompute") or ("kv" in its and how != "live"):
+        raise UsageError(f"--reconfigure: how={how}, kv={kv}", hint="how=drained, or how=live with kv=move|recompute")
+    return How(how == "live", kv == "move")
+
+
+def _shape(text: str, flag: str, ranks: int) -> Shape:
+    _, its = read_rule("," + text, flag, PLAN)
+    tp, split = its.get("tp", ""), its.get("split", "")
+    if not tp.isdecimal() or not int(tp) or ranks % int(tp):
+        raise UsageError(f"{flag}: `{text}`", hint=f"use a tp that divides the {ranks} devices")
+    parts = split.split(":") if split else []
+    if parts and (len(parts) != 2 or not all(p.isdecimal() and int(p) for p in parts)):
+        raise UsageError(f"{flag}: `{text}`", hint="split=1:3, replicas for prefill and for decode")
+    if parts and sum(map(int, parts)) * int(tp) != ranks:
+        raise UsageError(f"{flag}: `{text}` does not use all of the {ranks} devices")
+    return Shape(int(tp), split)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A plan on its rows of the loop."""
+
+    shape: Shape
+    rows: range
+    rank_bytes: float
+    """Weights of a rank."""
+
+
+class Reconfigure(Held):
+    """Changes plans between two calls of the loop."""
+
+    def __init__(
+        self, table: Timetable, placed: Sequence[Placed], ranks: int, *, set_up_ns: int, load_bytes_per_s: float
+    ) -> None:
+        super().__init__(placed[-1].rows.stop)
+        self.table, self.placed, self.ranks = table, placed, ranks
+        self.set_up_ns, self.load = set_up_ns, load_bytes_per_s
+        self.plan, self.to = 0, of.NOBODY
+        self.how, self.copied_ns, self.less = How(), 0, 0
+        self.number, self.next_ns, self.asked_ns = 0, int(of.NEVER), 0
+
+    def start(self, state: of.State, rules: of.Rules) -> None:
+        self.rules = rules
+        state.replica[:, of.SHUT] = 1
+        state.replica[self.placed[0].rows, of.SHUT] = 0
+        self.begin(self.placed[0].rows, 0)
+        self._wait(state, 0)
+
+    def after(self, state: of.State, why: int) -> None:
+        """The loop stopped."""
+        if self.to != of.NOBODY and self.how.live:
+            if why == of.PAUSED:  # weights are loaded
+                state.clock[of.HALT], state.clock[of.UNTIL] = 1, of.NEVER
+                rows = self.placed[self.plan].rows
+                if (state.replica[rows, of.END] == of.NEVER).all() and not state.replica[rows, of.LANDING + 2].any():
+                    self._carry(state, self.copied_ns)
+            elif why == of.HALTED:
+                self._carry(state, int(state.clock[of.NOW]))
+        elif self.to != of.NOBODY:
+            if empty(state, self.placed[self.plan].rows) and state.clock[of.HAND] == of.NOBODY:
+                self._switch(state, int(state.clock[of.NOW]))
+        elif why == of.PAUSED:
+            to = self._wanted(state)
+            self.number += 1
+            if to == self.plan:
+                self._wait(state, self.next_ns)
+            elif self.how.live:
+                self._copy(state, to)
+            else:
+                self._drain(state, to)
+
+    def cost(self, before: int, after: int) -> tuple[int, int]:
+        """Bytes that ranks load, and the time of a drained change."""
+        if before == after:
+            return 0, 0
+        old, new = self.placed[before], self.placed[after]
+        moved = moved_bytes(self.ranks, old.shape.tp, new.shape.tp, new.rank_bytes)
+        return sum(moved), change_ns(self.set_up_ns, moved, self.load)
+
+    def _wait(self, state: of.State, free_ns: int) -> None:
+        """Waits for the next decision, not before a change is complete."""
+        changes, every = self.table.changes, self.table.every_ns
+        if self.table.hook is not None:
+            self.number = max(self.number, 1, -(-free_ns // every))
+            self.next_ns = self.number * every
+        elif self.number < len(changes):
+            self.next_ns = max(changes[self.number].at_ns, free_ns)
+        else:
+            self.next_ns = int(of.NEVER)
+        state.clock[of.UNTIL] = self.next_ns - 1
+
+    def _wanted(self, state: of.State) -> int:
+        table, now = self.table, self.next_ns
+        if table.hook is None:
+            self.how = table.changes[self.number].how
+            return table.changes[self.number].plan
+        self.how = table.how
+        rows = arrived(state, now - table.every_ns, now)
+        q = state.request[rows]
+        seen = {
+            "plan": self.plan,
+            "replicas": [seen_replica(state, i) for i in self.placed[self.plan].rows],
+            "arrived": len(rows), "prompt": int(q[:, of.PROMPT].sum()), "output": int(q[:, of.OUTPUT].sum()),
+            "tiers": q[:, of.TIER].tolist(),
+            "cost_s": [self.cost(self.plan, other)[1] / 1e9 for other in range(len(table.plans))],
+            "every_s": table.every_ns / 1e9, "requests": rows.tolist(),
+        }  # fmt: skip
+        where = f"--reconfigure at {now / 1e9:g} s"
+        found = called(table.hook, where, seen, [shape.seen(self.ranks) for shape in table.plans], now / 1e9)
+        return number_of(found, range(len(table.plans)), table.hook, where)
+
+    def _copy(self, state: of.State, to: int) -> None:
+        """Weights of the new plan are copied next to those of the old one, into room of keys and values."""
+        self.to, self.asked_ns = to, self.next_ns
+        old, new = self.placed[self.plan], self.placed[to]
+        moved = moved_bytes(self.ranks, old.shape.tp, new.shape.tp, new.rank_bytes)
+        block_bytes = self.rules.wire.token_bytes / old.shape.tp * self.rules.block
+        room = int(state.replica[old.rows, of.ROOM].min())
+        if block_bytes and room < FOREVER:
+            self.less = math.ceil(max(moved) / block_bytes)
+            q = state.request
+            need = -(-(q[:, of.PROMPT] + q[:, of.OUTPUT]) // self.rules.block)
+            if need.max() > room - self.less:
+                raise UsageError(
+                    f"weights of both plans leave {max(room - self.less, 0):,} blocks of a replica's {room:,}, and "
+                    f"request {int(need.argmax())} needs {int(need.max()):,}",
+                    where=f"--reconfigure at {self.asked_ns / 1e9:g} s",
+                    hint="how=drained",
+                )
+            state.replica[old.rows, of.ROOM] -= self.less
+        self.copied_ns = max(self.asked_ns + self.cost(self.plan, to)[1], int(state.clock[of.NOW]) + 1)
+        state.clock[of.UNTIL] = self.copied_ns - 1
+
+    def _carry(self, state: of.State, now: int) -> None:
+        """No pass runs: requests continue with the new plan."""
+        old, new = self.placed[self.plan], self.placed[self.to]
+        state.clock[of.HALT] = 0
+        state.replica[old.rows, of.ROOM] += self.less
+        before, after = Plan(old.rows, old.shape.tp), Plan(new.rows, new.shape.tp)
+        found = carry(state, self.rules, before, after, now, move=self.how.move)
+        forget(state, self.rules, old.rows)
+        state.replica[old.rows, of.SHUT] = 1
+        state.replica[new.rows, of.SHUT] = 0
+        for row, ready in found.ready_ns.items():
+            state.replica[row, of.READY] = max(ready, int(state.clock[of.NOW]) + 1)
+        self.end(old.rows, now)
+        self.begin(new.rows, now)
+        self.changes.append({
+            "plan": str(self.table.plans[self.to]), "asked_s": self.asked_ns / 1e9, "copied_s": self.copied_ns / 1e9,
+            "halted_s": now / 1e9, "ready_s": max(found.ready_ns.values()) / 1e9,
+            "bytes": self.cost(self.plan, self.to)[0], "kv_bytes": found.kv_bytes, "moved": found.moved,
+            "read_again": found.read_again,
+        })  # fmt: skip
+        self.plan, self.to, self.less = self.to, of.NOBODY, 0
+        self._wait(state, now)
+
+    def _drain(self, state: of.State, to: int) -> None:
+        """Old replicas take no more requests; new ones take them, and wait."""
+        self.to, self.asked_ns = to, self.next_ns
+        old, new = self.placed[self.plan].rows, self.placed[to].rows
+        role = state.replica[:, of.ROLE]
+        closing = [i for i in old if role[i] != of.DECODE]
+        opening = [i for i in new if role[i] != of.DECODE]
+        state.replica[closing, of.SHUT] = 1
+        state.replica[opening, of.SHUT] = 0
+        state.replica[new, of.READY] = of.NEVER
+        _move(state, closing, opening)
+        state.clock[of.STOPS], state.clock[of.UNTIL] = 1, of.NEVER
+        if empty(state, old) and state.clock[of.HAND] == of.NOBODY:
+            self._switch(state, self.asked_ns)
+
+    def _switch(self, state: of.State, now: int) -> None:
+        """The old replicas are empty."""
+        moved, cost_ns = self.cost(self.plan, self.to)
+        old, new = self.placed[self.plan].rows, self.placed[self.to].rows
+        forget(state, self.rules, old)
+        state.replica[old, of.SHUT] = 1
+        state.replica[new, of.SHUT] = 0
+        ready = max(now + cost_ns, int(state.clock[of.NOW]) + 1)  # the loop looks for moments after now
+        state.replica[new, of.READY] = ready
+        self.end(old, now)
+        self.begin(new, now)
+        self.changes.append({
+            "plan": str(self.table.plans[self.to]), "asked_s": self.asked_ns / 1e9, "drained_s": now / 1e9,
+            "ready_s": ready / 1e9, "bytes": moved,
+        })  # fmt: skip
+        self.plan, self.to = self.to, of.NOBODY
+        state.clock[of.STOPS] = 0
+        self._wait(state, ready)
+
+
+def reconfigured(
+    table: Timetable, counts: Sequence[int], rank_bytes: Sequence[float], ranks: int, **options: Any
+) -> Reconfigure:
+    """For the loop, whose rows are those of each plan in sequence: `counts` rows each."""
+    placed, first = [], 0
+    for shape, count, weights in zip(table.plans, counts, rank_bytes, strict=True):
+        placed.append(Placed(shape, range(first, first + count), weights))
+        first += count
+    return Reconfigure(table, placed, ranks, **options)
+
+
+def _move(state: of.State, closing: Sequence[int], opening: Sequence[int]) -> None:
+    """Requests that have not started move in their order, each to the replica with fewest requests."""
+    q, moving = state.request, []
+    for i in closing:
+        mine = state.replica[i]
+        for queue in (of.WAITING, of.INBOX):
+            for r in listed(state, i, queue):
+                if q[r, of.SCHEDULED] != of.NEVER:
+                    put_last.py_func(q, mine, queue, r)
+                else:
+                    mine[of.PENDING] -= q[r, of.PROMPT] + q[r, of.OUTPUT]
+                    moving.append(r)
+    for r in sorted(moving):
+        i = min(opening, key=lambda i: int(state.replica[i, of.INBOX + 2]))
+        q[r, [of.REPLICA, of.DECODER]] = i
+        state.replica[i, of.PENDING] += q[r, of.PROMPT] + q[r, of.OUTPUT]
+        put_last.py_func(q, state.replica[i], of.INBOX, r)

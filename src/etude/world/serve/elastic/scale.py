@@ -1,0 +1,288 @@
+"""Replicas added and removed with the load.
+
+A requested replica is held at once, and takes requests after the lag, the set-up and the time to load its weights. A
+released one takes no more, and is held until its requests are answered; requested again before that, it continues at
+once. Requests stay where they were routed. With separate replicas for prefill and decode, each kind has its own rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.base.errors import UsageError
+from etude.world.serve import state as of
+from etude.world.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule, time_ns
+from etude.world.serve.hooks import called, number_of, seen_replica
+
+I64 = NDArray[np.int64]
+KNOWN: Final = {
+    "most": "8", "least": "1", "every": "10s", "lag": "0s", "seen": "0s", "noise": "0.2", "seed": "0", "down": "300s",
+    "tolerance": "0.1",
+}  # fmt: skip
+TARGET: Final = ("down", "tolerance")
+"""Options of `target` only. Kubernetes' autoscaler has 15 s, 300 s and 0.1 by default, and no window for scaling up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRule:
+    most: int
+    least: int = 1
+    every_ns: int = EVERY_NS
+    lag_ns: int = 0
+    low: float = 0.0
+    """Mean requests per replica below which one is removed."""
+    high: float = math.inf
+    """... above which as many are added as bring it back to this."""
+    hook: Callable[..., Any] | None = None
+    target: float = 0.0
+    """Target for the mean requests per replica; 0: `low` and `high` are used."""
+    down_ns: int = 300_000_000_000
+    """Replicas are only removed if fewer were wanted for this long."""
+    tolerance: float = 0.1
+    """Fraction of the target within which nothing changes."""
+    seen_ns: int = 0
+    """Age of the load figures."""
+    noise: float = 0.0
+    """Noise of the load figures: standard deviation of their logarithm."""
+    seed: int = 0
+
+    def aimed(self, requests: float, replicas: int) -> int:
+        """As Kubernetes' horizontal autoscaler, before its window."""
+        part = requests / (replicas * self.target)
+        found = replicas if abs(part - 1) <= self.tolerance else math.ceil(requests / self.target - 1e-9)
+        return min(max(found, self.least), self.most)
+
+    def wanted(self, requests: float, replicas: int) -> int:
+        if requests > self.high * replicas:
+            return min(math.ceil(requests / self.high), self.most)
+        return max(replicas - (requests < self.low * replicas), self.least)
+
+
+def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., Any]]) -> ScaleRule:
+    """`queue:2..16,most=8,least=1,every=10s,lag=0s`, `target:8,most=8`, or `FILE.py:name,most=8,every=10s`."""
+    head, its = read_rule(text, "--scale", KNOWN)
+    counts = {name: its[name] for name in ("most", "least") if name in its}
+    if "most" not in its or not all(value.isdecimal() and int(value) for value in counts.values()):
+        raise UsageError(f"--scale: `{text}`", hint="queue:2..16,most=8,least=1")
+    given: dict[str, Any] = {name: int(value) for name, value in counts.items()}
+    if not given.get("least", 1) <= replicas <= given["most"]:
+        raise UsageError(
+            f"--scale: {replicas} replicas at the start are out of range", hint="use --replicas between least and most"
+        )
+    if "every" in its:
+        given["every_ns"] = time_ns(its["every"], "--scale", least=1)
+    for name in ("lag", "seen"):
+        if name in its:
+            given[f"{name}_ns"] = time_ns(its[name], "--scale")
+    given |= _noise(its)
+    if head.startswith("target:"):
+        return ScaleRule(**given, **_target(head, its))
+    if wrong := [name for name in TARGET if name in its]:
+        raise UsageError(
+            f"--scale: `{wrong[0]}` applies only to `target`", hint="target:8,most=16,down=300s,tolerance=0.1"
+        )
+    if not head.startswith("queue:"):
+        return ScaleRule(**given, hook=hook_of(head))
+    low, _, high = head.removeprefix("queue:").partition("..")
+    try:
+        given |= {"low": float(low), "high": float(high)}
+    except ValueError:
+        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests per replica") from None
+    if not 0 <= given["low"] < given["high"]:
+        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests per replica")
+    return ScaleRule(**given)
+
+
+def _number(text: str, what: str, low: float, high: float) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not low <= found <= high:
+        raise UsageError(f"--scale: `{what}`", hint=f"a number from {low:g} to {high:g}")
+    return found
+
+
+def _noise(its: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "noise" in its:
+        found["noise"] = _number(its["noise"], f"noise={its['noise']}", 0.0, 3.0)
+    if "seed" in its:
+        found["seed"] = int(_number(its["seed"], f"seed={its['seed']}", 0, 2**31))
+    return found
+
+
+def _target(head: str, its: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"target": _number(head.removeprefix("target:"), head, 0.001, 1e9)}
+    if "down" in its:
+        found["down_ns"] = time_ns(its["down"], "--scale")
+    if "tolerance" in its:
+        found["tolerance"] = _number(its["tolerance"], f"tolerance={its['tolerance']}", 0.0, 1.0)
+    return found
+
+
+class Scale(Held):
+    """Opens and closes replicas between two calls of the loop: as many rows as the rule allows, of `total`, from
+    `begin_row` on."""
+
+    def __init__(
+        self, rule: ScaleRule, replicas: int, cold_ns: int, *, begin_row: int = 0, total: int = 0, role: str = ""
+    ) -> None:
+        super().__init__(total or rule.most)
+        self.rule, self.first, self.cold_ns, self.role = rule, replicas, cold_ns, role
+        self.rows = np.arange(begin_row, begin_row + rule.most)
+        self.ready = np.full(len(self.since), of.NEVER, np.int64)
+        """When a requested one is ready."""
+        self.shut_at: dict[int, int] = {}
+        """Released replicas that are not empty yet."""
+        self.decide_ns = self.next_ns = rule.every_ns
+        self.random = np.random.default_rng([rule.seed, begin_row])
+        self.observed: deque[tuple[int, dict[str, Any]]] = deque()
+        """Observations with their times, from the newest that is old enough to be known."""
+        self.aims: deque[tuple[int, int]] = deque()
+        """Requests of a target within its window."""
+
+    def start(self, state: of.State, rules: of.Rules) -> None:
+        self.state, self.rules = state, rules
+        state.replica[self.rows[self.first :], of.SHUT] = 1
+        self.begin(self.rows[: self.first], 0)
+        state.clock[of.UNTIL] = self.next_ns - 1
+
+    def after(self, state: of.State, why: int) -> None:
+        """The loop stopped."""
+        if why != of.PAUSED:
+            return
+        now = self.next_ns
+        self._released(state)
+        for i in np.flatnonzero(self.ready == now):
+            self.ready[i] = of.NEVER
+            state.replica[i, of.SHUT] = 0
+        if now == self.decide_ns:
+            self.decide_ns += self.rule.every_ns
+            self._change(state, now)
+        self.next_ns = int(min(self.decide_ns, self.ready.min()))
+        state.clock[of.UNTIL] = self.next_ns - 1
+
+    def held_ns(self, now: int) -> Any:
+        self._released(self.state)
+        return super().held_ns(now)
+
+    def _released(self, state: of.State) -> None:
+        for i, shut_ns in list(self.shut_at.items()):
+            if empty(state, [i]):
+                self.end(i, max(shut_ns, _left_ns(state.request, i)))
+                forget(state, self.rules, [i])
+                del self.shut_at[i]
+
+    def _change(self, state: of.State, now: int) -> None:
+        open_ = self.rows[state.replica[self.rows, of.SHUT] == 0]
+        coming = np.flatnonzero(self.ready != of.NEVER)
+        wanted, before = self._wanted(state, open_, len(coming), now), len(open_) + len(coming)
+        if wanted == before:
+            return
+        self.changes.append(({"role": self.role} if self.role else {}) | {"replicas": wanted, "asked_s": now / 1e9})
+        more = wanted - before
+        for i in sorted(self.shut_at)[: max(more, 0)]:
+            state.replica[i, of.SHUT] = 0
+            del self.shut_at[i]
+            more -= 1
+        free = self.rows[self.since[self.rows] == of.NEVER][: max(more, 0)]
+        self.begin(free, now)
+        self.ready[free] = max(now + self.rule.lag_ns + self.cold_ns, now + 1)
+        for i in [*coming[::-1], *open_[::-1]][: max(-more, 0)]:
+            if self.ready[i] != of.NEVER:
+                self.ready[i] = of.NEVER
+                self.end(i, now)
+            else:
+                state.replica[i, of.SHUT] = 1
+                self.shut_at[int(i)] = now
+
+    def _wanted(self, state: of.State, open_: Any, coming: int, now: int) -> int:
+        rule, replicas = self.rule, len(open_) + coming
+        known = self._known(state, open_, now)
+        if known is None:
+            return replicas
+        if rule.target:
+            return self._aimed(rule.aimed(known["requests"], replicas), replicas, now)
+        if rule.hook is None:
+            return rule.wanted(known["requests"], replicas)
+        given = known | {"coming": coming, "there": len(open_), "every_s": rule.every_ns / 1e9}
+        if self.role:
+            given["role"] = self.role
+        where = f"--scale at {now / 1e9:g} s"
+        found = called(rule.hook, where, given, now / 1e9)
+        return number_of(found, range(rule.least, rule.most + 1), rule.hook, where)
+
+    def _known(self, state: of.State, open_: Any, now: int) -> dict[str, Any] | None:
+        """The known load: as it was `seen_ns` ago, with noise; None before there is anything that old."""
+        rule = self.rule
+        seen = [seen_replica(state, int(i)) for i in open_]
+        counts = sum(one.running + one.waiting for one in seen), len(arrived(state, now - rule.every_ns, now))
+        requests, came = (
+            count * float(np.exp(self.random.normal(0.0, rule.noise))) if rule.noise else count for count in counts
+        )
+        self.observed.append((now, {"replicas": seen, "requests": requests, "arrived": came}))
+        while len(self.observed) > 1 and self.observed[1][0] <= now - rule.seen_ns:
+            self.observed.popleft()
+        when, known = self.observed[0]
+        return known if when <= now - rule.seen_ns else None
+
+    def _aimed(self, aim: int, replicas: int, now: int) -> int:
+        self.aims.append((now, aim))
+        while self.aims[0][0] < now - self.rule.down_ns:
+            self.aims.popleft()
+        return max(aim, min(replicas, max(one for _, one in self.aims)))
+
+
+def _left_ns(q: I64, i: int) -> int:
+    """When the last request of a replica was answered, or its prompt's keys and values were sent elsewhere."""
+    read, decoded = q[:, of.REPLICA] == i, q[:, of.DECODER] == i
+    sent = q[read & ~decoded, of.LANDS]
+    return int(max(q[decoded, of.FINISH].max(initial=0), sent[sent < of.NEVER].max(initial=0)))
+
+
+class Scales:
+    """Several rules, each with its own rows."""
+
+    def __init__(self, rules: Sequence[Scale]) -> None:
+        self.rules = rules
+
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        return sorted((one for rule in self.rules for one in rule.changes), key=lambda one: one["asked_s"])
+
+    def start(self, state: of.State, rules: of.Rules) -> None:
+        for rule in self.rules:
+            rule.start(state, rules)
+        self._wait(state)
+
+    def after(self, state: of.State, why: int) -> None:
+        now = min(rule.next_ns for rule in self.rules)
+        for rule in self.rules:
+            if rule.next_ns == now:
+                rule.after(state, why)
+        self._wait(state)
+
+    def held_ns(self, now: int) -> I64:
+        return np.sum([rule.held_ns(now) for rule in self.rules], axis=0)
+
+    def _wait(self, state: of.State) -> None:
+        state.clock[of.UNTIL] = min(rule.next_ns for rule in self.rules) - 1
+
+
+def scaled(rules: Sequence[ScaleRule], replicas: Sequence[int], cold_ns: int) -> Scale | Scales:
+    """For equal replicas, or separately for those that prefill and those that decode."""
+    if len(rules) == 1:
+        return Scale(rules[0], replicas[0], cold_ns)
+    total, made, first = sum(rule.most for rule in rules), [], 0
+    for rule, count, role in zip(rules, replicas, ("prefill", "decode"), strict=True):
+        made.append(Scale(rule, count, cold_ns, begin_row=first, total=total, role=role))
+        first += rule.most
+    return Scales(made)

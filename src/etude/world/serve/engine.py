@@ -1,0 +1,146 @@
+"""Engine: the rules by which a serving engine builds passes, as values that flags and files can set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import figure, read
+from etude.world.serve import state as at
+from etude.world.serve.cache import CacheRules, cache_rules
+from etude.world.serve.state import Rules
+from etude.world.serve.wire import NO_WIRE
+
+ROUTERS: Final = {
+    "turn": at.TURN, "least": at.LEAST, "tokens": at.TOKENS, "two": at.TWO, "session": at.SESSION,
+    "prefix": at.BY_PREFIX, "affinity": at.AFFINITY, "br0": at.BALANCE,
+}  # fmt: skip
+STEAL: Final = "+steal"
+"""Suffix of a router's name: idle replicas take over requests that others cannot take."""
+FOLLOWS: Final = "vLLM 0.19 (V1 scheduler)"
+FOREVER: Final = 1 << 40
+
+
+class Policy(StrEnum):
+    """Which waiting request goes first."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+    EDF = "edf"
+    FAIR = "fair"
+    SHORTEST = "shortest"
+
+
+class Preemption(StrEnum):
+    """What happens to the keys and values of a preempted request."""
+
+    RECOMPUTE = "recompute"
+    SWAP = "swap"
+
+
+ORDERS: Final = {
+    Policy.FCFS: at.FCFS, Policy.PRIORITY: at.TIER_FIRST, Policy.EDF: at.DEADLINE_FIRST, Policy.FAIR: at.FAIR,
+    Policy.SHORTEST: at.SHORTEST,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Follows vLLM 0.19's V1 scheduler: decodes first, then prompts as far as the budget goes, first come first served;
+    when blocks run out, the request that entered last is preempted and recomputed. `--no-chunked` is the older rule."""
+
+    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", True)
+    max_num_batched_tokens: int = figure("count", "largest number of tokens in a pass", 2048)
+    max_num_seqs: int = figure("count", "largest number of running sequences", 256)
+    block_size: int = figure("count", "tokens per block of keys and values", 16)
+    num_gpu_blocks: int = figure("count", "blocks on a replica; 0: as many as fit its memory", 0, zero=True)
+    reserve: bool = figure("flag", "a request reserves memory for its whole response from the start", False)
+    whole_prompt: bool = figure("flag", "a request is admitted only if its whole prompt fits", True)
+    enable_prefix_caching: bool = figure(
+        "flag", "a preempted request reuses its blocks that were not reallocated since", True
+    )
+    cache: str = figure(
+        "text", "reuse of earlier prompts: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
+        "none",
+    )  # fmt: skip
+    async_scheduling: bool = figure("flag", "the next pass is scheduled while one runs", True)
+    barrier: bool = figure("flag", "replicas start passes together and wait for the slowest", False)
+    scheduling_policy: Policy = figure(
+        "choice", "order of requests: by arrival, tier, deadline, fair over tenants, or shortest prompt", Policy.FCFS,
+        of=Policy,
+    )  # fmt: skip
+    preemption_mode: Preemption = figure(
+        "choice", "preempted requests are recomputed, or keys and values swapped to the host", Preemption.RECOMPUTE,
+        of=Preemption,
+    )  # fmt: skip
+    swap_bandwidth_bytes_per_s: int = figure("bandwidth", "bandwidth between a rank and its host", 25_000_000_000)
+    num_speculative_tokens: int = figure("count", "tokens that a draft model proposes per sequence", 0, zero=True)
+    acceptance: float = figure("fraction", "probability that each of these is accepted", 0.7, zero=True)
+    exit_depth: float = figure("fraction", "fraction of the layers used by output tokens", 1.0)
+    max_loras: int = figure("count", "largest number of adapters in use; 0: no adapters", 0, zero=True)
+    max_lora_rank: int = figure("count", "rank of the adapters", 16)
+
+    def __post_init__(self) -> None:
+        cache_rules(self.cache)
+
+    @property
+    def caching(self) -> CacheRules:
+        return cache_rules(self.cache)
+
+    def rules(self, router: str = "turn", **more: Any) -> Rules:
+        """Rules for the loop. `more` are fields of `Rules` that the engine does not set."""
+        code, horizon = router_code(router.removesuffix(STEAL))
+        given: dict[str, Any] = {
+            "apart": 0, "place": code, "swap_ns": 0.0, "admit": at.SERIAL, "admit_value": 0.0, "tpot_ns": 0.0,
+            "draft": at.NOBODY, "wire": NO_WIRE, "steal": int(router.endswith(STEAL)), "lora_slots": self.max_loras,
+            "lora_load_ns": 0, "lora_pass_ns": 0.0, "lora_adapter_ns": 0.0, "lora_token_ns": 0.0, "image_ns": 0,
+        }  # fmt: skip
+        return Rules(
+            chunked=int(self.chunked), token_budget=self.max_num_batched_tokens, max_seqs=self.max_num_seqs,
+            block=self.block_size, reserve=int(self.reserve), whole_prompt=int(self.whole_prompt),
+            caching=int(self.enable_prefix_caching), ahead=int(self.async_scheduling), barrier=int(self.barrier),
+            router=code, prefix=int(self.caching.mode != "none"), order=ORDERS[self.scheduling_policy],
+            speculate=self.num_speculative_tokens, accept=float(self.acceptance), depth=float(self.exit_depth),
+            horizon=horizon, **(given | more),
+        )  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "engine") -> Engine:
+        try:
+            return read(cls, given, where)
+        except ClusterError as problem:
+            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
+
+
+def router_code(router: str) -> tuple[int, int]:
+    """Code of a router for the loop, and its lookahead. Empty: it is asked."""
+    if not router:
+        return at.ASK, 0
+    name, _, steps = router.partition(":")
+    if name == "br" and steps.isdecimal() and int(steps) < 4096:
+        return at.BALANCE, int(steps)
+    if router not in ROUTERS:
+        raise UsageError(
+            f"unknown router `{router}`", hint=f"known: {', '.join(ROUTERS)}, br:STEPS, NAME+steal, or FILE.py:name"
+        )
+    return ROUTERS[router], 0
+
+
+ADMITS: Final = {"off": at.SERIAL, "eager": at.EAGER, "slack": at.SLACK}
+
+
+def admit_code(text: str) -> tuple[int, float]:
+    """How many branches of an answer run in parallel: `off`, `eager`, `cap:4`, `slack`, `slack:0.5`."""
+    name, colon, value = text.partition(":")
+    try:
+        number = float(value) if colon else 1.0
+    except ValueError:
+        number = -1.0
+    if name == "cap" and colon and number >= 1 and number == int(number):
+        return at.CAP, number
+    if name in ADMITS and number >= 0 and (not colon or name == "slack"):
+        return ADMITS[name], number
+    raise UsageError(f"--admit: `{text}`", hint="off, eager, cap:4, slack, slack:0.5, or FILE.py:name")

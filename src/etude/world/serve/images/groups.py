@@ -1,0 +1,127 @@
+"""Groups of devices and their tasks: the state of a stream of images."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, Final
+
+from etude.world.serve.images.costs import ImageCosts
+from etude.world.serve.images.requests import ImageRequests
+from etude.world.serve.images.words import DegreeRule
+
+ENCODE, STEPS, DECODE, DONE = 0, 1, 2, 3
+TASKS: Final = ("encode", "steps", "decode")
+
+
+class Group:
+    """Devices that do a task of some requests."""
+
+    __slots__ = ("begin", "count", "devices", "each", "end", "has", "members", "set_up", "task", "turn")
+
+    def __init__(self, devices: tuple[int, ...], has: list[int]) -> None:
+        self.devices, self.has, self.members = devices, has, has
+        self.task, self.begin, self.set_up, self.end = STEPS, 0, 0, 0
+        self.each, self.count = 0, 0  # ns of a step, and steps until it ends
+        self.turn = 0  # which of the scheduled ends is valid
+
+
+class Tasks:
+    """Progress of each request, tasks of groups, and when they end."""
+
+    def __init__(self, requests: ImageRequests, costs: ImageCosts, rule: DegreeRule) -> None:
+        self.requests, self.costs, self.rule = requests, costs, rule
+        self.size, self.left = requests.size.tolist(), requests.steps.tolist()
+        self.stage = [ENCODE] * len(requests)
+        self.ready: list[int] = []
+        """Requests without a group, in order of priority."""
+        self.last: dict[int, tuple[int, ...]] = {}
+        """The group that a device was in before."""
+        self.ends: list[tuple[int, int, int, Group]] = []
+        self.pushed = 0
+        self.rows: list[tuple[Any, ...]] = []
+        self._step = {degree: costs.step_ns[:, j].tolist() for j, degree in enumerate(costs.degrees)}
+        self._once = {ENCODE: costs.encode_ns.tolist(), DECODE: costs.decode_ns.tolist()}
+        self.allowed = [
+            [d for d in rule.degrees if d in self._step and self._step[d][k][0]] for k in range(len(requests.sizes))
+        ]
+        """Degrees that each size can have."""
+
+    def step_ns(self, r: int, degree: int, sharing: int = 1) -> int:
+        return int(self._step[degree][self.size[r]][sharing - 1])
+
+    def key(self, r: int) -> tuple[int, int]:
+        """Priority of a request."""
+        if self.rule.order == "edf":
+            return int(self.requests.arrival_ns[r] + self.requests.deadline_ns[r]), r
+        if self.rule.order == "shortest":
+            return self.left[r] * self.step_ns(r, self.allowed[self.size[r]][0]), r
+        return r, r
+
+    def arrive(self, r: int) -> None:
+        self._move_on(r)
+        self.ready.append(r)
+
+    def _move_on(self, r: int) -> None:
+        """Skips tasks that take no time."""
+        if self.stage[r] == ENCODE and not self._once[ENCODE][self.size[r]]:
+            self.stage[r] = STEPS
+        if self.stage[r] == STEPS and not self.left[r]:
+            self.stage[r] = DECODE
+        if self.stage[r] == DECODE and not self._once[DECODE][self.size[r]]:
+            self.stage[r] = DONE
+
+    def begin(self, group: Group, task: int, members: list[int], now: int) -> None:
+        """The group starts this task of these requests now. Groups that stay were set up before."""
+        devices = group.devices
+        new = self.rule.elastic and len(devices) > 1 and any(self.last.get(d) != devices for d in devices)
+        for device in devices:
+            self.last[device] = devices
+        group.task, group.members, group.begin = task, members, now
+        group.set_up = self.rule.set_up_ns if new else 0
+        if task == STEPS:
+            group.each = self.step_ns(members[0], len(devices), len(members))
+            self._until(group, min(self.left[r] for r in members))
+        else:
+            group.each = sum(self._once[task][self.size[r]] for r in members)
+            self._until(group, 1)
+
+    def _until(self, group: Group, count: int) -> None:
+        group.count, group.turn = count, group.turn + 1
+        group.end = group.begin + group.set_up + group.each * count
+        self.pushed += 1
+        heapq.heappush(self.ends, (group.end, self.pushed, group.turn, group))
+
+    def cut(self, group: Group, now: int) -> None:
+        """The group ends after its current step."""
+        past = max(now - group.begin - group.set_up, 0)
+        count = max(-(-past // group.each), 1)
+        if group.task == STEPS and count < group.count:
+            self._until(group, count)
+
+    def over(self, group: Group) -> list[int]:
+        """Completes the group's task; returns its requests that have their pixels."""
+        steps = group.count if group.task == STEPS else 0
+        self.rows.append((
+            list(group.members), TASKS[group.task], group.begin, group.end, group.set_up, steps, len(group.devices),
+            list(group.devices),
+        ))  # fmt: skip
+        for r in group.members:
+            if group.task == STEPS:
+                self.left[r] -= steps
+            else:
+                self.stage[r] = group.task + 1
+            self._move_on(r)
+        finished = [r for r in group.members if self.stage[r] == DONE]
+        group.has = [r for r in group.has if self.stage[r] != DONE]
+        return finished
+
+    def next_end(self) -> int | None:
+        """When the next group ends what it does."""
+        while self.ends and self.ends[0][2] != self.ends[0][3].turn:
+            heapq.heappop(self.ends)
+        return self.ends[0][0] if self.ends else None
+
+    def pop(self) -> Group:
+        group = heapq.heappop(self.ends)[3]
+        group.turn += 1
+        return group

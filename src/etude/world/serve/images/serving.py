@@ -1,0 +1,104 @@
+"""serve_images(requests, costs, gpus, rule): when each request has its pixels.
+
+A request is a text to encode, steps to take, and pixels to decode. The loop goes from one moment to the next at which a
+request arrives or a group ends what it does: a group takes as many steps at a time as possible without an interruption.
+At an instant groups end first, then requests arrive, then groups begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.base.errors import UsageError
+from etude.world.serve.images.costs import ImageCosts
+from etude.world.serve.images.elastic import Elastic
+from etude.world.serve.images.groups import DECODE, DONE, ENCODE, STEPS, Group, Tasks
+from etude.world.serve.images.requests import ImageRequests
+from etude.world.serve.images.words import DegreeRule
+
+I64 = NDArray[np.int64]
+COLUMNS = ("requests", "task", "start_ns", "end_ns", "set_up_ns", "steps", "degree", "devices")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedImages:
+    requests: ImageRequests
+    gpus: int
+    rule: DegreeRule
+    finish_ns: I64
+    tasks: pa.Table
+    """Tasks of groups, in order of their ends: the `requests` in it, `task`, `start_ns` (of the set-up, if there is
+    one), `end_ns`, `set_up_ns`, `steps` of each, `degree` and the `devices`."""
+
+
+class Staying(Tasks):
+    """Fixed groups of one degree: a request keeps one from its text to its pixels."""
+
+    def __init__(self, requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> None:
+        super().__init__(requests, costs, rule)
+        degree = rule.degrees[0]
+        self.groups = [Group(tuple(range(k, k + degree)), []) for k in range(0, gpus, degree)]
+        self.idle = list(self.groups)
+
+    def ended(self, group: Group) -> None:
+        self.idle.append(group)
+
+    def decide(self, now: int) -> None:
+        self.ready.sort(key=self.key)
+        for group in sorted(self.idle, key=lambda group: (not group.has, group.devices)):
+            self._join(group)
+            for task in (DECODE, ENCODE, STEPS):
+                members = [r for r in group.has if self.stage[r] == task]
+                if members:
+                    self.begin(group, task, members, now)
+                    self.idle.remove(group)
+                    break
+        if self.rule.batch > 1:
+            for r in self.ready:
+                for group in self.groups:
+                    if group.has and len(group.has) < self.rule.batch and self.size[group.has[0]] == self.size[r]:
+                        self.cut(group, now)
+
+    def _join(self, group: Group) -> None:
+        """Requests of the group's size, or any if it has none."""
+        for r in list(self.ready):
+            if len(group.has) < self.rule.batch and (not group.has or self.size[group.has[0]] == self.size[r]):
+                group.has.append(r)
+                self.ready.remove(r)
+
+
+def serve_images(requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> ServedImages:
+    """All requests, until the last has its pixels."""
+    if rule.batch > costs.step_ns.shape[2]:
+        raise UsageError(f"steps of {rule.batch} requests have no cost")
+    loop = Elastic(requests, costs, gpus, rule) if rule.elastic else Staying(requests, costs, gpus, rule)
+    for size, allowed in enumerate(loop.allowed):
+        if not allowed:
+            frames, height, width = requests.sizes[size].tolist()
+            raise UsageError(
+                f"{frames} x {height} x {width} on {', '.join(map(str, rule.degrees))} devices: heads or tokens are "
+                "not a multiple",
+                where=f"request {int(np.flatnonzero(requests.size == size)[0])}",
+            )
+    finish = np.full(len(requests), -1, np.int64)
+    arrival, number = requests.arrival_ns.tolist(), 0
+    while (end := loop.next_end()) is not None or number < len(arrival):
+        now = min(time for time in (end, arrival[number] if number < len(arrival) else None) if time is not None)
+        while loop.next_end() == now:
+            group = loop.pop()
+            finish[loop.over(group)] = now
+            loop.ended(group)
+        while number < len(arrival) and arrival[number] == now:
+            loop.arrive(number)
+            if loop.stage[number] == DONE:
+                raise UsageError("has no cost", where=f"request {number}")
+            number += 1
+        loop.decide(now)
+    columns = list(zip(*loop.rows, strict=True))
+    return ServedImages(
+        requests, gpus, rule, finish, pa.table({name: list(c) for name, c in zip(COLUMNS, columns, strict=True)})
+    )

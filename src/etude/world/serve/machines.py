@@ -1,0 +1,81 @@
+"""Machines: the step costs and the power of every kind of replica, in a few arrays. A kernel with a StepCost argument
+compiles slowly because of its many arrays; so the loop carries these, and builds one where a pass is costed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+from etude.world.serve.energy import Energy, pass_nj
+from etude.world.serve.pass_time import pass_ns
+from etude.world.serve.steps import StepCost
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+WHOLE: Final = ("padded", "decode_padded", "recorded")
+"""Tables of integers."""
+
+
+class Machines(NamedTuple):
+    real: F64
+    """Concatenated tables of numbers."""
+    whole: I64
+    """Tables of integers."""
+    place: I64
+    """Where a table begins, and how long it is along each axis: (2 * kind, table, 5); odd rows are of energy."""
+    power: F64
+    """Active, most, idle, factor, ranks: (kind, 5)."""
+
+
+def machines_of(kinds: Sequence[tuple[StepCost, Energy]]) -> Machines:
+    real: list[F64] = []
+    whole: list[I64] = []
+    places = np.zeros((2 * len(kinds), len(StepCost._fields), 5), np.int64)
+    costs = [one for cost, energy in kinds for one in (cost, energy.work)]
+    for row, cost in enumerate(costs):
+        for number, (name, table) in enumerate(zip(StepCost._fields, cost, strict=True)):
+            into = whole if name in WHOLE else real
+            shape = table.shape + (1,) * (4 - table.ndim)
+            places[row, number] = (sum(map(len, into)), *shape)
+            into.append(table.ravel())  # type: ignore[arg-type]
+    power = [[e.active_w, e.most_w, e.idle_w, e.factor, e.ranks] for _, e in kinds]
+    return Machines(np.concatenate(real), np.concatenate(whole), places, np.array(power, np.float64))
+
+
+@kernel(allocates=False, inline=True)
+def _part(values, place):
+    return values[place[0] : place[0] + place[1]]
+
+
+@kernel(allocates=False, inline=True)
+def _cost_at(machines, row):
+    real, whole, place = machines.real, machines.whole, machines.place[row]
+    grid, own, more = place[8], place[13], place[15]
+    attention = real[grid[0] : grid[0] + grid[1] * grid[2] * grid[3] * grid[4]]
+    engine = real[own[0] : own[0] + own[1] * own[2]]
+    beside = real[more[0] : more[0] + more[1] * more[2]]
+    return StepCost(
+        _part(real, place[0]), _part(real, place[1]), _part(real, place[2]), _part(real, place[3]),
+        _part(real, place[4]), _part(real, place[5]), _part(real, place[6]), _part(real, place[7]),
+        attention.reshape((grid[1], grid[2], grid[3], grid[4])), _part(whole, place[9]), _part(whole, place[10]),
+        _part(real, place[11]), _part(real, place[12]), engine.reshape((own[1], own[2])), _part(whole, place[14]),
+        beside.reshape((more[1], more[2])),
+    )  # fmt: skip
+
+
+@kernel(allocates=False)
+def machine_ns(machines, kind, shape, number):
+    """Time of one pass on a machine of this kind; `number` says which of the recorded ones it is."""
+    return pass_ns(_cost_at(machines, 2 * kind), shape, number)
+
+
+@kernel(allocates=False)
+def machine_nj(machines, kind, shape, time_ns):
+    """Energy of a pass above idle, of all ranks of a replica."""
+    power = machines.power[kind]
+    work = _cost_at(machines, 2 * kind + 1)
+    return pass_nj(Energy(work, power[0], power[1], power[2], power[3], np.int64(power[4])), shape, time_ns)

@@ -1,0 +1,202 @@
+"""Rows of measured images and videos (the columns of ML.ENERGY's leaderboard), predicted: passes of the network, times
+the steps of the sampler, plus the pixel decoder.
+
+How an image is spread over several GPUs is not stated. xDiT splits its tokens by heads (Ulysses) or around a ring: the
+mean of the layouts that the model allows is used. Text encoders are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from etude.base.errors import EtudeError, UsageError
+from etude.cost.ops import OpClass
+from etude.cost.traces import ops_of
+from etude.machine import open_system
+from etude.make.generate import Plan
+from etude.make.generate.model import Family, Model, open_model
+from etude.model.schema import Kind
+from etude.steps import predict
+from etude.world.serve.measured.systems import SYSTEMS, number
+from etude.world.serve.stacks import ServingStack, serving_stack
+
+STACK: Final = "xdit-0.4"
+GUIDANCE: Final = {
+    "hunyuanvideo": (1, 1), "flux.1-dev": (1, 1), "stable-diffusion-3.5": (1, 2), "sd3.5": (1, 2), "cogvideox": (1, 2),
+    "wan2.1": (2, 1),
+}  # fmt: skip
+"""Passes of a step, and samples of a pass for each image, by how the name of a model begins: where guidance is not an
+input of the network, the step without the text is another sample of the same pass, or another pass."""
+APART: Final = (2, 1)
+"""Values of other models."""
+PATCH: Final = 16
+"""Pixels of a token each way: 8 of the encoder, times 2."""
+FRAMES: Final = 4
+"""Frames per frame of the encoder, except for the first one."""
+PAIRED: Final = "cogvideox1.5"
+"""Models whose tokens cover two such frames."""
+RING: Final = "ring"
+MOST: Final = 4
+"""Most samples of a generated pass; more of them scale linearly."""
+ROTARY: Final = 2 * 48
+"""Bytes that PyTorch moves for the rotary embedding of one element of queries and one of keys, operator by operator: to
+fp32 (2 + 4), pairs swapped (4 + 4), times cosines (4 + 4), times sines (4 + 4), their sum (8 + 4), and back (4 + 2)."""
+LIKE: Final = {"image": ("flux.1-dev", 11.9), "video": ("wan2.1-14b", 14.3)}
+"""Model, and its billions of parameters, whose shape stands for an unknown model, with a scaled number of layers."""
+FLAT: Final = 1 / 3
+"""Work per pixel of an image decoder over that of one whose kernels cover three frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Times of a pass on each GPU, in ns; operations that its host issues."""
+
+    products: float
+    attention: float
+    """At the peak rate of the device: how fast it is depends on the kernel more than on the shape."""
+    rest: float
+    network: float
+    """In parallel with attention if `hidden`, else after what it carries."""
+    operations: int
+    hidden: bool
+
+    def time_ns(self, stack: ServingStack, samples: float) -> float:
+        """Time for this multiple of the samples it was generated for."""
+        attention, network = stack.attention * self.attention, stack.network * self.network
+        together = max(attention, network) if self.hidden else attention + network
+        device = stack.products * self.products + stack.rest * self.rest + together
+        return max(device * samples, stack.kernel_ns * self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """A row as the costs of passes see it."""
+
+    layouts: tuple[Work, ...]
+    samples: float
+    """Relative to the samples that passes were generated for; times layers, relative to the model of that shape."""
+    passes: float
+    decoded: float
+    """Pixels of all frames of a batch, in units of videos."""
+
+    def latency_s(self, stack: ServingStack) -> float:
+        return (self.step_ns(stack) + self.decode_ns(stack)) / 1e9
+
+    def step_ns(self, stack: ServingStack) -> float:
+        """Time of all its steps."""
+        times = [work.time_ns(stack, self.samples) for work in self.layouts]
+        return self.passes * sum(times) / len(times)
+
+    def decode_ns(self, stack: ServingStack) -> float:
+        """Time of its pixels."""
+        return stack.pixel_ns * self.decoded
+
+
+def image_latency_s(row: dict[str, str]) -> float:
+    """Latency of a batch of images or videos."""
+    return images(row).latency_s(serving_stack(STACK, row["gpu"].lower()))
+
+
+def images(row: dict[str, str]) -> Images:
+    """The request of a row."""
+    if row["gpu"] not in SYSTEMS:
+        raise UsageError(f"unknown GPU `{row['gpu']}`", hint=f"known: {', '.join(SYSTEMS)}")
+    gpus, batch = max(int(number(row, "num_gpus")), 1), max(int(number(row, "batch_size")), 1)
+    sort = "video" if row.get("num_frames") else "image"
+    height, width = (int(number(row, f"{sort}_{side}")) for side in ("height", "width"))
+    frames = int(number(row, "num_frames")) if sort == "video" else 1
+    return asked_images(
+        row["model"], SYSTEMS[row["gpu"]], gpus, batch, (frames, height, width), sort=sort,
+        steps=number(row, "inference_steps"), billions=number(row, "total_params_b", 0),
+    )  # fmt: skip
+
+
+def asked_images(
+    model: str, system: str, gpus: int, batch: int, shape: tuple[int, int, int], *, sort: str = "", steps: float = 1.0,
+    billions: float = 0.0,
+) -> Images:  # fmt: skip
+    """A batch of `shape` (frames, height, width) on this many GPUs of a system."""
+    frames, height, width = shape
+    name = model.rpartition("/")[2].lower()
+    passes, each = next((found for family, found in GUIDANCE.items() if name.startswith(family)), APART)
+    own = min(batch * each, MOST)
+    network, scale = _network(model, sort or ("video" if frames > 1 else "image"), billions)
+    return Images(
+        layouts=_layouts(network, _tokens(name, frames, height, width), system, gpus, own),
+        samples=batch * each / own * scale,
+        passes=passes * steps,
+        decoded=batch * frames * height * width * (FLAT if frames == 1 else 1.0),
+    )
+
+
+def _network(name: str, sort: str, billions: float) -> tuple[str, float]:
+    """Name of a catalogue model, and the ratio of layers."""
+    try:
+        known = open_model(name)
+        if known.family is Family.COMPOSED:
+            return name, 1.0
+    except UsageError:
+        if not billions:
+            raise
+    if not billions:
+        raise UsageError(f"`{name}` does not generate images", hint="the column total_params_b")
+    like, own = LIKE[sort]
+    return like, billions / own
+
+
+def _tokens(name: str, frames: int, height: int, width: int) -> int:
+    coded = (frames - 1) // FRAMES + 1
+    coded = -(-coded // 2) if name.startswith(PAIRED) else coded
+    return coded * (height // PATCH) * (width // PATCH)
+
+
+@cache
+def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[Work, ...]:
+    """One for each possible split of tokens: heads or tokens may not divide."""
+    network = open_model(model)
+    if gpus == 1:
+        return (_work(network, on, Plan(gpus=1, seq=tokens, micro_batch=batch, train="forward")),)
+    streams = [replace(s, tokens=_even(s.tokens, gpus)) if s.tokens > 1 else s for s in network.streams]
+    network = replace(network, streams=tuple(streams))
+    found, problem = [], None
+    asked = {"gpus": gpus, "cp": gpus, "seq": _even(tokens, gpus), "micro_batch": batch, "train": "forward"}
+    for kind in ("ulysses", RING):
+        try:
+            found.append(_work(network, on, Plan.from_dict({**asked, "cp_kind": kind}, model)))
+        except EtudeError as why:
+            problem = why
+    if not found and problem is not None:
+        raise problem
+    return tuple(found)
+
+
+def _even(tokens: int, gpus: int) -> int:
+    """Padded so that all GPUs have equally many."""
+    return -(-tokens // gpus) * gpus
+
+
+def _work(model: Model, on: str, plan: Plan) -> Work:
+    system = open_system(on)
+    part = predict(model, plan, system, check=False).simulated.part(0)
+    time_ns = np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
+    ops, computes = ops_of(part.trace), part.trace.kind == int(Kind.COMP)
+    product = computes & np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
+    attention = computes & (ops.op_class == OpClass.ATTENTION)
+    ring = plan.cp_kind == RING and plan.cp > 1
+    moved = 0.0
+    if any(one.rotary for block in model.blocks for one in block.parts):
+        turned = attention & (ops.m == ops.n)  # not cross-attention to the text
+        moved = ROTARY * float((ops.m * ops.k * ops.batch)[turned].sum()) / (plan.cp if ring else 1)
+    return Work(
+        products=float(time_ns[product].sum()),
+        attention=float(ops.flops[attention].sum()) / system.device.peak_flop_per_s["bf16"] * 1e9,
+        rest=float(time_ns[computes & ~product & ~attention].sum())
+        + moved / system.device.memory_bandwidth_bytes_per_s * 1e9,
+        network=float(time_ns[~computes].sum()),
+        operations=len(part.trace),
+        hidden=ring,
+    )

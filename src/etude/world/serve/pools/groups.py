@@ -1,0 +1,191 @@
+"""Pools: groups of replicas that differ in role or in hardware, the network between them, and the routing.
+
+model: llama3-70b
+pools:
+  - {role: prefill, count: 2, tp: 4, system: dgx-h100}
+  - {role: decode, count: 6, tp: 2, system: dgx-h200}
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import figure, read, read_mapping
+from etude.base.trust import check_code
+from etude.machine import open_system
+from etude.make.generate.model import Model
+from etude.world.serve import state as of
+from etude.world.serve.deployment import Deployment, deployed, replica_plan
+from etude.world.serve.engine import Engine, admit_code
+from etude.world.serve.hooks import Hooks
+from etude.world.serve.serving import Group
+from etude.world.serve.wire import open_codecs, read_later, wire_of
+
+
+class Role(StrEnum):
+    BOTH = "both"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+ROLES: Final = {Role.BOTH: of.BOTH, Role.PREFILL: of.PREFILL, Role.DECODE: of.DECODE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Equal replicas."""
+
+    role: Role = figure("choice", "role of the replicas", Role.BOTH, of=Role)
+    count: int = figure("count", "replicas", 1)
+    system: str = figure("text", "name in the catalogue, or a file", "")
+    tp: int = figure("count", "tensor-parallel ranks of each", 1)
+    ep: int = figure("count", "ranks over which experts are spread: those of a replica, or tp times count for all", 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """The network between replicas, and the routing."""
+
+    disaggregate: str = figure("text", "prefill and decode replicas: `2:6`", "")
+    link_bytes_per_s: int = figure(
+        "bandwidth", "bandwidth of a replica in each direction, for keys and values", 50_000_000_000
+    )
+    link_later: str = figure("text", "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", "")
+    link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True)
+    kv_codec: str = figure("text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "")
+    kv_choose: str = figure(
+        "text", "choice of codec: best, learn (the link from transfers so far), or fixed:NAME", "best"
+    )
+    kv_quality: float = figure("number", "codecs of lower quality are left out", 0.0, zero=True)
+    admit: str = figure("text", "parallel branches of a response: off, eager, cap:4, slack, slack:0.5", "off")
+    draft_model: str = figure(
+        "text", "draft model that proposes --num-speculative-tokens, on the devices of a replica", ""
+    )
+    decide_ns: int = figure("time", "time of the router per request", 0, zero=True)
+    reconfigure: str = figure(
+        "text", "changes of the plan: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans", ""
+    )
+    plans: str = figure("text", "plans to choose from: `tp=1;tp=4,split=1:3`", "")
+    scale: str = figure("text", "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
+    set_up_ns: int = figure(
+        "time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True
+    )
+    load_bytes_per_s: int = figure("bandwidth", "loading rate of weights into a rank", 50_000_000_000)
+    tenant_weights: str = figure("text", "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`", "")
+    hook: str = figure("text", "your own functions: `evict=mine.py:longest,batch=mine.py:order`", "")
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "pools") -> Between:
+        try:
+            made = read(cls, given, where)
+        except ClusterError as problem:
+            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
+        admit_code(made.admit)
+        return made
+
+    def hooks(self) -> Hooks:
+        known = [f.name for f in fields(Hooks)]
+        found = {}
+        for part in filter(None, self.hook.split(",")):
+            name, equals, place = part.partition("=")
+            if not equals or name not in known:
+                raise UsageError(f"--hook: `{part}`", hint=f"NAME=FILE.py:function; known: {', '.join(known)}")
+            found[name] = function_of(place)
+        return Hooks(**found)
+
+
+def function_of(text: str) -> Callable[..., Any]:
+    """The function named by FILE.py:name."""
+    path, colon, name = text.rpartition(":")
+    if not colon:
+        raise UsageError(f"`{text}` does not name a function", hint="FILE.py:name")
+    if not Path(path).is_file():
+        raise UsageError("there is no such file", where=path)
+    check_code(text)
+    try:
+        found = runpy.run_path(path).get(name)
+    except Exception as problem:
+        raise UsageError(f"cannot be loaded: {type(problem).__name__}: {problem}", where=path) from problem
+    if not callable(found):
+        raise UsageError(f"has no function `{name}`", where=path)
+    return found
+
+
+def read_pools(path: str) -> tuple[str, list[Pool]] | None:
+    """Model and pools of a file; None if it is not one of pools."""
+    if not path.endswith((".yaml", ".yml")) or not Path(path).is_file():
+        return None
+    given = read_mapping(Path(path))
+    if "pools" not in given:
+        return None
+    if unknown := sorted(set(given) - {"model", "pools"}):
+        raise UsageError(f"unknown key `{unknown[0]}`", where=path, hint="known: model, pools")
+    if not isinstance(given.get("model"), str) or not isinstance(given["pools"], list) or not given["pools"]:
+        raise UsageError(
+            "does not name a model, or has no pools", where=path, hint="model: llama3-8b, pools: [{role: prefill}]"
+        )
+    try:
+        return given["model"], [read(Pool, one, f"{path}: pools[{i}]") for i, one in enumerate(given["pools"])]
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+
+
+def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]:
+    """Pools from flags: equal replicas, or separate ones for prefill and decode."""
+    if not between.disaggregate:
+        return [Pool(count=replicas, tp=tp, ep=ep)]
+    parts = between.disaggregate.split(":")
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"--disaggregate: `{between.disaggregate}`", hint="replicas for prefill and decode: 2:6")
+    if replicas not in (1, sum(map(int, parts))):
+        raise UsageError(
+            f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}",
+            hint="leave one of them out",
+        )
+    roles = (Role.PREFILL, Role.DECODE)
+    return [Pool(role=role, count=int(n), tp=tp, ep=ep) for role, n in zip(roles, parts, strict=True)]
+
+
+def deployed_pools(
+    model: Model, pools: list[Pool], engine: Engine, *, system: str, precision: str = "bf16", **options: Any
+) -> tuple[list[Group], Deployment]:
+    """Each pool as a group of the loop; and the deployment of the first."""
+    made: dict[tuple[str, int, int, int, int], Deployment] = {}
+    groups = []
+    if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
+        raise UsageError(
+            "offloaded experts are in the memory of one host, which replicas cannot share", hint="use one replica"
+        )
+    for pool in pools:
+        named = pool.system or system
+        if not named:
+            raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+        shared = bool(model.experts) and pool.ep > pool.tp and pool.ep == pool.tp * pool.count
+        streams = 0
+        if options.get("experts") is not None and pool.role is Role.DECODE:
+            streams = sum(other.tp for other in pools if other.role is Role.PREFILL)
+        key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams)
+        if key not in made:
+            plan = replica_plan(model, pool.tp, ep=pool.tp if shared else pool.ep, precision=precision)
+            made[key] = deployed(model, plan, open_system(named), engine, groups=key[3], streams=streams, **options)
+        one = made[key]
+        groups.append(Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error))
+    return groups, next(iter(made.values()))
+
+
+def between_options(between: Between, token_bytes: float) -> dict[str, Any]:
+    """As `serving.Options`, with `token_bytes` bytes of keys and values per token."""
+    codecs = open_codecs(between.kv_codec, between.kv_quality)
+    wire = wire_of(
+        token_bytes, between.link_bytes_per_s, between.link_latency_ns, codecs, between.kv_choose,
+        read_later(between.link_later),
+    )  # fmt: skip
+    return {
+        "wire": wire, "admit": between.admit, "decide_ns": between.decide_ns, "hooks": between.hooks(),
+    }  # fmt: skip

@@ -1,0 +1,69 @@
+"""ServingStack: the efficiency of an engine's software on a device, as factors on the times of the catalogue and its
+own time on the host. `stacks.yaml` has them by engine and device; none of its values is specific to one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping
+
+ANY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingStack:
+    """Factors multiply the times of the catalogue."""
+
+    products: float = figure("number", "matrix products in 16 bits or more", 1.0)
+    dense: float = figure("number", "... bound by the matrix units; 0: as the others", 0.0, zero=True)
+    narrow: float = figure("number", "matrix products in 8 bits or fewer", 1.0)
+    experts: float = figure("number", "products of experts in 16 bits or more", 1.0)
+    wide_experts: float = figure("number", "... spread over ranks, and fewer on a rank than tokens", 1.0)
+    narrow_experts: float = figure("number", "products of experts in 8 bits", 1.0)
+    packed_experts: float = figure("number", "products of experts in 4 bits", 1.0)
+    attention: float = figure("number", "attention of prompts", 1.0)
+    decode_attention: float = figure("number", "attention of output tokens", 1.0)
+    rest: float = figure("number", "everything else on the device", 1.0)
+    network: float = figure("number", "collectives as they are generated, by NCCL", 1.0, zero=True)
+    direct: float = figure("number", "... as engines have them: ranks read one another's memory", 0.0, zero=True)
+    group_ns: float = figure("number", "overhead of a product of experts in 8 bits, ns", 0.0, zero=True)
+    word_ns: float = figure("number", "sampling a token, per word of the vocabulary, ns", 0.0, zero=True)
+    kernel_ns: float = figure("number", "gap between two kernels, ns", 0.0, zero=True)
+    pass_ns: float = figure("number", "overhead of the engine per pass, ns", 0.0, zero=True)
+    sequence_ns: float = figure("number", "... per sequence in it, ns", 0.0, zero=True)
+    schedule_ns: float = figure(
+        "number", "host's time to schedule a sequence, while the device works, ns", 0.0, zero=True
+    )
+    launch_ns: float = figure("number", "host's time to launch a kernel of a pass without a graph, ns", 0.0, zero=True)
+    one_launch_ns: float = figure(
+        "number", "... in the one process that also schedules: replicas of one rank, ns", 0.0, zero=True
+    )
+    layer_floor_ns: float = figure("number", "host's time for a layer of a pass without a graph, ns", 0.0, zero=True)
+    mixed_floor_ns: float = figure("number", "... where prompts and tokens out share the pass, ns", 0.0, zero=True)
+    chain_ns: float = figure("number", "attention of the longest sequence, for a key in a layer, ns", 0.0, zero=True)
+    pixel_ns: float = figure("number", "decoding a pixel of a frame of a video, ns", 0.0, zero=True)
+    power: float = figure("number", "power above idle, relative to the device's constants", 1.0)
+    source: str = figure("text", "source of the values", "")
+
+
+@cache
+def _stacks() -> dict[str, dict[str, ServingStack]]:
+    given = read_mapping(Path(__file__).parent / "stacks.yaml")
+    return {
+        engine: {
+            device: read(ServingStack, figures, f"stacks.yaml: {engine}: {device}") for device, figures in of.items()
+        }
+        for engine, of in given.items()
+    }
+
+
+def serving_stack(engine: str, device: str) -> ServingStack:
+    """The stack of an engine on a device of the catalogue; a device without its own values uses those of `any`."""
+    known = _stacks()
+    if engine not in known:
+        raise UsageError(f"unknown engine `{engine}`", hint=f"known: {', '.join(known)}")
+    return known[engine].get(device) or known[engine].get(ANY) or ServingStack()

@@ -1,0 +1,205 @@
+"""A window of a served stream, node by node: the passes that start in it, with the tokens of each request, as a job.
+
+    moment = passes_in(served, groups, parse_window("60s:62s"), **options)    # those that the stream was served with
+    job = job_of_window(model, plan, moment)
+
+The stream is served again: compiled up to the passes that run when the window begins, then as plain Python, which
+observes how passes are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.base.errors import UsageError
+from etude.base.units import parse_time
+from etude.machine.system import System
+from etude.make.generate import Plan
+from etude.make.generate.model import Model
+from etude.make.generate.passes import Pass, Span, replicas_job
+from etude.model.job import Job
+from etude.run.simulate import simulate
+from etude.steps import grown
+from etude.world.serve import batching, loop
+from etude.world.serve import state as of
+from etude.world.serve.batching import shape_of
+from etude.world.serve.hooks import loop_with
+from etude.world.serve.serving import Group, Options, Ready, Served, ready_for
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+ALL: Final = -1
+MOST: Final = 20_000
+"""Passes that are written as nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    begin_ns: int
+    end_ns: int
+    replica: int = ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Passes that start in a window, replica by replica."""
+
+    replicas: tuple[int, ...]
+    """Those that have any."""
+    passes: tuple[tuple[Pass, ...], ...]
+    requests: tuple[tuple[int, ...], ...]
+    """Request of the stream for each number in the spans of a replica."""
+    start_ns: tuple[I64, ...]
+    time_ns: tuple[I64, ...]
+    """As in the loop."""
+
+
+def parse_window(text: str) -> Window:
+    """`60s:62s`, of all replicas; `60s:62s@3` of one."""
+    hint = "60s:62s, or 60s:62s@3 for one replica"
+    span, at, replica = text.partition("@")
+    begin, colon, end = span.partition(":")
+    if not colon or (at and not replica.isdecimal()):
+        raise UsageError(f"--window: `{text}`", hint=hint)
+    found = Window(parse_time(begin), parse_time(end), int(replica) if at else ALL)
+    if not 0 <= found.begin_ns < found.end_ns:
+        raise UsageError(f"--window: `{text}` is empty", hint=hint)
+    return found
+
+
+def passes_in(served: Served, groups: Sequence[Group], window: Window, **given: Any) -> Moment:
+    """`groups` and `given` are those of the stream, which must have kept its passes."""
+    if served.passes is None:
+        raise UsageError("the passes of this stream were not kept")
+    replica, start, end = (served.passes[name].to_numpy() for name in ("replica", "start_ns", "end_ns"))
+    if window.replica >= len(served.state.replica):
+        count = len(served.state.replica)
+        raise UsageError(f"--window: there is no replica {window.replica}", hint=f"0 to {count - 1}")
+    chosen = (start >= window.begin_ns) & (start < window.end_ns)
+    if window.replica != ALL:
+        chosen &= replica == window.replica
+    if not chosen.any():
+        raise UsageError("no pass starts in the window", hint=f"the last one ends at {end.max() / 1e9:.3f} s")
+    if chosen.sum() > MOST:
+        raise UsageError(f"{chosen.sum():,} passes start in the window", hint=f"a shorter one: at most {MOST:,}")
+    # With asynchronous scheduling a pass is built when the one before it starts.
+    under_way = start[(start < window.begin_ns) & (end >= window.begin_ns)]
+    ready = ready_for(served.requests, served.engine, groups, Options(**given))
+    seen = _Seen(window)
+    hooks = Options(**given).hooks
+    _run(ready, loop_with(hooks, ready.asked), int(under_way.min(initial=window.begin_ns)) - 1)
+    _run(ready, loop_with(hooks, ready.asked, seen.around()), window.end_ns - 1)
+    moment = seen.moment()
+    for k, number in enumerate(moment.replicas):
+        mine = chosen & (replica == number)
+        times = np.stack([moment.start_ns[k], moment.start_ns[k] + moment.time_ns[k]])
+        if not np.array_equal(times, np.stack([start[mine], end[mine]])):
+            raise UsageError("the stream was not reproduced when simulated again", hint="use hooks without state")
+    return moment
+
+
+def _run(ready: Ready, advance: Callable[..., int], until_ns: int) -> None:
+    state, log = ready.state, np.zeros((0, len(of.Logged)), np.int64)
+    state.clock[of.UNTIL] = until_ns
+    while advance(state, ready.rules, ready.machines, log) == of.ASKED:
+        ready.asked.answer(state)
+
+
+class _Seen:
+    """Observed content of passes."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.next: dict[int, list[tuple[int, int, int, bool, bool]]] = {}
+        self.begun: dict[int, list[tuple[int, int, list[tuple[int, int, int, bool, bool]]]]] = {}
+
+    def around(self) -> dict[Any, Any]:
+        return {batching.choose: self._choose, batching._add: self._add, loop._begin: self._begin}
+
+    def _choose(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def choose(state: of.State, rules: of.Rules, machines: Any, i: int, now: int) -> Any:
+            self.next[i] = []
+            return plain(state, rules, machines, i, now)
+
+        return choose
+
+    def _add(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def add(state: of.State, rules: of.Rules, i: int, r: int, tokens: int, now: int) -> Any:
+            past, prompt, planned = (int(state.request[r, c]) for c in (of.COMPUTED, of.PROMPT, of.PLANNED))
+            reads = not (tokens == 1 and past >= prompt)
+            last = past + int(tokens) == prompt + planned
+            self.next[i].append((int(r), int(tokens), past + int(tokens), reads, reads and last))
+            return plain(state, rules, i, r, tokens, now)
+
+        return add
+
+    def _begin(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def begin(state: of.State, mine: I64, batch: I64, shape: F64, clock: I64, *more: Any) -> Any:
+            i, now, time_ns = int(more[-3]), int(more[-2]), int(more[-1])
+            if self.window.begin_ns <= now and self.window.replica in (ALL, i):
+                spans = self.next[i]
+                _check(spans, shape, f"replica {i}: the pass at {now / 1e9:.6f} s")
+                self.begun.setdefault(i, []).append((now, time_ns, spans))
+            return plain(state, mine, batch, shape, clock, *more)
+
+        return begin
+
+    def moment(self) -> Moment:
+        replicas = tuple(sorted(self.begun))
+        passes, requests, starts, times = [], [], [], []
+        for i in replicas:
+            number: dict[int, int] = {}
+            made = []
+            for _, _, spans in self.begun[i]:
+                one = tuple(
+                    Span(number.setdefault(r, len(number)), tokens, keys, prompt=reads, last=last)
+                    for r, tokens, keys, reads, last in spans
+                )
+                made.append(Pass(one, sum(not s.prompt or s.last for s in one)))
+            passes.append(tuple(made))
+            requests.append(tuple(number))
+            starts.append(np.array([now for now, _, _ in self.begun[i]], np.int64))
+            times.append(np.array([time_ns for _, time_ns, _ in self.begun[i]], np.int64))
+        return Moment(replicas, tuple(passes), tuple(requests), tuple(starts), tuple(times))
+
+
+def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: F64, where: str) -> None:
+    """Checks that everything in the pass was observed."""
+    reads = [(tokens, keys) for _, tokens, keys, prompt, _ in spans if prompt]
+    answers = [keys for _, _, keys, prompt, _ in spans if not prompt]
+    pairs = sum(n * (keys - n) + n * (n + 1) / 2 for n, keys in reads)
+    found = shape_of.py_func(shape)
+    same = (found.prompt_tokens, found.decode, found.decode_keys) == (
+        sum(n for n, _ in reads), len(answers), sum(answers),
+    )  # fmt: skip
+    if not same or abs(found.pairs - pairs) > 0.5 or found.more_tokens or found.depth < 1.0:
+        raise UsageError(
+            "has drafted tokens, branches, tokens that leave early or pieces of a cache from other places, and is not "
+            "written node by node",
+            where=where,
+            hint="use another window, or leave these out",
+        )
+
+
+def job_of_window(model: Model, plan: Plan, moment: Moment, *, kv_dtype: str = "") -> Job:
+    """Replica k of the moment has the k-th ranks; its passes are consecutive, without the time between them."""
+    return replicas_job(model, plan, moment.passes, kv_dtype=kv_dtype, name=f"{model.name}-window")
+
+
+def node_level_ns(job: Job, plan: Plan, moment: Moment, system: System) -> tuple[F64, ...]:
+    """Times of the passes of each replica if the job is simulated, its kernels by roofline."""
+    run = simulate(job, grown(system, len(job)), compute="roofline")
+    found = []
+    for k, passes in enumerate(moment.passes):
+        part = run.part(k * plan.gpus)
+        step, timed = part.trace.step, part.timed & (part.trace.step >= 0)
+        first, last = np.full(len(passes), np.iinfo(np.int64).max), np.zeros(len(passes), np.int64)
+        np.minimum.at(first, step[timed], part.start_ns[timed])
+        np.maximum.at(last, step[timed], part.end_ns[timed])
+        found.append((last - first).astype(np.float64))
+    return tuple(found)

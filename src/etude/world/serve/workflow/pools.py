@@ -1,0 +1,133 @@
+"""Pool: the replicas of one model of a workflow; calls are added as they become ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from etude.base.errors import UsageError
+from etude.world.serve import state as of
+from etude.world.serve.cache import CacheRules
+from etude.world.serve.deployment import Deployment
+from etude.world.serve.energy import Energy
+from etude.world.serve.engine import Engine
+from etude.world.serve.hooks import Replica, seen_replica
+from etude.world.serve.loop import advance
+from etude.world.serve.machines import machines_of
+from etude.world.serve.pieces import Pieces
+from etude.world.serve.requests import Requests
+from etude.world.serve.routing import there_on
+from etude.world.serve.serving import Group, Options, rules_of, start_of
+from etude.world.serve.steps import StepCost
+
+NO_LOG = np.zeros((0, len(of.Logged)), np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """Deployment of a role of a workflow."""
+
+    cost: StepCost
+    engine: Engine
+    replicas: int = 1
+    blocks: int = 0
+    energy: Energy
+    caching: CacheRules
+    token_bytes: float = 0.0
+
+
+class Pool:
+    """Rows of its state are assigned in the order in which calls come. `requests` has all calls that may come, `kinds`
+    the number of the task of each; without a router the caller chooses the replica of each."""
+
+    def __init__(self, name: str, on: Deployed, requests: Requests, kinds: list[int], router: str, seed: int) -> None:
+        self.name, self.on, self.requests, self.kinds = name, on, requests, kinds
+        options = Options(router=router or _nobody, caching=on.caching, token_bytes=on.token_bytes, seed=seed)
+        groups = [Group(on.cost, on.replicas, of.BOTH, on.blocks, on.energy)]
+        self.rules = rules_of(on.engine, groups, options)
+        self.machines = machines_of([(on.cost, on.energy)])
+        state = start_of(requests, on.engine, groups, self.rules, options, max(kinds) + 1)
+        state.request[:, [of.ARRIVAL, of.AT]] = of.NEVER
+        state.clock[of.STOPS] = 1
+        self.parts: list[tuple[Pieces, Pieces]] = []
+        """Pieces of all calls, and of those added, in the order of rows."""
+        if self.rules.prefix:
+            self.parts.append((state.prefix.pieces, _empty(state.prefix.pieces)))
+            state = state._replace(prefix=state.prefix._replace(pieces=self.parts[-1][1]))
+        if on.caching.stores:
+            self.parts.append((state.store.pieces, _empty(state.store.pieces)))
+            state = state._replace(store=state.store._replace(pieces=self.parts[-1][1]))
+        self.state = state
+        self.rows: list[int] = []
+        """Call of each row."""
+        self.ended = np.zeros(len(requests), bool)
+        self.room = int(state.replica[:, of.ROOM].min())
+
+    def give(self, call: int, at_ns: int) -> None:
+        """A call is ready."""
+        r, all_, q = len(self.rows), self.requests, self.state.request
+        if -(-(all_.prompt[call] + all_.output[call]) // self.rules.block) > self.room:
+            raise UsageError(
+                f"a call of {all_.prompt[call] + all_.output[call]:,} tokens never fits the {self.room:,} blocks of "
+                f"`{self.name}`",
+                hint="use a higher tp for its role",
+            )
+        self.rows.append(call)
+        q[r, [of.ARRIVAL, of.AT]] = at_ns
+        q[r, [of.PROMPT, of.OUTPUT, of.SESSION_OF]] = all_.prompt[call], all_.output[call], all_.session[call]
+        q[r, [of.TASK, of.TENANT]] = self.kinds[call], all_.tenant[call]
+        q[r, of.WEIGHT] = all_.weights[all_.tenant[call]] if all_.weights else 1000
+        for whole, mine in self.parts:
+            begin, end = whole.start[call], whole.start[call + 1]
+            at = mine.start[r]
+            mine.start[r + 1] = at + end - begin
+            for column in ("ids", "ends", "next_use"):
+                getattr(mine, column)[at : at + end - begin] = getattr(whole, column)[begin:end]
+
+    def next_ns(self) -> int:
+        """When something happens here next."""
+        clock, q = self.state.clock, self.state.request
+        arrival = q[clock[of.NEXT], of.AT] if clock[of.NEXT] < len(self.rows) else of.NEVER
+        return int(min(self.state.replica[:, of.END].min(), arrival))
+
+    def advance(self, until_ns: int, place: Any) -> list[tuple[int, int]]:
+        """Runs to a time, or until calls are answered: (call, when) of these."""
+        clock = self.state.clock
+        clock[of.UNTIL] = until_ns
+        while (why := advance(self.state, self.rules, self.machines, NO_LOG)) == of.ASKED:
+            clock[of.CHOSEN] = place(self, self.rows[int(clock[of.ABOUT])])
+        if why == of.STUCK and clock[of.MISFIT] != of.NOBODY:
+            raise UsageError(f"a call never gets memory on `{self.name}`", hint="use a higher tp for its role")
+        finish = self.state.request[: len(self.rows), of.FINISH]
+        new = np.flatnonzero((finish != of.NEVER) & ~self.ended[: len(self.rows)])
+        self.ended[new] = True
+        return [(self.rows[r], int(finish[r])) for r in new.tolist()]
+
+    def seen(self, *, asked: bool = False) -> list[Replica]:
+        """What hooks see of its replicas; with `asked` also what they hold of the call to be placed."""
+        about = int(self.state.clock[of.ABOUT])
+        return [
+            seen_replica(self.state, i, int(there_on(self.state, self.rules, i, about)) if asked else 0)
+            for i in range(self.on.replicas)
+        ]
+
+
+def _nobody(*_: Any) -> int:
+    return of.NOBODY
+
+
+def _empty(whole: Pieces) -> Pieces:
+    zero = np.zeros_like(whole.start)
+    return whole._replace(
+        start=zero, ids=np.zeros_like(whole.ids), ends=np.zeros_like(whole.ends), next_use=np.zeros_like(whole.next_use)
+    )
+
+
+def placed_on(placed: Deployment, engine: Engine, *, ranks: int, replicas: int) -> Deployed:
+    """A deployment for a role."""
+    return Deployed(
+        cost=placed.cost, engine=engine, replicas=replicas, blocks=placed.blocks, energy=placed.energy,
+        caching=placed.caching, token_bytes=placed.token_bytes * ranks,
+    )  # fmt: skip
