@@ -16,7 +16,7 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 GROUPS = {"base", "capture", "make", "run", "world", "tell", "decide", "surface"}
 """Folders whose parts are rooms of their own: `run.simulate` may not import `run.astra`."""
 GROUND = {f"base.{n}" for n in ("errors", "faces", "units", "files", "figures", "seals", "quiet", "pages", "rounds")}
-GROUND |= {"base.notebook", "base.trust"}
+GROUND |= {"base.notebook", "base.trust", "base.parameters"}
 BASE = GROUND | {"kernels", "machine", "model"}
 CAPTURE = {"capture.collect", "capture.link", "capture.ingest"}
 MAKE = {"make.generate", "make.synth", "make.transform"}
@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "base.files": {"base.errors", "base.trust"},
     "base.remote": {"base.errors"},
     "base.figures": {"base.errors", "base.units"},
+    "base.parameters": {"base.errors", "base.figures"},
     "base.seals": set(),
     "base.quiet": set(),
     "base.pages": set(),
@@ -66,6 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "decide.search": BASE
     | WORLD
     | {"cost", "make.generate", "run.simulate", "analyse", "tell.view", "steps", "decide.study", "capture.opening"},
+    "surface.verb": GROUND,
     "surface.mcp": BASE
     | {"store", "cost", "capture.opening", "make.generate", "make.transform", "run.simulate", "analyse", "steps"}
     | {"__init__"},
@@ -73,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | VERBS
     | WORLD
     | {"store", "cost", "capture.opening", "base.remote", "steps", "tell.report", "tell.archive"}
-    | {"decide.study", "decide.search", "surface.mcp", "surface.api", "__init__"},
+    | {"decide.study", "decide.search", "surface.verb", "surface.mcp", "surface.api", "__init__"},
     # what `etude.NAME` calls where several rooms are put together
     "surface.api": BASE
     | VERBS

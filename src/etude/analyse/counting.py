@@ -8,7 +8,7 @@ from typing import Final
 
 from etude.base.errors import UsageError
 
-__all__ = ["counting_of"]
+__all__ = ["Counting", "counting_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

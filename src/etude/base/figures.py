@@ -54,13 +54,31 @@ EXAMPLE: Final = {
     "number": "1.5",
     "text": "a text",
     "texts": "a text, or a text for each key",
+    "path": "run/",
+    "paths": "run/",
+    "out": "out/",
+    "several": "a text",
 }
 """How a value of each kind is written."""
 
 
-def figure(kind: str, doc: str, default: Any = MISSING, *, zero: bool = False, of: type[Any] | None = None) -> Any:
-    """A field of a dataclass that `read` fills. `zero`: 0 is allowed; `of`: the dataclass or enum inside."""
-    about = {"kind": kind, "doc": doc, "zero": zero, "of": of}
+def figure(
+    kind: str, doc: str, default: Any = MISSING, *, zero: bool = False, of: type[Any] | None = None, **more: Any
+) -> Any:
+    """A field of a dataclass that `read` fills. `zero`: 0 is allowed; `of`: the dataclass or enum inside.
+
+    `more` is what a surface shows or checks besides:
+      least, most   bounds of a number
+      needs         the field is read only with another: `disaggregate`, `preemption_mode=swap`, `requests|rate`
+      like          a valid value that differs from the default, for examples and tests
+      names         further spellings as a flag: `-s`, `--device`
+      panel, rare   its panel of the help; shown by --help-all alone
+      metavar       what stands for its value in the help
+      key           its name on surfaces, where the field has another: `as` is a word of Python
+    """
+    if unknown := more.keys() - MORE:
+        raise TypeError(f"figure: unknown {', '.join(sorted(unknown))}")
+    about = {"kind": kind, "doc": doc, "zero": zero, "of": of, **more}
     if default is MISSING:
         return field(metadata=about)
     if isinstance(default, (dict, list)):
@@ -68,8 +86,24 @@ def figure(kind: str, doc: str, default: Any = MISSING, *, zero: bool = False, o
     return field(default=default, metadata=about)
 
 
+MORE: Final = frozenset({"least", "most", "needs", "like", "names", "panel", "rare", "metavar", "place", "key"})
+
+
+def argument(kind: str, doc: str, default: Any = MISSING, **more: Any) -> Any:
+    """A figure that is given by its place on a command line, not by a flag; `--name` is understood too."""
+    return figure(kind, doc, default, place="argument", **more)
+
+
+def part(cls: type[Any], panel: str = "", *, but: tuple[str, ...] = (), only: tuple[str, ...] = ()) -> Any:
+    """A field that is a dataclass of figures, whose fields are parameters of the whole: `--block-size` of an engine."""
+    about = {"kind": "part", "doc": "", "zero": False, "of": cls, "panel": panel, "but": but, "only": only}
+    return field(default=None, metadata=about)
+
+
 def key_of(f: Field[Any]) -> str:
     """The key that a field is read from."""
+    if "key" in f.metadata:
+        return str(f.metadata["key"])
     return f.name.removesuffix(_SUFFIX.get(f.metadata["kind"].removeprefix("map of "), "\0"))
 
 
@@ -161,7 +195,11 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
     kind, of = f.metadata["kind"], f.metadata["of"]
     if kind == "one":
         return read(of, given, where) if of is not None else given
+    if kind in ("several", "paths"):
+        return _several(given, where)
     if kind == "list":
+        if isinstance(given, str) and of in (int, str):
+            given = given.split(",")
         if not isinstance(given, (list, tuple)):
             raise ClusterError(f"expected a list, not {_shown(given)}", where=where)
         return tuple(_item(of, g, f"{where}[{i}]") for i, g in enumerate(given))
@@ -169,13 +207,38 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
         return _choice(of, given, where)
     if kind == "texts":
         return _texts(given, where)
-    if kind == "flag":
+    if kind in ("flag", "switch"):
         if not isinstance(given, bool):
             raise ClusterError(f"expected true or false, not {_shown(given)}", where=where)
         return given
     if kind.startswith("map of "):
         return _mapping(kind.removeprefix("map of "), f, given, where)
-    return _scalar(kind, given, where, zero=f.metadata["zero"])
+    if kind in ("path", "out"):
+        return _path(given, where)
+    value = _scalar(kind, given, where, zero=f.metadata["zero"])
+    _check_bounds(f, given, value, where)
+    return value
+
+
+def _several(given: Any, where: str) -> tuple[str, ...]:
+    texts = (given,) if isinstance(given, (str, PathLike)) else given
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(one, (str, PathLike)) for one in texts):
+        raise ClusterError(f"expected a list of texts, not {_shown(given)}", where=where)
+    return tuple(fspath(one) for one in texts)
+
+
+def _path(given: Any, where: str) -> str:
+    if not isinstance(given, (str, PathLike)) or not fspath(given):
+        raise ClusterError(f"expected a path, not {_shown(given)}", where=where)
+    return fspath(given)
+
+
+def _check_bounds(f: Field[Any], given: Any, value: Any, where: str) -> None:
+    least, most = f.metadata.get("least"), f.metadata.get("most")
+    if least is not None and value < least:
+        raise ClusterError(f"{_shown(given)} is less than {least}", where=where)
+    if most is not None and value > most:
+        raise ClusterError(f"{_shown(given)} is more than {most}", where=where)
 
 
 def _item(of: type[Any] | None, given: Any, where: str) -> Any:

@@ -70,9 +70,10 @@ class Root(TyperGroup):
         for words in (2, 1):
             name = " ".join(args[:words])
             if len(args) >= words and name in COMMANDS:
+                name, rest = _verb_meant(name, args[words:])
                 self.commands[name] = command = _loaded(name)
-                check_below(name, command.params, args[words:])
-                return name, command, rewritten(name, command.params, args[words:])
+                check_below(name, command.params, rest)
+                return name, command, rewritten(name, command.params, rest)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -94,12 +95,32 @@ def _listed(name: str) -> TyperCommand:
     return TyperCommand(name, help=line, rich_help_panel=panel, rich_markup_mode="rich")
 
 
+def _verb_meant(name: str, args: list[str]) -> tuple[str, list[str]]:
+    """The verb that the words mean, and what is left of them: one of two words in the file of the first, or the one
+    that an old spelling stands for (`serve --workflow` is `serve workflow`)."""
+    from etude.surface.cli.registry import verbs_in
+
+    inner = verbs_in(file_of(name))
+    if args and f"{name} {args[0]}" in inner:
+        return f"{name} {args[0]}", args[1:]
+    meant = getattr(import_module(f"etude.surface.cli.{file_of(name)}"), "meant", None) if inner else None
+    return (meant(args) or name) if meant else name, args
+
+
 @cache
 def _loaded(name: str) -> Any:
     from etude.surface.cli.help import dressed
     from etude.surface.cli.panels import panels
+    from etude.surface.cli.registry import verbs_in
 
-    module = import_module(f"etude.surface.cli.{file_of(name)}")
+    file = file_of(name) if name in COMMANDS else file_of(name.partition(" ")[0])
+    if inner := verbs_in(file):
+        from etude.surface.cli.build import command_of, group_of
+
+        command = command_of(inner[name]) if name in inner else group_of(name, COMMANDS[name][1])
+        command.rich_help_panel = COMMANDS[name][0] if name in COMMANDS else None
+        return dressed(command, panels)
+    module = import_module(f"etude.surface.cli.{file}")
     return dressed(typer.main.get_group(_registered_in(module)).commands[name], panels)
 
 

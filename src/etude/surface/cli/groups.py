@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from etude.base.errors import UsageError
 from etude.surface.cli.arguments import values
-from etude.surface.cli.commands import COMMANDS
+from etude.surface.cli.commands import COMMANDS, file_of
 
 CLOSE = 0.7
 """How alike a word and the name of a command are for the one to be taken for a mistyped other."""
@@ -43,8 +43,13 @@ class Group(TyperGroup):
 
 def below(name: str) -> dict[str, str]:
     """Second word -> its line, of commands that do something by themselves as well: `generate micro`."""
+    from etude.surface.cli.registry import verbs_in
+
     start = f"{name} "
-    return {words.removeprefix(start): line for words, (_, line) in COMMANDS.items() if words.startswith(start)}
+    listed = {words.removeprefix(start): line for words, (_, line) in COMMANDS.items() if words.startswith(start)}
+    inner = verbs_in(file_of(name)) if name in COMMANDS else {}
+    own = {words.removeprefix(start): verb.line for words, verb in inner.items() if words.startswith(start)}
+    return own | listed
 
 
 def check_below(name: str, params: Sequence[Any], args: list[str]) -> None:

@@ -38,8 +38,11 @@ def _dress(command: Any, words: str, panels: Any) -> None:
 
 
 def options(command: Any) -> list[Any]:
-    """Options that are shown."""
-    return [p for p in command.params if p.param_type_name == "option" and not getattr(p, "hidden", False)]
+    """Options that are shown: of a verb also those that are rare, once `--help-all` asks for them."""
+    found = [p for p in command.params if p.param_type_name == "option"]
+    if getattr(command, "show_all", False):
+        return [p for p in found if not p.name.startswith("_")]
+    return [p for p in found if not getattr(p, "hidden", False)]
 
 
 def write_help(command: Any, context: Any, formatter: Any) -> None:
@@ -59,6 +62,8 @@ def write_help(command: Any, context: Any, formatter: Any) -> None:
             indent = len(line) - len(line.lstrip())
             console.print(Padding(Text.from_markup(line.strip()), (0, 1, 0, 1 + indent)))
     console.print()
+    if getattr(command, "rare_options", 0) and not getattr(command, "show_all", False):
+        console.print(Padding(Text(f"{command.rare_options} more options: {path} --help-all"), (0, 1, 1, 1)))
     for title, rows in sorted(_panels(command, context), key=lambda panel: _rank(panel[0])):
         console.print(_panel(title, rows))
     formatter.write("\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n")
@@ -68,7 +73,7 @@ def _usage(command: Any) -> str:
     words = ["[OPTIONS]"]
     for p in _arguments(command):
         name = _argument(p) + ("..." if p.nargs == -1 and not _argument(p).endswith("...") else "")
-        words.append(name if p.required else f"[{name}]")
+        words.append(name if p.required or p.name in getattr(command, "needed", ()) else f"[{name}]")
     return " ".join([*words, *(["COMMAND ..."] if getattr(command, "commands", None) else [])])
 
 

@@ -1,56 +1,65 @@
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import typer
+from etude.base.figures import figure, part
+from etude.base.parameters import only_one
+from etude.surface.cli.build import Tabled
+from etude.surface.cli.runs import Counted, RunInput, RunSource
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import ANALYSE, app
-from etude.surface.cli.inputs import GroupFile, JobPath, Workers
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.surface.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.analyse.counting import Counting
 
 
-@app.command(rich_help_panel=ANALYSE)
-def idle(
-    path: JobPath,
-    launches: Annotated[bool, typer.Option("--launches", help="Show durations and delays of launches.")] = False,
-    queues: Annotated[bool, typer.Option("--queues", help="Show the depth of the streams' queues.")] = False,
-    streams: Annotated[bool, typer.Option("--streams", help="Show the gaps of each stream.")] = False,
-    each: Annotated[bool, typer.Option("--each", help="List every gap.")] = False,
-    calls: Annotated[
-        str, typer.Option("--calls", help="With --launches or --queues, only calls whose names match this pattern.")
-    ] = "",
-    counted: CountedAs = "etude",
-    system: OnSystem = "",
-    timing: TimesFile = None,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Idle(RunInput, Counted):
     """Why devices are idle: the host, synchronisation, launches, communication; launches and queues
 
     etude idle run/
     etude idle trace.json.gz --launches
     etude idle trace.json.gz --queues --calls '^cudaLaunchKernel'
     """
-    from etude.analyse import idle as analyse
-    from etude.analyse.counting import counting_of
-    from etude.analyse.launches import launches as launch_table
-    from etude.analyse.launches import queue_depth
-    from etude.base.errors import UsageError
 
-    if launches + queues + streams + each > 1:
-        raise UsageError("only one of --launches, --queues, --streams and --each can be given")
-    if calls and not launches and not queues:
-        raise UsageError("--calls needs --launches or --queues", hint="--launches or --queues")
-    counting = counting_of(counted)
-    run = open_run(path, groups, workers, system, timing)
-    if launches:
-        found = launch_table(run, calls or counting.launches)
-    elif queues:
-        found = queue_depth(run, calls or counting.enqueues)
-    elif streams:
-        found = analyse.stream_gaps(run, counting)
-    else:
-        found = (analyse.gaps if each else analyse.idle)(run)
-    show(found, json=json, csv=csv, md=md)
+    launches: bool = figure("switch", "show durations and delays of launches", False)
+    queues: bool = figure("switch", "show the depth of the streams' queues", False)
+    streams: bool = figure("switch", "show the gaps of each stream", False)
+    each: bool = figure("switch", "list every gap", False)
+    calls: str = figure(
+        "text", "only calls whose names match this pattern", "", needs="launches|queues", like="^cudaLaunchKernel"
+    )
+    output: Tabled = part(Tabled)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleInputs:
+    source: RunSource
+    view: str
+    """launches, queues, streams, each; empty: the causes of idle time."""
+    calls: str
+    counting: "Counting"
+
+
+def inputs(asked: Idle) -> IdleInputs:
+    from etude.analyse.counting import counting_of
+
+    view, counting = only_one(asked, "launches", "queues", "streams", "each"), counting_of(asked.counted)
+    return IdleInputs(RunSource.of(asked), view, asked.calls, counting)
+
+
+def run(given: IdleInputs) -> "pa.Table":
+    from etude.analyse import idle as analyse
+    from etude.analyse.launches import launches, queue_depth
+
+    found, counting = given.source.open(), given.counting
+    if given.view == "launches":
+        return launches(found, given.calls or counting.launches)
+    if given.view == "queues":
+        return queue_depth(found, given.calls or counting.enqueues)
+    if given.view == "streams":
+        return analyse.stream_gaps(found, counting)
+    return (analyse.gaps if given.view == "each" else analyse.idle)(found)
+
+
+VERBS = (Verb(name="idle", asks=Idle, inputs=inputs, run=run, tool=True),)

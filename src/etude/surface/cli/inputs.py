@@ -17,6 +17,7 @@ JOB_HELP = (
     "files that PyTorch wrote: a profiler's trace, a folder of traces, several trace files, dumps of the Flight "
     "Recorder. Also an address, such as `s3://bucket/run/`."
 )
+GROUPS_HELP = "communicator-group file; by default `name.json` next to the files of the ranks"
 JobPath = Annotated[Path, typer.Argument(help=JOB_HELP, show_default=False)]
 GroupFile = Annotated[
     Path | None,

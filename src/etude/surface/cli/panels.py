@@ -10,7 +10,7 @@ from typing import Any
 OWN = "Options"
 
 EVERYWHERE: dict[str, str] = {
-    "Input": "groups workers max-bytes ray timing timing-a timing-b hf plan sections mix rows",
+    "Input": "yaml groups workers max-bytes ray timing timing-a timing-b hf plan sections mix rows",
     "Machine": "system system-a system-b ran-on memory stack ops ops-backend memory-check device host server-system",
     "Simulation": "network routing compute kernel units collective collective-times policy eager overlap share "
     "contention grain progress jitter slow-rank slow-link failed-link link-change seed seeds",
@@ -66,7 +66,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "search": {"Search": "set method again seed top workers ray trust"},
     "study run": {"What is run": "all quick neutral again trust", "Where it runs": "workers ray"},
     "simulate": {
-        "Input": "groups workers max-bytes device-times-of host-speed",
+        "Input": "yaml groups workers max-bytes device-times-of host-speed",
         "Machine": "remote-memory",
         "Simulation": "concurrent-network fold",
         "Output": "timing link-stats",

@@ -1,12 +1,14 @@
 """What commands that analyse a run have in common: a run, measured, with times from a file, or simulated."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from etude.base.errors import UsageError
-from etude.surface.cli.inputs import open_job
+from etude.base.figures import argument, figure
+from etude.surface.cli.inputs import GROUPS_HELP, JOB_HELP, open_job
 from etude.surface.cli.output import emit, progress, say
 
 if TYPE_CHECKING:
@@ -39,25 +41,83 @@ CountedAs = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunInput:
+    """Parameters of what analyses a run."""
+
+    path: str = argument("path", JOB_HELP, like="job/")
+    system: str = figure(
+        "text", "simulate the job there and analyse that: a name of `etude systems`, or a file", "", names=("-s",),
+        like="dgx-h100",
+    )  # fmt: skip
+    timing: str | None = figure("path", "times of the nodes, as `etude simulate --timing` writes them", None)
+    groups: str | None = figure("path", GROUPS_HELP, None)
+    workers: int = figure(
+        "count", "number of ranks read in parallel; 0: one per core for large recordings", 0, zero=True, names=("-j",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """The parameter of how time is counted."""
+
+    counted: str = figure(
+        "text", "count as `hta` (HolisticTraceAnalysis) or `tracelens` does", "etude", key="as", like="hta"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunSource:
+    """Where a run comes from: a recording, a file of times, or a simulation."""
+
+    path: Path
+    system: str = ""
+    timing: Path | None = None
+    groups: Path | None = None
+    workers: int = 0
+    ray: str = ""
+
+    @classmethod
+    def of(cls, asked: RunInput, ray: str = "") -> "RunSource":
+        if asked.system and asked.timing is not None:
+            raise UsageError(
+                "times cannot come both from a file and from a simulation",
+                hint="give one of --timing and --system; --ran-on names the hardware of the run",
+            )
+        timing, groups = (None if one is None else Path(one) for one in (asked.timing, asked.groups))
+        return cls(Path(asked.path), asked.system, timing, groups, asked.workers, ray)
+
+    def open(self) -> "Run":
+        return open_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray)
+
+    def find(self) -> "tuple[Job, Run | None]":
+        """As `open`, for what is also known of a job that has no times."""
+        return find_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray)
+
+
 NOTES = 8
 """Notes about a job that are said."""
 LONGEST = 80
 """Letters of a name that a reader is shown: those of kernels can have a thousand."""
 
 
-def show(table: "pa.Table", *, json: bool = False, csv: bool = False, md: bool = False) -> None:
-    """A table on stdout; for people and in Markdown with long names shortened."""
+def shortened(table: "pa.Table") -> "pa.Table":
+    """A table for readers, with long names cut."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not json and not csv:
-        for number, field in enumerate(table.schema):
-            if pa.types.is_string(field.type):
-                text = table.column(number).combine_chunks()
-                short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(text, 0, LONGEST - 1), "…", "")
-                text = pc.if_else(pc.greater(pc.utf8_length(text), LONGEST), short, text)
-                table = table.set_column(number, field.name, text)
-    emit(table, json=json, csv=csv, md=md)
+    for number, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            text = table.column(number).combine_chunks()
+            short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(text, 0, LONGEST - 1), "…", "")
+            text = pc.if_else(pc.greater(pc.utf8_length(text), LONGEST), short, text)
+            table = table.set_column(number, field.name, text)
+    return table
+
+
+def show(table: "pa.Table", *, json: bool = False, csv: bool = False, md: bool = False) -> None:
+    """A table on stdout; for people and in Markdown with long names shortened."""
+    emit(table if json or csv else shortened(table), json=json, csv=csv, md=md)
 
 
 def open_run(

@@ -1,30 +1,60 @@
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.groups import Group
-from etude.surface.cli.output import AsJson, emit, say
-
-systems = typer.Typer(cls=Group, help="The catalogue of systems: list, show one, check your own file")
-app.add_typer(systems, name="systems", rich_help_panel=RUN)
+from etude.base.figures import argument, part
+from etude.surface.cli.build import Printed
+from etude.surface.cli.output import emit, say
+from etude.surface.verb import Verb
 
 
-@systems.callback(invoke_without_command=True)
-def all_systems(context: typer.Context, json: AsJson = False) -> None:
-    """The catalogue of systems: list, show one, check your own file"""
-    if context.invoked_subcommand is None:
-        list_systems(json)
+@dataclass(frozen=True, kw_only=True)
+class Systems:
+    """The catalogue of systems: list, show one, check your own file
+
+    etude systems
+    etude systems show dgx-h100
+    """
+
+    output: Printed = part(Printed)
 
 
-@systems.command("list")
-def list_systems(json: AsJson = False) -> None:
-    """The systems of the catalogue: devices, memory, links"""
+@dataclass(frozen=True, kw_only=True)
+class ListSystems:
+    """The systems of the catalogue: devices, memory, links
+
+    etude systems list
+    """
+
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowSystem:
+    """Every figure of one system, with its source, as YAML that can be changed and used
+
+    etude systems show dgx-h100
+    """
+
+    name: str = argument("text", "name in the catalogue, or a file", like="dgx-a100")
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSystem:
+    """Is a system file sound? Names the key that is wrong; exit code 2 if one is
+
+    etude systems check mine.yaml
+    """
+
+    path: str = argument("path", "YAML, or an InfraGraph", like="other.yaml")
+
+
+def listed(_: None) -> list[dict[str, Any]]:
     from etude.machine import open_system, system_names
 
-    emit([_row(name, open_system(name)) for name in system_names()], json=json)
+    return [_row(name, open_system(name)) for name in system_names()]
 
 
 def _row(name: str, system: Any) -> dict[str, Any]:
@@ -44,32 +74,30 @@ def _row(name: str, system: Any) -> dict[str, Any]:
     }
 
 
-@systems.command()
-def show(
-    name: Annotated[str, typer.Argument(help="Name in the catalogue, or a file.")],
-    json: AsJson = False,
-) -> None:
-    """Every figure of one system, with its source, as YAML that can be changed and used"""
-    import yaml
-
+def shown(name: str) -> dict[str, Any]:
     from etude.machine import open_system
 
-    found = open_system(name).to_dict()
-    if json:
-        emit(found, json=True)
-    else:
-        print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
+    return dict(open_system(name).to_dict())
 
 
-@systems.command()
-def check(path: Annotated[Path, typer.Argument(help="YAML, or an InfraGraph.")]) -> None:
-    """Is a system file sound? Names the key that is wrong; exit code 2 if one is"""
-    from etude.base.units import format_bandwidth
+def show_yaml(found: dict[str, Any]) -> None:
+    import yaml
+
+    print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
+
+
+def checked(path: Path) -> Any:
     from etude.machine import open_system
 
     if not path.is_file():
         raise UsageError("no such file", where=str(path))
-    system = open_system(path)
+    return path, open_system(path)
+
+
+def say_checked(found: Any) -> None:
+    from etude.base.units import format_bandwidth
+
+    path, system = found
     say(f"{path}: `{system.name}`, {len(system):,} devices, no problems found")
     if system.topology is not None:
         graph = system.topology
@@ -79,3 +107,11 @@ def check(path: Annotated[Path, typer.Argument(help="YAML, or an InfraGraph.")])
         for level in () if system.irregular else system.levels:
             rate = format_bandwidth(int(level.bandwidth_bytes_per_s))
             say(f"level `{level.name}`: {level.kind} of {level.size:,} at {rate}, {level.latency_ns:g} ns")
+
+
+VERBS = (
+    Verb(name="systems", asks=Systems, inputs=lambda asked: None, run=listed, show=emit),
+    Verb(name="systems list", asks=ListSystems, inputs=lambda asked: None, run=listed, show=emit),
+    Verb(name="systems show", asks=ShowSystem, inputs=lambda asked: asked.name, run=shown, show=show_yaml),
+    Verb(name="systems check", asks=CheckSystem, inputs=lambda asked: Path(asked.path), run=checked, show=say_checked),
+)

@@ -1,0 +1,78 @@
+"""A verb, declared once. Flags, YAML keys, Python arguments, MCP tools and the tables of the docs follow from it.
+
+    VERBS = (Verb(name="idle", asks=Idle, inputs=idle_inputs, run=idle),)
+
+`asks` is a dataclass of figures, whose docstring is the help. `inputs` builds the complete frozen inputs of the run
+from what was asked, before any work; what was given and not read by it is refused. `run` takes these inputs and nothing
+else. `record` is what `--json`, Python callers and MCP clients get of the result, `show` what a reader sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from inspect import cleandoc
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from etude.base.parameters import Spelling, ask, refuse_unread, request_of, whole
+
+A = TypeVar("A")
+I = TypeVar("I")  # noqa: E741
+R = TypeVar("R")
+Elsewhere: TypeAlias = Callable[[str, str], str]
+"""(Parameter, verb) -> which other verbs read it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb(Generic[A, I, R]):
+    name: str
+    """Its words: `serve`, `serve images`."""
+    asks: type[A]
+    inputs: Callable[[A], I]
+    run: Callable[[I], R]
+    record: Callable[[R], Any] = lambda result: result
+    show: Callable[[R], None] | None = None
+    """Prints a result for a reader; by default its record is printed."""
+    code: Callable[[R], int] = lambda result: 0
+    """The exit code: 1 is an answer of no."""
+    tool: bool = False
+    """Assistants may call it (MCP)."""
+
+    @property
+    def help(self) -> str:
+        """The docstring of the declaration: one line, then examples and prose."""
+        return cleandoc(self.asks.__doc__ or "")
+
+    @property
+    def line(self) -> str:
+        return self.help.partition("\n")[0]
+
+    @property
+    def examples(self) -> list[str]:
+        """Commands of the help, a continued line joined."""
+        joined = self.help.replace("\\\n", " ")
+        lines = [" ".join(line.split("   ")[0].split()) for line in joined.splitlines()]
+        return [line for line in lines if line.startswith(f"etude {self.name}")]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved(Generic[I]):
+    """A request that can be run: all that the run reads, and how its result is shown."""
+
+    inputs: I
+    output: Any
+    given: Mapping[str, Any]
+    """What was given, by name: for provenance, not for the run."""
+
+
+def resolve(
+    verb: Verb[Any, I, Any], given: Mapping[str, Any], spelling: Spelling, elsewhere: Elsewhere | None = None
+) -> Resolved[I]:
+    """The inputs of a run. Raises UsageError for whatever is unknown, wrong, or given and not read. `elsewhere` says
+    which verbs read a name that this one does not have."""
+    where = elsewhere or (lambda name, but: "")
+    asked = ask(verb.asks, given, spelling, verb=verb.name, elsewhere=lambda name: where(name, verb.name))
+    inputs = verb.inputs(asked)
+    output = whole(asked.output) if any(f.name == "output" for f in fields(verb.asks)) else None
+    refuse_unread(asked)
+    return Resolved(inputs, output, dict(request_of(asked).given))
