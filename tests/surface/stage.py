@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -82,5 +83,7 @@ def canonical(value: Any) -> Any:
 
 
 def make_stage(folder: Path) -> None:
-    """The files that examples name."""
+    """The files that examples name: each file `stage_*.py` of this folder has a `make(folder)` for its verbs."""
     (folder / "stage.txt").write_text("")
+    for path in sorted(Path(__file__).parent.glob("stage_*.py")):
+        import_module(f"surface.{path.stem}").make(folder)

@@ -55,6 +55,7 @@ EXAMPLE: Final = {
     "text": "a text",
     "texts": "a text, or a text for each key",
     "path": "run/",
+    "noun": "a name, a file, or the value itself",
     "paths": "run/",
     "out": "out/",
     "several": "a text",
@@ -215,6 +216,8 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
         return _mapping(kind.removeprefix("map of "), f, given, where)
     if kind in ("path", "out"):
         return _path(given, where)
+    if kind == "noun":
+        return _path(given, where) if isinstance(given, (str, PathLike)) else given
     value = _scalar(kind, given, where, zero=f.metadata["zero"])
     _check_bounds(f, given, value, where)
     return value

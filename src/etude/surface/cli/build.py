@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from keyword import iskeyword
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -25,7 +26,8 @@ from etude.surface.verb import Verb, resolve
 FILE: Final = "YAML file of parameters, by the names of the flags; flags override it."
 METAVAR: Final = {
     "count": "N", "number": "NUMBER", "fraction": "NUMBER", "power": "WATT", "time": "TIME", "bytes": "SIZE",
-    "bandwidth": "RATE", "rate": "RATE", "choice": "NAME", "path": "PATH", "paths": "PATH", "out": "PATH",
+    "bandwidth": "RATE", "rate": "RATE", "choice": "NAME", "noun": "NAME", "path": "PATH", "paths": "PATH",
+    "out": "PATH",
 }  # fmt: skip
 """Kind -> what stands for a value; TEXT for the others."""
 
@@ -44,6 +46,33 @@ class Tabled:
     json: bool = figure("switch", "print JSON", False)
     csv: bool = figure("switch", "print CSV", False)
     md: bool = figure("switch", "print a Markdown table", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Parameters of a verb that writes: where to, and whether what is there may be replaced."""
+
+    out: str | None = figure("out", "file or folder to write", None, names=("-o",))
+    force: bool = figure("switch", "replace what is there", False, needs="out", names=("-f",))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a result is written."""
+
+    path: Path
+    force: bool = False
+
+    @classmethod
+    def of(cls, asked: Any) -> Place | None:
+        """The place that `Written` says, or none. One that is taken is refused before anything is computed."""
+        out, force = asked.out, asked.force
+        if out is None:
+            return None
+        place = cls(Path(out), force)
+        if place.path.exists() and not force and not (place.path.is_dir() and not any(place.path.iterdir())):
+            raise UsageError("already exists", where=out, hint="--force replaces it")
+        return place
 
 
 class VerbCommand(TyperCommand):

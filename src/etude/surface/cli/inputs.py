@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.base.figures import argument, figure
 from etude.surface.cli.output import progress
 
 if TYPE_CHECKING:
@@ -38,6 +40,37 @@ OnRay = Annotated[
 MaxBytes = Annotated[
     str | None, typer.Option("--max-bytes", help="Largest size that a file may have, also when unpacked, e.g. `4GiB`.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobInput:
+    """Parameters of what reads a job."""
+
+    path: str = argument("path", JOB_HELP, like="job/")
+    groups: str | None = figure("path", GROUPS_HELP, None)
+    workers: int = figure(
+        "count", "number of ranks read in parallel; 0: one per core for large recordings", 0, zero=True, names=("-j",)
+    )
+    max_bytes: int | None = figure("bytes", "largest size that a file may have, also when unpacked", None)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSource:
+    """Where a job is read from."""
+
+    path: Path
+    groups: Path | None = None
+    workers: int = 0
+    max_bytes: int | None = None
+
+    @classmethod
+    def of(cls, asked: JobInput) -> "JobSource":
+        groups = None if asked.groups is None else Path(asked.groups)
+        return cls(Path(asked.path), groups, asked.workers, asked.max_bytes)
+
+    def open(self, **options: Any) -> "Job":
+        limit = None if self.max_bytes is None else str(self.max_bytes)
+        return open_job(self.path, self.groups, self.workers, limit, **options)
 
 
 def open_job(

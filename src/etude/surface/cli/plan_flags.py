@@ -2,14 +2,15 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import key_of, read, read_mapping
+from etude.base.figures import argument, figure, key_of, part, read, read_mapping
+from etude.base.parameters import given_in
 from etude.make.generate import Plan
 from etude.surface.cli.output import say
 
@@ -17,11 +18,30 @@ if TYPE_CHECKING:
     from etude.make.generate import Generated
     from etude.make.generate.model import Model
 
-ModelName = Annotated[
-    str, typer.Argument(help="A model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`.")
-]
+MODEL_HELP = "a model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`"
+ModelName = Annotated[str, typer.Argument(help=f"{MODEL_HELP[:1].upper()}{MODEL_HELP[1:]}.")]
 PANEL = "The plan"
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInput:
+    """The parameter of what is about one model."""
+
+    model: str = argument("text", MODEL_HELP, "", like="gpt2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanInput:
+    """Parameters of a plan: those of a file, and the axes as flags over it."""
+
+    plan: str | None = figure("path", "YAML file with the plan; flags override it", None)
+    axes: Plan = part(Plan, PANEL)
+
+
+def plan_keys(asked: "PlanInput", model: str = "") -> dict[str, Any]:
+    """What the file and the flags of a plan say, by key. All axes that were given count as read."""
+    return given_of(given_in(asked.axes), None if asked.plan is None else Path(asked.plan), model)
 
 
 def with_fields(
@@ -104,7 +124,7 @@ def given_of(flags: dict[str, Any], path: Path | None, model: str = "") -> dict[
         given = read_mapping(path)
     keys = {f.name: key_of(f) for f in fields(Plan)}
     for name, value in flags.items():
-        given[keys[name]] = _numbers(name, value) if name in LISTS else value
+        given[keys.get(name, name)] = _numbers(name, value) if name in LISTS and isinstance(value, str) else value
     if "precision" not in given and (stored := stored_as(model)):
         given["precision"] = stored
         say(f"note: precision {stored}, as the model id says; --precision overrides it")
