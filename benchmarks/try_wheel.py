@@ -29,7 +29,7 @@ NEEDED = (
     "CONTRIBUTING.md", "Makefile", "CITATION.cff", "src/etude/capture/sample/README.md", ".github/workflows/ci.yml",
 )  # fmt: skip
 """Files that the sdist must have, one of each kind."""
-DATA = ("etude/py.typed", "etude/sample/gpt.rank0.kineto.json.gz", "etude/machine/catalogue/dgx-h100.yaml")
+DATA = ("etude/py.typed", "etude/capture/sample/gpt.rank0.kineto.json.gz", "etude/machine/catalogue/dgx-h100.yaml")
 """... and the wheel."""
 
 COLUMNS = ("python", "from", "install", "numba", "version", "demo", "again", "link", "report", "said")

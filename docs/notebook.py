@@ -9,7 +9,7 @@ PLACE = Path(__file__).resolve().parent.parent / "examples" / "first_look.ipynb"
 CELLS = [
     "# A first look\n\nA recording of PyTorch in a notebook: what is in it, where its time goes, what a change would give. "
     "The recording comes with Etude; `etude collect` makes one of yours.",
-    "from pathlib import Path\n\nimport etude\n\nsample = Path(etude.__file__).parent / \"sample\"\nrun = etude.open_run(sample)\nrun",
+    "from pathlib import Path\n\nimport etude\n\nsample = Path(etude.__file__).parent / \"capture\" / \"sample\"\nrun = etude.open_run(sample)\nrun",
     "## Where the time goes\n\nAn analysis takes a run and returns an Arrow table; times and sizes show their units.",
     "etude.breakdown(run)",
     "## SQL over its nodes\n\nNodes, dependencies, groups and ranks are tables.",

@@ -30,7 +30,7 @@ COPIES = {
     "trace.json.gz": ("kineto.json.gz", "before.json.gz", "after.json.gz", "small_batch.kineto.json.gz",
                       "large_batch.kineto.json.gz"),
 }  # fmt: skip
-LINKS = {"examples": "examples", "benchmarks": "benchmarks", "sample": "src/etude/sample"}
+LINKS = {"examples": "examples", "benchmarks": "benchmarks", "sample": "src/etude/capture/sample"}
 
 CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
 "num_hidden_layers": 8, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,

@@ -22,7 +22,7 @@ from later import later
 mcp = later("mcp")
 
 Ask = Callable[..., tuple[bool, Any]]
-SAMPLE = Path(__file__).resolve().parent.parent / "src/etude/sample"
+SAMPLE = Path(__file__).resolve().parent.parent / "src/etude/capture/sample"
 
 
 @pytest.fixture(scope="module")

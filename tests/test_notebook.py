@@ -61,7 +61,7 @@ def harmless(html: str) -> str:
 
 @pytest.fixture
 def one() -> etude.Job:
-    return etude.open(ROOT / "src/etude/sample")
+    return etude.open(ROOT / "src/etude/capture/sample")
 
 
 def test_a_job_tells_its_ranks_nodes_span_and_kinds(one: etude.Job):
@@ -79,7 +79,7 @@ def test_a_job_of_folded_ranks_counts_each_of_them():
 
 
 def test_a_run_adds_up_the_time_of_nodes_that_work(one: etude.Job):
-    run = etude.open_run(ROOT / "src/etude/sample")
+    run = etude.open_run(ROOT / "src/etude/capture/sample")
     said = harmless(run._repr_html_())
     assert "times measured" in said
     simulated = harmless(etude.simulate(one, etude.open_system("h200"))._repr_html_())
