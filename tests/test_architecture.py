@@ -16,7 +16,7 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 GROUPS = {"base", "capture", "make", "run", "world", "tell", "decide", "surface"}
 """Folders whose parts are rooms of their own: `run.simulate` may not import `run.astra`."""
 GROUND = {f"base.{n}" for n in ("errors", "faces", "units", "files", "figures", "seals", "quiet", "pages", "rounds")}
-GROUND |= {"base.notebook", "base.trust", "base.parameters"}
+GROUND |= {"base.notebook", "base.trust", "base.parameters", "base.grammar"}
 BASE = GROUND | {"kernels", "machine", "model"}
 CAPTURE = {"capture.collect", "capture.link", "capture.ingest"}
 MAKE = {"make.generate", "make.synth", "make.transform"}
@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "base.remote": {"base.errors"},
     "base.figures": {"base.errors", "base.units"},
     "base.parameters": {"base.errors", "base.figures"},
+    "base.grammar": {"base.errors", "base.figures"},
     "base.seals": set(),
     "base.quiet": set(),
     "base.pages": set(),

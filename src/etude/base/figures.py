@@ -218,7 +218,7 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
         return _path(given, where)
     if kind == "noun":
         return _path(given, where) if isinstance(given, (str, PathLike)) else given
-    value = _scalar(kind, given, where, zero=f.metadata["zero"])
+    value = scalar(kind, given, where, zero=f.metadata["zero"])
     _check_bounds(f, given, value, where)
     return value
 
@@ -246,7 +246,7 @@ def _check_bounds(f: Field[Any], given: Any, value: Any, where: str) -> None:
 
 def _item(of: type[Any] | None, given: Any, where: str) -> Any:
     if of in (int, str):
-        return _scalar("count" if of is int else "text", given, where, zero=True)
+        return scalar("count" if of is int else "text", given, where, zero=True)
     return read(of or dict, given, where)
 
 
@@ -278,11 +278,12 @@ def _mapping(kind: str, f: Field[Any], given: Any, where: str) -> dict[str, Any]
         elif kind.startswith("map of "):
             out[str(key)] = _mapping(kind.removeprefix("map of "), f, value, at)
         else:
-            out[str(key)] = _scalar(kind, value, at, zero=f.metadata["zero"])
+            out[str(key)] = scalar(kind, value, at, zero=f.metadata["zero"])
     return out
 
 
-def _scalar(kind: str, given: Any, where: str, *, zero: bool) -> Any:
+def scalar(kind: str, given: Any, where: str, *, zero: bool) -> Any:
+    """A value of a kind that is neither a list nor a mapping."""
     if kind == "text":
         if not isinstance(given, str):
             raise ClusterError(f"expected a text, not {_shown(given)}", where=where)
@@ -308,7 +309,8 @@ def _number(kind: str, given: Any, where: str) -> Any:
         try:
             return float(given)
         except ValueError:
-            raise ClusterError(f"{_shown(given)} is not a number", where=where) from None
+            what = "fraction" if kind == "fraction" else "number"
+            raise ClusterError(f"{_shown(given)} is not a {what}", where=where) from None
     if isinstance(given, int) and given < 0:
         return given  # the caller says so
     try:
