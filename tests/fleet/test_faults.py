@@ -106,10 +106,10 @@ def test_checkpoints_are_read():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("tape:5min", "no tier `tape`"),
+        ("tape:5min", "column 1: unknown tier `tape`"),
         ("local", "no interval"),
-        ("local:5min:10min", "`10min`"),
-        ("local:-5min", "every -5min"),
+        ("local:5min:10min", "column 12: .*`10min`"),
+        ("local:-5min", "column 7: `-5min` is not positive"),
         ("local:5min,local:6min", "the same name"),
         ("local:auto,remote:auto", "one tier"),
         ("local:5min:survives=moon", "survives `moon`"),

@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
-from etude.base.units import parse_bandwidth, parse_time
+from etude.base.figures import figure
+from etude.base.grammar import Piece, fill, items, line
 from etude.world.fleet.faults import Scope
 
 AUTO: Final = "auto"
+EXAMPLE: Final = "local:5min, or remote:500:async:rate=2GB/s"
 PROCESS, NODE, GROUP, EVERYTHING = range(4)
 SEVERITY: Final = {"process": PROCESS, "node": NODE, "group": GROUP, "all": EVERYTHING}
 USUAL: Final = {
@@ -116,10 +117,8 @@ def parse_checkpoints(text: str, system_tiers: tuple[Any, ...] = ()) -> tuple[Sa
     """`local:5min,remote:1h`. A tier that the system has takes its rates from there."""
     if text in ("", "none"):
         return ()
-    try:
-        found = tuple(_tier(part.strip(), {tier.name: tier for tier in system_tiers}) for part in text.split(","))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    known = {tier.name: tier for tier in system_tiers}
+    found = tuple(_tier(part, known) for part in line(text, "--checkpoint", EXAMPLE).split(","))
     if len({tier.name for tier in found}) < len(found):
         raise UsageError("--checkpoint: two tiers have the same name")
     if sum(not tier.every_ns and not tier.steps for tier in found) > 1:
@@ -129,40 +128,39 @@ def parse_checkpoints(text: str, system_tiers: tuple[Any, ...] = ()) -> tuple[Sa
     return found
 
 
-def _tier(text: str, known: dict[str, Any]) -> SaveTier:
-    name, *words = text.split(":")
-    where, hint = f"--checkpoint: {name}", "local:5min, or remote:500:async:rate=2GB/s"
+def _tier(text: Piece, known: dict[str, Any]) -> SaveTier:
+    first, *parts = text.split(":")
+    name = first.choice([*USUAL, *known], "tier")
     given: dict[str, Any] = {"name": name, **USUAL.get(name, {})}
     if name in known:
         tier = known[name]
         given |= {"rate": tier.write_bytes_per_s, "read": tier.read_bytes_per_s, "latency": tier.write_latency_ns}
         given.setdefault("survives", "process")
-    if name not in known and name not in USUAL:
-        raise UsageError(f"--checkpoint: no tier `{name}`", hint=f"known: {', '.join([*USUAL, *known])}")
     timed = False
-    for word in words:
-        key, equals, value = word.partition("=")
-        if word in ("full", "sync", "async"):
-            given |= {"background": word == "async"} if word != "full" else {}
-        elif key == "diff":
-            given["share"] = value or "0.1"
-        elif equals:
-            given[key] = value
-        elif timed or not word:
-            raise UsageError(f"--checkpoint: `{word}` of `{name}`", hint=hint)
+    said = items(parts)
+    for word in said.bare:
+        if word.text in ("full", "sync", "async"):
+            given |= {"background": word.text == "async"} if word.text != "full" else {}
+        elif word.text == "diff":
+            given["share"] = "0.1"
+        elif timed:
+            raise word.wrong(f"`{name}` has an interval, and `{word.text}` is a second one")
         else:
             timed = True
-            if word.isdecimal() and int(word) > 0:
-                given["steps"] = int(word)
-            elif word != AUTO:
-                given["every"] = parse_time(word)
-                if given["every"] <= 0:
-                    raise UsageError(f"--checkpoint: every {word}", hint=hint)
+            given |= _interval(word)
     if not timed:
-        raise UsageError(f"--checkpoint: no interval is given for `{name}`", hint=hint)
-    if isinstance(given.get("rate"), str):
-        parse_bandwidth(given["rate"])
-    return read(SaveTier, given, where)
+        raise first.wrong(f"no interval is given for `{name}`")
+    if "diff" in said.values:
+        given["share"] = said.values["diff"].fraction()
+    figures = [part for part in parts if "=" in part.text and part.cut("=")[0].text != "diff"]
+    return fill(SaveTier, figures, first, given)
+
+
+def _interval(word: Piece) -> dict[str, Any]:
+    """Steps or a time; nothing where it is searched for."""
+    if word.text.isdecimal() and int(word.text) > 0:
+        return {"steps": int(word.text)}
+    return {} if word.text == AUTO else {"every": word.time_ns()}
 
 
 # -- closed forms ------------------------------------------------------------------------------------------------------

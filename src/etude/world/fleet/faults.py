@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, parse, read, read_mapping
+from etude.base.grammar import Term, terms
 
 HOUR_NS: Final = 3_600_000_000_000
 
@@ -178,14 +179,14 @@ def open_faults(text: str) -> Faults:
             raise UsageError(
                 f"--faults: there is no mix or file `{text}`", hint=f"known: {known}; node:mtbf=2000h; FILE"
             )
-        return Faults(name="given", kinds=tuple(_kind(part) for part in text.split(";") if part.strip()))
+        return Faults(name="given", kinds=tuple(map(_kind, terms(text, "--faults", "node:mtbf=2000h,repair=4h"))))
     except ClusterError as problem:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
-def _kind(text: str) -> Kind:
+def _kind(term: Term) -> Kind:
     """`node:mtbf=2000h,repair=4h`; a name that is a scope or an effect says that too, and a link is slow."""
-    name, _, rest = text.strip().partition(":")
+    name = term.name.text
     given: dict[str, Any] = {"name": name}
     if name in set(Scope):
         given["scope"] = name
@@ -194,9 +195,4 @@ def _kind(text: str) -> Kind:
         given |= {"scope": "process"} if name == Effect.STORAGE else {}
     elif name == "link":
         given["effect"] = Effect.SLOW.value
-    for pair in filter(None, (p.strip() for p in rest.split(","))):
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--faults: `{pair}` of `{name}` has no value", hint="node:mtbf=2000h,repair=4h")
-        given[key.strip()] = value.strip()
-    return read(Kind, given, f"--faults: {name}")
+    return term.read(Kind, given)

@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure
+from etude.base.grammar import terms
 from etude.world.fleet.events import EFFECTS, Events
 from etude.world.fleet.faults import Effect
 
@@ -68,27 +69,13 @@ def parse_retries(text: str) -> tuple[Stage, ...]:
     """Reads stages from one line; empty or `none`: the first attempt succeeds at once. Raises UsageError."""
     if text in ("", "none"):
         return ()
-    try:
-        found = tuple(_stage(part.strip()) for part in text.split(";") if part.strip())
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    found = tuple(term.read(Stage, {"name": term.name.text}) for term in terms(text, "--retry", HINT))
     if len({stage.name for stage in found}) < len(found):
         raise UsageError("--retry: two stages have the same name", hint=HINT)
     endless = [stage.name for stage in found[:-1] if not stage.tries]
     if endless:
         raise UsageError(f"--retry: no stage can follow `{endless[0]}`, which has no limit", hint="tries=6")
     return found
-
-
-def _stage(text: str) -> Stage:
-    name, _, rest = text.partition(":")
-    given: dict[str, Any] = {"name": name}
-    for pair in filter(None, (p.strip() for p in rest.split(","))):
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--retry: `{pair}` of `{name}` has no value", hint=HINT)
-        given[key.strip()] = value.strip()
-    return read(Stage, given, f"--retry: {name}")
 
 
 def chains(stages: tuple[Stage, ...], count: int, *, most_ns: int, seed: int = 0) -> Chains:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from etude.base.errors import UsageError
 from etude.base.figures import figure
-from etude.base.units import parse_time
+from etude.base.grammar import line
 
 
 class HostCopies(StrEnum):
@@ -51,15 +50,15 @@ class Failure(NamedTuple):
 def parse_failures(text: str, *, ranks: int, node: int) -> tuple[Failure, ...]:
     """`rank7@60s;node1@90s`, in order of time; `node` is the ranks per node."""
     found = []
-    for part in text.split(";") if text.strip() else ():
-        match = re.fullmatch(r"(rank|node)(\d+)@(\S+)", part.strip())
-        if match is None:
-            raise UsageError(f"--fail: `{part.strip()}`", hint="rank7@60s, or node1@90s; several with `;`")
-        kind, number, at_ns = match[1], int(match[2]), parse_time(match[3])
+    for part in line(text, "--fail", "rank7@60s, or node1@90s; several with `;`").split(";") if text.strip() else ():
+        who, at = part.cut("@")
+        match = re.fullmatch(r"(rank|node)(\d+)", who.text)
+        if match is None or at is None:
+            raise part.wrong(f"`{part.text}` is not a rank or a node, and a time")
+        kind, number, at_ns = match[1], int(match[2]), at.time_ns(zero=True)
         many = ranks if kind == "rank" else -(-ranks // node)
-        if number >= many or at_ns < 0:
-            problem = f"{kind} {number} of {many}" if number >= many else f"at {match[3]}"
-            raise UsageError(f"--fail: {problem}", hint=f"{kind}s count from 0, times from the start")
+        if number >= many:
+            raise who.wrong(f"{kind} {number} of {many}", f"{kind}s count from 0")
         lost = (number,) if kind == "rank" else tuple(range(number * node, min((number + 1) * node, ranks)))
         found.append(Failure(at_ns, lost, number if kind == "node" else -1))
     return tuple(sorted(found, key=lambda f: f.at_ns))

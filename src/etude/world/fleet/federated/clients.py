@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
-from etude.base.units import parse_bandwidth, parse_bytes, parse_time
+from etude.base.grammar import line
+from etude.base.units import parse_bandwidth, parse_bytes
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -26,6 +27,8 @@ COLUMNS: Final = (
 )  # fmt: skip
 ALONE: Final = -1
 """No group, or no label."""
+EXAMPLES: Final = {"bandwidth": "7..10Gb/s", "time": "1..2s", "number": "0.5..0.9"}
+"""Bounds of each kind of figure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,35 +100,32 @@ def drawn_clients(
     rng = np.random.default_rng((seed, 7))
     draws = rng.random((4, count))
 
-    def of(text: str, parse: Callable[[str], float], what: str, k: int) -> F64:
-        low, high = bounds(text, parse, what)
+    def of(text: str, kind: str, what: str, k: int, scale: float = 1.0) -> F64:
+        low, high = (value / scale for value in bounds(text, kind, what))
         return low + (high - low) * draws[k]
 
-    down = of(link, parse_bandwidth, "--link", 0)
+    down = of(link, "bandwidth", "--link", 0)
     if (down <= 0).any():
         raise UsageError(f"--link: `{link}` has no bandwidth", hint="--link 7..10Gb/s")
-    back = of(up, parse_bandwidth, "--up", 3) if up else down
-    steps = of(step, lambda one: parse_time(one) / 1e9, "--step", 1)
-    there = of(available, float, "--available", 2)
+    back = of(up, "bandwidth", "--up", 3) if up else down
+    steps = of(step, "time", "--step", 1, 1e9)
+    there = of(available, "number", "--available", 2)
     if (there <= 0).any() or (there > 1).any():
         raise UsageError(f"--available: `{available}` is not between 0 and 1", hint="--available 0.5..0.9")
     names = tuple(f"client {k}" for k in range(count))
     return alike(names, steps, down, back, available=there, away=np.full(count, away))
 
 
-def bounds(text: str, parse: Callable[[str], float], what: str) -> tuple[float, float]:
-    """`7..10Gb/s`, `7Gb/s..10Gb/s` or one figure."""
-    first, dots, last = text.strip().partition("..")
-    if not dots:
-        last = first
-    unit = last.strip().lstrip("0123456789.,_ ")
-    first = first if not first.strip().replace(".", "", 1).isdecimal() else first + unit
-    try:
-        low, high = float(parse(first.strip())), float(parse(last.strip()))
-    except (UsageError, ValueError):
-        raise UsageError(f"{what}: `{text}` is neither a value nor a range", hint="7..10Gb/s") from None
-    if not 0 <= low <= high < 1e18:
-        raise UsageError(f"{what}: `{text}` is not an ascending range", hint="7..10Gb/s")
+def bounds(text: str, kind: str, what: str) -> tuple[float, float]:
+    """`7..10Gb/s`, `7Gb/s..10Gb/s` or one figure of a kind."""
+    whole = line(text, what, EXAMPLES[kind])
+    first, last = whole.cut("..")
+    last = last or first
+    if first.text.replace(".", "", 1).isdecimal():
+        first = replace(first, text=first.text + last.text.lstrip("0123456789.,_ "))
+    low, high = float(first.figure(kind, zero=True)), float(last.figure(kind, zero=True))
+    if not low <= high < 1e18:
+        raise whole.wrong(f"`{text}` is not an ascending range")
     return low, high
 
 

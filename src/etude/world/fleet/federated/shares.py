@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line
 from etude.world.fleet.federated.clients import Clients
 
 F64 = NDArray[np.float64]
@@ -32,18 +33,11 @@ def trained(clients: Clients, how: str, *, model_bytes: float, steps: int, deadl
         return clients
     if how == "full":
         return clients.with_share(np.ones(len(clients)))
-    word, _, value = how.partition(":")
-    hint = "full, share:0.3, share:auto"
-    if word != "share" or not value:
-        raise UsageError(f"--train: unknown method `{how}`", hint=hint)
-    if value != "auto":
-        try:
-            share = float(value)
-        except ValueError:
-            share = -1.0
-        if not 0 < share <= 1:
-            raise UsageError(f"--train: `{value}` is not a valid share", hint=hint)
-        return clients.with_share(np.full(len(clients), share))
+    word, value = line(how, "--train", "full, share:0.3, share:auto").cut(":")
+    if word.text != "share" or value is None:
+        raise word.wrong(f"unknown method `{how}`")
+    if value.text != "auto":
+        return clients.with_share(np.full(len(clients), value.fraction()))
     if not deadline_s:
         raise UsageError("--train share:auto: a deadline is needed", hint="--deadline 60s")
     busy, down, up = (

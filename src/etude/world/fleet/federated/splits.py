@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.cuts import chosen, given
 from etude.world.fleet.federated.split import Split, run_split, work_of
@@ -30,18 +31,14 @@ class Lengths:
     """Lengths of samples: tokens of each class, and its frequency for each client, [client, class]."""
 
     def __init__(self, text: str, longest: int, clients: int, seed: int) -> None:
-        word, _, value = text.partition(":")
         self.tokens = np.array([longest], np.int64)
         self.mix = np.ones((clients, 1))
         if not text:
             return
-        hint = "dirichlet, or dirichlet:0.5"
-        try:
-            alpha = float(value) if value else 1.0
-        except ValueError:
-            alpha = 0.0
-        if word != "dirichlet" or not 0 < alpha < 1e6:
-            raise UsageError(f"--lengths: unknown method `{text}`", hint=hint)
+        word, value = line(text, "--lengths", "dirichlet, or dirichlet:0.5").cut(":")
+        alpha = value.number(most=1e6) if value is not None else 1.0
+        if word.text != "dirichlet" or not 0 < alpha < 1e6:
+            raise word.wrong(f"unknown method `{text}`")
         if longest < PARTS[0]:
             raise UsageError(f"--lengths: {longest} tokens are too few to be shortened", hint="--seq 512")
         self.tokens = np.array([longest // part for part in PARTS], np.int64)
@@ -86,12 +83,12 @@ def planned(
 
 def _fewest(how: str, layers: int) -> int | None:
     """Least number of layers on a client; None where `how` gives the number."""
-    word, colon, value = how.partition(":")
-    if word == AUTO and (value.isdecimal() if colon else True) and int(value or 1) <= layers:
-        return int(value or 1)
+    word, value = line(how, "--split", "auto, auto:2 or 8").cut(":")
+    if word.text == AUTO:
+        return 1 if value is None else value.count(zero=True, most=layers)
     if how.isdecimal():
         return None
-    raise UsageError(f"--split: `{how}` is neither auto nor a number of layers", hint="--split auto, auto:2 or 8")
+    raise word.wrong(f"`{how}` is neither auto nor a number of layers")
 
 
 def _check(asked: Asked, system: System, seq: int) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
+from etude.base.grammar import line
 from etude.world.fleet.sharing.cluster import WHOLE
 
 I64 = NDArray[np.int64]
@@ -178,12 +179,13 @@ def _jobs(
 def pairs_of(text: str, where: str) -> dict[str, float]:
     """Parses `8:1;16:1.8` into names and numbers."""
     found: dict[str, float] = {}
-    for part in filter(None, text.split(";")):
-        name, _, figure = part.rpartition(":")
-        value = _or_nan(figure)
-        if not name or not 0 < value < float("inf") or name.strip() in found:
-            raise UsageError(f"`{text}`", where=where, hint="8:1;16:1.8, or h100:1;a100:0.5")
-        found[name.strip()] = value
+    for part in line(text, where, "8:1;16:1.8, or h100:1;a100:0.5").split(";") if text else ():
+        name, value = part.cut(":", last=True)
+        if value is None or not name.text:
+            raise part.wrong(f"`{part.text}` is not a name and a number")
+        if name.text in found:
+            raise name.wrong(f"`{name.text}` is given twice")
+        found[name.text] = float(value.figure("number"))
     return found
 
 
