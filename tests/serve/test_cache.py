@@ -231,7 +231,7 @@ def test_belady_in_the_blocks_of_a_device_finds_no_less():
         ("prefix shared", "`shared` needs tiers"),
         ("prefix host=1GB@1GB/s coded=disk", "does not name a tier"),
         ("prefix sharded link=1GB/s", "`sharded` needs a tier"),
-        ("blocks fix=2", "not between 0 and 1"),
+        ("blocks fix=2", "column 12: `fix=2`: `2` is more than 1"),
         ("prefix host=1GB host=2GB", "two tiers have the same name"),
         ("ttl=5", "has no unit"),
     ],

@@ -100,7 +100,7 @@ def test_the_rate_of_a_link_is_learnt():
     ("flags", "problem"),
     [
         (["--kv-choose", "learn:2"], "learn:2"), (["--kv-choose", "lern"], "lern"), (["--link-later", "5s"], "5s"),
-        (["--link-later", "5s:1GB/s;5s:2GB/s"], "increasing times"),
+        (["--link-later", "5s:1GB/s;5s:2GB/s"], "column 10: `5s:2GB/s`: `5s` is not later"),
     ],
 )  # fmt: skip
 def test_what_is_no_choice_and_no_link_is_refused(flags: list[str], problem: str, capsys: pytest.CaptureFixture[str]):
@@ -192,10 +192,10 @@ def test_pools_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert pq.read_table(out)["decode_replica"].to_pylist() == [2, 2, 0]
     assert found["engine"].startswith("vLLM")
     for wrong, said in (
-        (["--disaggregate", "2"], "--disaggregate: `2`"),
+        (["--disaggregate", "2"], "--disaggregate: column 1: `2` is not two numbers"),
         (["--kv-codec", "zip"], "unknown codec `zip`"),
-        (["--kv-choose", "fixed:x"], "--kv-choose: `fixed:x`"),
-        (["--hook", "evict"], "--hook: `evict`"),
+        (["--kv-choose", "fixed:x"], "--kv-choose: column 7: `fixed:x`: unknown codec `x`"),
+        (["--hook", "evict"], "--hook: column 1: `evict` has no value"),
         (["--slo", "gold:ttft=1s"], "no request has tier `gold`"),
     ):
         start = base if "--disaggregate" not in wrong else ["serve", "llama3-8b", "--system", "dgx-h100", "--rate", "1"]

@@ -217,7 +217,7 @@ def test_sessions_of_agents_repeat_what_was_said():
     for wrong, why in (
         ("agents:turn=3", "unknown key"),
         ("agents:turns", "agents:"),
-        ("recommend:items=x", "not a number"),
+        ("recommend:items=x", "column 17: `items=x`: `x` is not a count"),
     ):
         with pytest.raises(EtudeError, match=why):
             request_stream(wrong)

@@ -21,13 +21,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.units import parse_bandwidth, parse_bytes, parse_time
+from etude.base.grammar import Piece, line, nearest
 from etude.machine import System
 from etude.world.serve.rings import BELADY, EXPECTED, LRU, PINNED, TTL
 
 MODES: Final = ("none", "prefix", "blocks", "content")
 POLICIES: Final = {"lru": LRU, "ttl": TTL, "belady": BELADY, "pinned": PINNED, "expected": EXPECTED}
-HINT: Final = 'for example --cache "prefix belady host=64GB@50GB/s"'
+EXAMPLE: Final = '"prefix belady host=64GB@50GB/s"'
+WORDS: Final = (*MODES, "lru", "belady", "expected", "sharded", "shared")
+KEYS: Final = ("ttl=", "pinned=", "fix=", "chunk=", "link=", "coded=", "TIER=ROOM")
 UNLIMITED: Final = 1 << 60
 
 
@@ -72,13 +74,13 @@ def cache_rules(text: str) -> CacheRules:
     """Parses the words of `--cache`."""
     found: dict[str, Any] = {}
     tiers: list[Room] = []
-    for word in text.replace(",", " ").split():
-        key, equals, value = word.partition("=")
-        more = _plain_word(word) if not equals else _figure(key, value, word)
+    for word in line(text, "--cache", EXAMPLE).words() if text.strip() else ():
+        key, value = word.cut("=")
+        more = _plain_word(word) if value is None else _figure(key.text, value)
         if "tier" in more:
             tiers.append(more.pop("tier"))
         if twice := sorted(set(more) & set(found)):
-            raise UsageError(f"--cache: `{word}` repeats `{twice[0]}`", hint=HINT)
+            raise word.wrong(f"`{word.text}` repeats `{twice[0]}`")
         found |= more
     if "mode" not in found:
         found["mode"] = "prefix" if found or tiers else "none"
@@ -87,7 +89,7 @@ def cache_rules(text: str) -> CacheRules:
     if len(set(names)) < len(names):
         raise UsageError(f"--cache: two tiers have the same name: {', '.join(names)}")
     if made.mode == "none" and (len(found) > 1 or tiers):
-        raise UsageError("--cache: `none` cannot be combined with other words", hint=HINT)
+        raise UsageError("--cache: `none` cannot be combined with other words", hint=f"for example {EXAMPLE}")
     if made.mode == "prefix" and (made.fix_share or made.fix_ns):
         raise UsageError("--cache: `fix` applies only to pieces found at another place", hint="blocks or content")
     if made.sharded and not made.link_bytes_per_s:
@@ -104,61 +106,33 @@ def cache_rules(text: str) -> CacheRules:
     return made
 
 
-def _plain_word(word: str) -> dict[str, Any]:
-    if word in MODES:
-        return {"mode": word}
-    if word in ("lru", "belady", "expected"):
-        return {"policy": word}
-    if word in ("sharded", "shared"):
-        return {word: True}
-    known = ", ".join(
-        (
-            *MODES,
-            "lru",
-            "belady",
-            "expected",
-            "sharded",
-            "shared",
-            "ttl=",
-            "pinned=",
-            "fix=",
-            "chunk=",
-            "link=",
-            "coded=",
-            "TIER=ROOM",
-        )
-    )
-    raise UsageError(f"--cache: unknown word `{word}`", hint=f"known: {known}")
+def _plain_word(word: Piece) -> dict[str, Any]:
+    if word.text not in WORDS:
+        raise word.wrong(f"unknown word `{word.text}`", nearest(word.text, WORDS + KEYS))
+    if word.text in MODES:
+        return {"mode": word.text}
+    return {word.text: True} if word.text in ("sharded", "shared") else {"policy": word.text}
 
 
-def _figure(key: str, value: str, word: str) -> dict[str, Any]:
-    try:
-        if key == "ttl":
-            return {"policy": "ttl", "ttl_ns": int(parse_time(value))}
-        if key == "pinned":
-            return {"policy": "pinned", "pinned_tokens": int(value)}
-        if key == "coded":
-            return {"coded": value}
-        if key == "chunk":
-            return {"chunk": _between(int(value), 8, 1 << 16)}
-        if key == "link":
-            return {"link_bytes_per_s": float(parse_bandwidth(value))}
-        if key == "fix":
-            if value[-1:].isalpha():
-                return {"fix_ns": float(parse_time(value))}
-            return {"fix_share": float(_between(float(value), 0, 1))}
-        room, at, rate = value.partition("@")
-        return {"tier": Room(name=key, bytes=int(parse_bytes(room)), bytes_per_s=parse_bandwidth(rate) if at else -1.0)}
-    except UsageError as problem:
-        raise UsageError(f"--cache: `{word}`: {problem.problem}", hint=problem.hint or HINT) from None
-    except ValueError:
-        raise UsageError(f"--cache: `{word}` is not a number", hint=HINT) from None
-
-
-def _between(value: Any, low: float, high: float) -> Any:
-    if not low <= value <= high:
-        raise UsageError(f"not between {low} and {high}")
-    return value
+def _figure(key: str, value: Piece) -> dict[str, Any]:
+    if key == "ttl":
+        return {"policy": "ttl", "ttl_ns": value.time_ns(zero=True)}
+    if key == "pinned":
+        return {"policy": "pinned", "pinned_tokens": value.count(zero=True)}
+    if key == "coded":
+        return {"coded": value.text}
+    if key == "chunk":
+        value.number(8, 1 << 16)
+        return {"chunk": value.count()}
+    if key == "link":
+        return {"link_bytes_per_s": float(value.bytes_per_s(zero=True))}
+    if key == "fix":
+        if value.text[-1:].isalpha():
+            return {"fix_ns": float(value.time_ns(zero=True))}
+        return {"fix_share": value.fraction(zero=True)}
+    room, rate = value.cut("@")
+    per_s = -1.0 if rate is None else rate.bytes_per_s(zero=True)
+    return {"tier": Room(name=key, bytes=room.size_bytes(zero=True), bytes_per_s=per_s)}
 
 
 def on_system(rules: CacheRules, system: System, piece_bytes: float) -> CacheRules:

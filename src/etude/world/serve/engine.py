@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read
+from etude.base.grammar import line
 from etude.world.serve import state as at
 from etude.world.serve.cache import CacheRules, cache_rules
 from etude.world.serve.state import Rules
@@ -119,13 +120,12 @@ def router_code(router: str) -> tuple[int, int]:
     """Code of a router for the loop, and its lookahead. Empty: it is asked."""
     if not router:
         return at.ASK, 0
-    name, _, steps = router.partition(":")
-    if name == "br" and steps.isdecimal() and int(steps) < 4096:
-        return at.BALANCE, int(steps)
+    whole = line(router, "--router", f"{', '.join(ROUTERS)}, br:STEPS, NAME+steal, or FILE.py:name")
+    name, steps = whole.cut(":")
+    if name.text == "br" and steps is not None:
+        return at.BALANCE, steps.count(zero=True, most=4095)
     if router not in ROUTERS:
-        raise UsageError(
-            f"unknown router `{router}`", hint=f"known: {', '.join(ROUTERS)}, br:STEPS, NAME+steal, or FILE.py:name"
-        )
+        raise whole.wrong(f"unknown router `{router}`")
     return ROUTERS[router], 0
 
 
@@ -134,13 +134,10 @@ ADMITS: Final = {"off": at.SERIAL, "eager": at.EAGER, "slack": at.SLACK}
 
 def admit_code(text: str) -> tuple[int, float]:
     """How many branches of an answer run in parallel: `off`, `eager`, `cap:4`, `slack`, `slack:0.5`."""
-    name, colon, value = text.partition(":")
-    try:
-        number = float(value) if colon else 1.0
-    except ValueError:
-        number = -1.0
-    if name == "cap" and colon and number >= 1 and number == int(number):
-        return at.CAP, number
-    if name in ADMITS and number >= 0 and (not colon or name == "slack"):
-        return ADMITS[name], number
-    raise UsageError(f"--admit: `{text}`", hint="off, eager, cap:4, slack, slack:0.5, or FILE.py:name")
+    whole = line(text, "--admit", "off, eager, cap:4, slack, slack:0.5, or FILE.py:name")
+    name, value = whole.cut(":")
+    if name.text == "cap" and value is not None:
+        return at.CAP, float(value.count())
+    if name.text in ADMITS and (value is None or name.text == "slack"):
+        return ADMITS[name.text], value.number() if value is not None else 1.0
+    raise whole.wrong(f"unknown rule `{text}`")

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.grammar import line
 from etude.base.units import parse_bandwidth, parse_time
 from etude.world.serve.state import ASK_CODEC, BEST, LEARNT, Wire
 
@@ -48,10 +49,7 @@ def open_codecs(text: str, quality: float = 0.0) -> list[Codec]:
     if text.endswith(".csv"):
         found = _read(Path(text))
     else:
-        unknown = [name for name in text.split(",") if name not in CODECS]
-        if unknown:
-            raise UsageError(f"unknown codec `{unknown[0]}`", hint=f"known: {', '.join(CODECS)}, or FILE.csv")
-        found = [CODECS[name] for name in text.split(",")]
+        found = [CODECS[name.choice(CODECS, "codec")] for name in line(text, "--kv-codec").split(",")]
     good = [codec for codec in found if codec.quality >= quality]
     if not good:
         raise UsageError(f"no codec has a quality of {quality}", where=text)
@@ -112,42 +110,32 @@ def wire_of(
 def read_later(text: str) -> list[tuple[int, float]]:
     """`30s:10Gb/s;60s:100Gb/s`: from when on a link has another bandwidth."""
     found: list[tuple[int, float]] = []
-    for part in filter(None, text.split(";")):
-        when, colon, rate = part.partition(":")
-        if not colon:
-            raise UsageError(f"--link-later: `{part}`", hint="30s:10Gb/s;60s:100Gb/s")
-        found.append((parse_time(when), float(parse_bandwidth(rate))))
-    times = [when for when, _ in found]
-    if times != sorted(set(times)) or any(not rate > 0 for _, rate in found):
-        raise UsageError(
-            f"--link-later: `{text}`", hint="use increasing times, and rates above 0: 30s:10Gb/s;60s:100Gb/s"
-        )
+    for part in line(text, "--link-later", "30s:10Gb/s;60s:100Gb/s").split(";") if text else ():
+        when, rate = part.cut(":")
+        if rate is None:
+            raise part.wrong(f"`{part.text}` is not a time and a bandwidth")
+        if found and when.time_ns(zero=True) <= found[-1][0]:
+            raise when.wrong(f"`{when.text}` is not later than the time before it")
+        found.append((when.time_ns(zero=True), float(rate.bytes_per_s())))
     return found
 
 
 def _choice(text: str, names: list[str]) -> int:
     if text == "best":
         return BEST
-    word, colon, name = text.partition(":")
-    if word == "learn" and (not colon or name):
+    whole = line(text, "--kv-choose", f"best, learn, or fixed:NAME; known: {', '.join(names)}")
+    word, name = whole.cut(":")
+    if word.text == "learn":
         return LEARNT
-    if word != "fixed" or name not in names:
-        raise UsageError(f"--kv-choose: `{text}`", hint=f"best, learn, or fixed:NAME; known: {', '.join(names)}")
-    return names.index(name)
+    if word.text != "fixed" or name is None:
+        raise whole.wrong(f"unknown choice `{text}`")
+    return names.index(name.choice(names, "codec"))
 
 
 def _weight(choose: str) -> float:
     """Weight of the newest transfer in the running mean of a link: `learn:0.5`."""
-    word, colon, text = choose.partition(":")
-    if word != "learn" or not colon:
-        return NEWEST
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = 0.0
-    if not 0 < weight <= 1:
-        raise UsageError(f"--kv-choose: `{choose}`", hint="give the weight of the newest transfer: learn:0.25")
-    return weight
+    word, weight = line(choose, "--kv-choose", "learn:0.25").cut(":")
+    return weight.fraction() if word.text == "learn" and weight is not None else NEWEST
 
 
 NO_WIRE: Final = wire_of(0.0, choose="best")

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
-from etude.base.units import parse_time
+from etude.base.errors import UsageError
+from etude.base.figures import figure
+from etude.base.grammar import fill, line
 from etude.world.serve.request_files import read_requests
 from etude.world.serve.requests import Requests, requests_of
 
@@ -21,6 +21,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 STEPS: Final = 4096
 """Steps of a period, for the inverse of its arrivals."""
+DAY_NS: Final = 86_400_000_000_000
 
 
 def poisson(rate_per_s: float, count: int, prompt: int, output: int, *, seed: int = 0, cv: float = 1.0) -> Requests:
@@ -47,14 +48,8 @@ def arrivals(rate_per_s: float, count: int, cv: float, diurnal: str, random: np.
 
 
 def _diurnal(text: str) -> tuple[float, float]:
-    swing, _, period = text.partition("@")
-    try:
-        found = float(swing), parse_time(period or "24h") / 1e9
-    except ValueError:
-        found = (-1.0, 0.0)
-    if not 0 <= found[0] <= 1 or not found[1] > 0:
-        raise UsageError(f"--diurnal: `{text}`", hint="part of the mean rate, and the period: 0.8@24h")
-    return found
+    swing, period = line(text, "--diurnal", "0.8@24h: fraction of the mean rate, and the period").cut("@")
+    return swing.fraction(zero=True), (period.time_ns() if period is not None else DAY_NS) / 1e9
 
 
 def at_rate(requests: Requests, rate_per_s: float) -> Requests:
@@ -158,21 +153,11 @@ def _from_segments(rows: list[tuple[float, int, int, list[Any]]]) -> Requests:
 @lru_cache(2)
 def generated(text: str, rate_per_s: float, seed: int) -> Requests:
     """`agents:sessions=20,turns=8` or `recommend:items=500`."""
-    name, _, words = text.partition(":")
-    kind = GENERATORS[name]
-    given: dict[str, Any] = {}
-    for word in filter(None, words.replace(",", " ").split()):
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise UsageError(f"{name}: `{word}`", hint=f"{name}:{fields(kind)[0].name}=50")
-        try:
-            given[key] = float(value) if "." in value else int(value)
-        except ValueError:
-            raise UsageError(f"{name}: `{word}` is not a number") from None
-    try:
-        made = read(kind, given, name)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    whole = line(text, "--requests")
+    name, words = whole.cut(":")
+    kind = GENERATORS[name.text]
+    name = replace(name, example=f"{name.text}:{fields(kind)[0].name}=50", inside="")
+    made = fill(kind, replace(words, example=name.example).words() if words is not None and words.text else (), name)
     found: Requests = made.drawn(rate_per_s or 1.0, np.random.default_rng(seed))
     return found
 

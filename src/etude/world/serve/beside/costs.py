@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line, pairs
 from etude.machine import System
 from etude.machine.system import OpCost
 from etude.make.generate import Plan
@@ -102,17 +103,12 @@ def with_images(requests: Requests, cost: TowerCost) -> Requests:
 def weighed(requests: Requests, text: str) -> Requests:
     """Weights of tenants from `chat=3,batch=1`; others have 1."""
     found = dict.fromkeys(requests.tenant_names, 1000)
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.strip().partition("=")
-        try:
-            weight = round(float(value) * 1000)
-        except ValueError:
-            weight = 0
-        if not equals or not 1 <= weight <= 1_000_000_000:
-            raise UsageError(f"--tenant-weights: `{part}`", hint="chat=3,batch=1")
-        if name not in found:
-            raise UsageError(
-                f"--tenant-weights: no request belongs to `{name}`", hint=f"known: {', '.join(found) or 'no tenants'}"
-            )
+    if text and not found:
+        raise UsageError("--tenant-weights: no request belongs to a tenant", hint="a column `tenant`")
+    parts = line(text, "--tenant-weights", "chat=3,batch=1").split(",") if text else ()
+    for name, value in pairs(parts, found).items():
+        weight = round(value.number(most=1e6) * 1000)
+        if not weight:
+            raise value.wrong(f"`{value.text}` is less than 0.001")
         found[name] = weight
     return replace(requests, weights=tuple(found.values()))

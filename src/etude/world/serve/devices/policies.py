@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line
 from etude.world.serve.devices.plan import begins
 from etude.world.serve.devices.state import terms_of
 
@@ -108,12 +109,12 @@ def _answer(hook: Callable[..., Any], run: Run, c: int) -> list[int]:
 def policy_of(text: str | Callable[..., Any]) -> Policy:
     if not isinstance(text, str):
         return asked(text)
-    name, colon, number = text.partition(":")
-    if name == "future" and colon and number.isdigit() and int(number) <= 64:
-        return future(int(number))
+    name, horizon = line(text, "--place", "future:2").cut(":")
+    if name.text == "future" and horizon is not None:
+        return future(horizon.count(zero=True, most=64))
     known: dict[str, Policy] = {"roundrobin": roundrobin, "heft": heft, "reuse": reuse}
     if text not in known:
-        raise UsageError(
-            f"unknown placement policy `{text}`", hint=f"known: {', '.join(NAMES)} (H up to 64), or FILE.py:name"
+        raise name.wrong(
+            f"unknown placement policy `{text}`", f"known: {', '.join(NAMES)} (H up to 64), or FILE.py:name"
         )
     return known[text]

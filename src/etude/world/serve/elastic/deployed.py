@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line
 from etude.make.generate.model import Model
 from etude.world.serve.deployment import Deployment
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
 from etude.world.serve.elastic.reconfigure import Shape, read_timetable, reconfigured
 from etude.world.serve.elastic.rehearse import rehearsal
-from etude.world.serve.elastic.scale import read_scale, scaled
+from etude.world.serve.elastic.scale import EXAMPLE, scale_rule, scaled
 from etude.world.serve.engine import Engine
-from etude.world.serve.pools import Between, deployed_pools, function_of, pools_of
+from etude.world.serve.pools import Between, deployed_pools, function_of, pools_of, split_of
 from etude.world.serve.requests import Requests
 from etude.world.serve.results import Limits
 from etude.world.serve.serving import Control, Group
@@ -33,18 +34,19 @@ def elastic_pools(
     tp = pools[0].tp
     cost: dict[str, Any] = {"set_up_ns": between.set_up_ns, "load_bytes_per_s": between.load_bytes_per_s}
     if between.scale:
-        texts = between.scale.split(";")
+        texts = line(between.scale, "--scale", EXAMPLE).split(";")
         if len(texts) != len(pools):
             hint = "--scale 'queue:1..4,most=4;queue:4..32,most=12': prefill, then decode"
             raise UsageError(f"--scale has {len(texts)} rules but there are {len(pools)} kinds of replicas", hint=hint)
-        rules = [read_scale(text, pool.count, function_of) for text, pool in zip(texts, pools, strict=True)]
+        rules = [scale_rule(text, pool.count, function_of) for text, pool in zip(texts, pools, strict=True)]
         most = [replace(pool, count=rule.most) for pool, rule in zip(pools, rules, strict=True)]
         groups, placed = deployed_pools(model, most, engine, **how)
         moved = moved_bytes(tp, 0, tp, placed.weights_bytes)
         cold = change_ns(between.set_up_ns, moved, between.load_bytes_per_s)
         return groups, placed, lambda *given: scaled(rules, [pool.count for pool in pools], cold)
     ranks = sum(pool.count for pool in pools) * tp
-    table = read_timetable(between.reconfigure, between.plans, Shape(tp, between.disaggregate), ranks, function_of)
+    first = Shape(tp, ":".join(map(str, split_of(between.disaggregate))) if between.disaggregate else "")
+    table = read_timetable(between.reconfigure, between.plans, first, ranks, function_of)
     found = []
     for shape in table.plans:
         split = replace(between, disaggregate=shape.split)

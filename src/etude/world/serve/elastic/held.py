@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import UsageError
-from etude.base.units import parse_time
+from etude.base.grammar import Piece, pairs
 from etude.world.serve import state as of
 from etude.world.serve.prefix import evict
 
@@ -56,20 +56,7 @@ def arrived(state: of.State, since_ns: int, until_ns: int) -> I64:
     return np.flatnonzero((arrival >= since_ns) & (arrival < until_ns) & ~waits)
 
 
-def read_rule(text: str, flag: str, known: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """`HEAD,name=value,...`; `known` gives the type of each name."""
-    head, *parts = [part.strip() for part in text.split(",")]
-    found = {}
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if not equals or name not in known:
-            raise UsageError(f"{flag}: `{part}`", hint="; ".join(f"{name}={what}" for name, what in known.items()))
-        found[name] = value
-    return head, found
-
-
-def time_ns(text: str, flag: str, *, least: int = 0) -> int:
-    found = parse_time(text)
-    if found < least:
-        raise UsageError(f"{flag}: `{text}` is too short")
-    return found
+def read_rule(text: Piece, known: Collection[str]) -> tuple[Piece, dict[str, Piece]]:
+    """`HEAD,name=value,...`."""
+    head, *parts = text.split(",")
+    return head, pairs(parts, known)

@@ -18,18 +18,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.base.grammar import Piece, line, pairs
 from etude.world.serve import state as of
-from etude.world.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule, time_ns
+from etude.world.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule
 from etude.world.serve.elastic.live import Plan, carry, listed
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
 from etude.world.serve.engine import FOREVER
 from etude.world.serve.hooks import called, number_of, seen_replica
 from etude.world.serve.queues import put_last
 
-HOW: Final = {"how": "drained or live", "kv": "move or recompute"}
-ASKS: Final = {"every": "10s", **HOW}
+HOW: Final = ("how", "kv")
 GOODPUT: Final = "goodput"
-PLAN: Final = {"tp": "4", "split": "1:3"}
+PLAN: Final = ("tp", "split")
+EXAMPLE: Final = "at=60s,tp=4;at=120s,tp=1,split=2:6, or FILE.py:name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +94,26 @@ def read_timetable(
             known.append(shape)
         return known.index(shape)
 
+    whole = line(text, "--reconfigure", EXAMPLE)
     if not text.startswith("at="):
-        head, its = read_rule(text, "--reconfigure", ASKS | ({"ahead": "4"} if text.startswith(GOODPUT) else {}))
-        ahead = its.get("ahead", "4") if head == GOODPUT else "0"
-        if not ahead.isdecimal() or (head == GOODPUT and not int(ahead)):
-            raise UsageError(f"--reconfigure: ahead={ahead}", hint="ahead=4, intervals")
-        hook = _unbound if head == GOODPUT else hook_of(head)
-        for one in filter(None, plans.split(";")):
-            number(_shape(one, "--plans", ranks))
+        head, its = read_rule(whole, ("every", *HOW, *(("ahead",) if text.startswith(GOODPUT) else ())))
+        ahead = (its["ahead"].count() if "ahead" in its else 4) if head.text == GOODPUT else 0
+        hook = _unbound if head.text == GOODPUT else hook_of(head.text)
+        for one in line(plans, "--plans", "tp=1;tp=4,split=1:3").split(";") if plans else ():
+            number(_shape(one, pairs(one.split(","), PLAN), ranks))
         if len(known) == 1:
             raise UsageError("there is no second plan", hint='--plans "tp=1;tp=4,split=1:3"')
-        every = time_ns(its["every"], "--reconfigure", least=1) if "every" in its else EVERY_NS
-        return Timetable(tuple(known), hook=hook, every_ns=every, how=_how(its), ahead=int(ahead))
+        every = its["every"].time_ns() if "every" in its else EVERY_NS
+        return Timetable(tuple(known), hook=hook, every_ns=every, how=_how(its), ahead=ahead)
     changes: list[Change] = []
-    for one in filter(None, text.split(";")):
-        head, _, rest = one.strip().partition(",")
-        if not head.startswith("at="):
-            raise UsageError(f"--reconfigure: `{one}`", hint="at=60s,tp=4;at=120s,tp=1,split=2:6, or FILE.py:name")
-        at_ns = time_ns(head.removeprefix("at="), "--reconfigure")
+    for one in whole.split(";"):
+        its = pairs(one.split(","), ("at", *PLAN, *HOW))
+        if "at" not in its:
+            raise one.wrong("`at` is not given")
+        at_ns = its["at"].time_ns(zero=True)
         if changes and at_ns <= changes[-1].at_ns:
-            raise UsageError(f"--reconfigure: `{one}` is not later than the previous change")
-        _, its = read_rule("," + rest, "--reconfigure", PLAN | HOW)
-        shape = ",".join(f"{name}={value}" for name, value in its.items() if name in PLAN)
-        changes.append(Change(at_ns, number(_shape(shape, "--reconfigure", ranks)), _how(its)))
+            raise its["at"].wrong(f"`{its['at'].text}` is not later than the previous change")
+        changes.append(Change(at_ns, number(_shape(one, its, ranks)), _how(its)))
     return Timetable(tuple(known), tuple(changes))
 
 
@@ -123,24 +121,25 @@ def _unbound(*seen: Any) -> int:
     raise UsageError("--reconfigure goodput needs a stream with limits", hint="--slo ttft=1s,tpot=50ms")
 
 
-def _how(its: dict[str, str]) -> How:
-    how, kv = its.get("how", "drained"), its.get("kv", "move")
-    if how not in ("drained", "live") or kv not in ("move", "recompute") or ("kv" in its and how != "live"):
-        raise UsageError(f"--reconfigure: how={how}, kv={kv}", hint="how=drained, or how=live with kv=move|recompute")
-    return How(how == "live", kv == "move")
+def _how(its: dict[str, Piece]) -> How:
+    live = "how" in its and its["how"].choice(("drained", "live")) == "live"
+    if "kv" in its and not live:
+        raise its["kv"].wrong("keys and values are moved only by live changes", "how=live,kv=recompute")
+    return How(live, "kv" not in its or its["kv"].choice(("move", "recompute")) == "move")
 
 
-def _shape(text: str, flag: str, ranks: int) -> Shape:
-    _, its = read_rule("," + text, flag, PLAN)
-    tp, split = its.get("tp", ""), its.get("split", "")
-    if not tp.isdecimal() or not int(tp) or ranks % int(tp):
-        raise UsageError(f"{flag}: `{text}`", hint=f"use a tp that divides the {ranks} devices")
-    parts = split.split(":") if split else []
-    if parts and (len(parts) != 2 or not all(p.isdecimal() and int(p) for p in parts)):
-        raise UsageError(f"{flag}: `{text}`", hint="split=1:3, replicas for prefill and for decode")
-    if parts and sum(map(int, parts)) * int(tp) != ranks:
-        raise UsageError(f"{flag}: `{text}` does not use all of the {ranks} devices")
-    return Shape(int(tp), split)
+def _shape(text: Piece, its: dict[str, Piece], ranks: int) -> Shape:
+    if "tp" not in its or ranks % its["tp"].count():
+        raise its.get("tp", text).wrong(f"`{text.text}` has no tp that divides the {ranks} devices")
+    tp, split = its["tp"].count(), its.get("split")
+    if split is None:
+        return Shape(tp)
+    prefill, decode = split.cut(":")
+    if decode is None:
+        raise split.wrong(f"`{split.text}` is not two numbers", "split=1:3, replicas for prefill and for decode")
+    if (prefill.count() + decode.count()) * tp != ranks:
+        raise split.wrong(f"`{text.text}` does not use all of the {ranks} devices")
+    return Shape(tp, f"{prefill.count()}:{decode.count()}")
 
 
 @dataclass(frozen=True, slots=True)

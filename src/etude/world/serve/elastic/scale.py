@@ -17,15 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.grammar import Piece, line
 from etude.world.serve import state as of
-from etude.world.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule, time_ns
+from etude.world.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule
 from etude.world.serve.hooks import called, number_of, seen_replica
 
 I64 = NDArray[np.int64]
-KNOWN: Final = {
-    "most": "8", "least": "1", "every": "10s", "lag": "0s", "seen": "0s", "noise": "0.2", "seed": "0", "down": "300s",
-    "tolerance": "0.1",
-}  # fmt: skip
+KNOWN: Final = ("most", "least", "every", "lag", "seen", "noise", "seed", "down", "tolerance")
+EXAMPLE: Final = "queue:2..16,most=8,least=1"
 TARGET: Final = ("down", "tolerance")
 """Options of `target` only. Kubernetes' autoscaler has 15 s, 300 s and 0.1 by default, and no window for scaling up."""
 
@@ -67,64 +66,43 @@ class ScaleRule:
 
 def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., Any]]) -> ScaleRule:
     """`queue:2..16,most=8,least=1,every=10s,lag=0s`, `target:8,most=8`, or `FILE.py:name,most=8,every=10s`."""
-    head, its = read_rule(text, "--scale", KNOWN)
-    counts = {name: its[name] for name in ("most", "least") if name in its}
-    if "most" not in its or not all(value.isdecimal() and int(value) for value in counts.values()):
-        raise UsageError(f"--scale: `{text}`", hint="queue:2..16,most=8,least=1")
-    given: dict[str, Any] = {name: int(value) for name, value in counts.items()}
+    return scale_rule(line(text, "--scale", EXAMPLE), replicas, hook_of)
+
+
+def scale_rule(text: Piece, replicas: int, hook_of: Callable[[str], Callable[..., Any]]) -> ScaleRule:
+    """The same of a part of a line."""
+    head, its = read_rule(text, KNOWN)
+    if "most" not in its:
+        raise text.wrong("`most` is not given")
+    given: dict[str, Any] = {name: its[name].count() for name in ("most", "least") if name in its}
     if not given.get("least", 1) <= replicas <= given["most"]:
         raise UsageError(
             f"--scale: {replicas} replicas at the start are out of range", hint="use --replicas between least and most"
         )
     if "every" in its:
-        given["every_ns"] = time_ns(its["every"], "--scale", least=1)
-    for name in ("lag", "seen"):
-        if name in its:
-            given[f"{name}_ns"] = time_ns(its[name], "--scale")
-    given |= _noise(its)
-    if head.startswith("target:"):
-        return ScaleRule(**given, **_target(head, its))
-    if wrong := [name for name in TARGET if name in its]:
-        raise UsageError(
-            f"--scale: `{wrong[0]}` applies only to `target`", hint="target:8,most=16,down=300s,tolerance=0.1"
-        )
-    if not head.startswith("queue:"):
-        return ScaleRule(**given, hook=hook_of(head))
-    low, _, high = head.removeprefix("queue:").partition("..")
-    try:
-        given |= {"low": float(low), "high": float(high)}
-    except ValueError:
-        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests per replica") from None
-    if not 0 <= given["low"] < given["high"]:
-        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests per replica")
-    return ScaleRule(**given)
+        given["every_ns"] = its["every"].time_ns()
+    given |= {f"{name}_ns": its[name].time_ns(zero=True) for name in ("lag", "seen") if name in its}
+    given |= {name: its[name].number(0, 3) for name in ("noise",) if name in its}
+    given |= {name: int(its[name].number(0, 2**31)) for name in ("seed",) if name in its}
+    kind, load = head.cut(":")
+    if load is not None and kind.text == "target":
+        return ScaleRule(**given, **_target(load, its))
+    if wrong := [its[name] for name in TARGET if name in its]:
+        raise wrong[0].wrong("this applies only to `target`", "target:8,most=16,down=300s,tolerance=0.1")
+    if load is None or kind.text != "queue":
+        return ScaleRule(**given, hook=hook_of(head.text))
+    low, high = load.cut("..")
+    if high is None or not low.number() < high.number():
+        raise load.wrong(f"`{load.text}` is not a range of requests per replica", "queue:2..16, requests per replica")
+    return ScaleRule(**given, low=low.number(), high=high.number())
 
 
-def _number(text: str, what: str, low: float, high: float) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not low <= found <= high:
-        raise UsageError(f"--scale: `{what}`", hint=f"a number from {low:g} to {high:g}")
-    return found
-
-
-def _noise(its: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if "noise" in its:
-        found["noise"] = _number(its["noise"], f"noise={its['noise']}", 0.0, 3.0)
-    if "seed" in its:
-        found["seed"] = int(_number(its["seed"], f"seed={its['seed']}", 0, 2**31))
-    return found
-
-
-def _target(head: str, its: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"target": _number(head.removeprefix("target:"), head, 0.001, 1e9)}
+def _target(load: Piece, its: dict[str, Piece]) -> dict[str, Any]:
+    found: dict[str, Any] = {"target": load.number(0.001, 1e9)}
     if "down" in its:
-        found["down_ns"] = time_ns(its["down"], "--scale")
+        found["down_ns"] = its["down"].time_ns(zero=True)
     if "tolerance" in its:
-        found["tolerance"] = _number(its["tolerance"], f"tolerance={its['tolerance']}", 0.0, 1.0)
+        found["tolerance"] = its["tolerance"].number(0, 1)
     return found
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.grammar import line
 from etude.world.serve.request_files import column_of, rows_of, time_ns_of
 from etude.world.serve.requests import NO_DEADLINE
 from etude.world.serve.workloads import arrivals
@@ -101,21 +102,16 @@ def _check(given: dict[str, int], path: str, where: str) -> None:
 
 def _mixed(text: str, rate_per_s: float, count: int, cv: float, seed: int) -> ImageRequests:
     kinds, parts = [], []
-    for word in filter(None, text.removeprefix(MIX).split(",")):
-        shape, at, rest = word.strip().partition("@")
-        steps, _, part = rest.partition("=")
+    for word in line(text, "--requests", HINT).part(len(MIX)).split(","):
+        shape, rest = word.cut("@")
         sides = shape.split("x")
-        try:
-            numbers = [int(side) for side in sides]
-            kinds.append((numbers[2] if len(sides) == 3 else 1, numbers[0], numbers[1], int(steps)))
-            parts.append(float(part or 1.0))
-        except (ValueError, IndexError):
-            raise UsageError(f"--requests: `{word}`", hint=HINT) from None
-        if not at or len(sides) not in (2, 3) or not parts[-1] > 0:
-            raise UsageError(f"--requests: `{word}`", hint=HINT)
-        _check(dict(zip(("frames", "height", "width", "steps"), kinds[-1], strict=True)), "--requests", word)
-    if not kinds:
-        raise UsageError("--requests: the mix is empty", hint=HINT)
+        if rest is None or len(sides) not in (2, 3):
+            raise word.wrong(f"`{word.text}` is not a size, `@` and steps")
+        steps, part = rest.cut("=")
+        numbers = [side.count() for side in sides]
+        kinds.append((numbers[2] if len(sides) == 3 else 1, numbers[0], numbers[1], steps.count()))
+        parts.append(float(part.figure("number")) if part is not None else 1.0)
+        _check(dict(zip(("frames", "height", "width", "steps"), kinds[-1], strict=True)), "--requests", word.text)
     if not rate_per_s:
         raise UsageError("a mix needs a rate", hint="--rate 0.5")
     random = np.random.default_rng(seed)

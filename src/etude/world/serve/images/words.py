@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.base.grammar import Piece, line
+
+EXAMPLE: Final = "fixed:4, elastic, elastic:1..8, or FILE.py:name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,25 +35,29 @@ class DegreeRule:
 
 def degree_rule(text: str, gpus: int, hook_of: Callable[[str], Callable[..., Any]], **more: Any) -> DegreeRule:
     """Parses the words of `--degree`, for this many devices."""
-    hint = "fixed:4, elastic, elastic:1..8, or FILE.py:name"
     if gpus < 1:
         raise UsageError(f"{gpus} devices", hint="--gpus 16")
     if more.get("order", "fcfs") not in ("fcfs", "edf", "shortest"):
         raise UsageError(f"--scheduling-policy {more['order']}does not apply to images", hint="fcfs, edf, shortest")
-    head, colon, rest = text.partition(":")
+    head, rest = line(text, "--degree", EXAMPLE).cut(":")
     powers = tuple(1 << k for k in range(gpus.bit_length()) if 1 << k <= gpus)
-    if head == "fixed":
-        if not rest.isdecimal() or not int(rest) or gpus % int(rest):
-            raise UsageError(f"--degree: `{text}`", hint=f"use fixed:N that divides the {gpus} devices")
-        return DegreeRule(degrees=(int(rest),), **more)
-    if head == "elastic":
-        low, dots, high = rest.partition("..")
-        if colon and (not dots or not low.isdecimal() or not high.isdecimal()):
-            raise UsageError(f"--degree: `{text}`", hint=hint)
-        degrees = tuple(d for d in powers if not colon or int(low) <= d <= int(high))
+    if rest is not None and head.text == "fixed":
+        if gpus % rest.count():
+            raise rest.wrong(f"{gpus} devices are not a multiple of {rest.text}", f"use fixed:N that divides {gpus}")
+        return DegreeRule(degrees=(rest.count(),), **more)
+    if head.text == "elastic":
+        low, high = _range(rest) if rest is not None else (1, gpus)
+        degrees = tuple(d for d in powers if low <= d <= high)
         if not degrees:
-            raise UsageError(f"--degree: `{text}` leaves no power of two up to {gpus}", hint=hint)
+            raise head.wrong(f"`{text}` leaves no power of two up to {gpus}")
         return DegreeRule(degrees=degrees, elastic=True, **more)
-    if not colon:
-        raise UsageError(f"--degree: `{text}`", hint=hint)
+    if rest is None:
+        raise head.wrong(f"`{text}` is not a rule")
     return DegreeRule(degrees=powers, elastic=True, hook=hook_of(text), **more)
+
+
+def _range(text: Piece) -> tuple[int, int]:
+    low, high = text.cut("..")
+    if high is None:
+        raise text.wrong(f"`{text.text}` is not a range")
+    return low.count(zero=True), high.count(zero=True)

@@ -2,23 +2,22 @@
 
 from collections.abc import Mapping
 
-from etude.base.errors import UsageError
-from etude.base.units import parse_time
+from etude.base.grammar import line, pairs
 
 TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
+EXAMPLE = "ttft=1s,tpot=50ms, or chat:ttft=1s;batch:latency=60s"
 
 
 def parse_limits(text: str) -> dict[str, dict[str, float]]:
     """Seconds by tier and time; the empty name is for all other tiers."""
-    hint = f"ttft=1s,tpot=50ms, or chat:ttft=1s;batch:latency=60s; known: {', '.join(TIMES)}"
     found: dict[str, dict[str, float]] = {"": {}}
-    for group in filter(None, text.split(";")):
-        tier, colon, limits = group.rpartition(":")
-        for part in filter(None, limits.split(",")):
-            name, equals, value = part.strip().partition("=")
-            if not equals or name not in TIMES or (colon and not tier):
-                raise UsageError(f"--slo: `{part}`", hint=hint)
-            found.setdefault(tier.strip(), {})[TIMES[name]] = parse_time(value) / 1e9
+    for group in line(text, "--slo", EXAMPLE).split(";") if text.strip() else ():
+        tier, limits = group.cut(":", last=True)
+        if limits is not None and not tier.text:
+            raise tier.wrong("the name of a tier is missing")
+        own = found.setdefault(tier.text if limits is not None else "", {})
+        for name, value in pairs((limits or group).split(","), TIMES).items():
+            own[TIMES[name]] = value.time_ns(zero=True) / 1e9
     return found
 
 

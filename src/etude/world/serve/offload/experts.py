@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line, pairs
 from etude.base.units import format_bytes
 from etude.machine import System, open_system
 from etude.make.generate import Plan
@@ -28,7 +29,7 @@ from etude.world.serve.stacks import ServingStack
 
 F64 = NDArray[np.float64]
 PATHS: Final = ("host", "stream", "auto")
-HINT: Final = '"experts path=auto host=xeon-8480", and bits=4, batches=2'
+EXAMPLE: Final = '"experts path=auto host=xeon-8480", and bits=4, batches=2'
 WHOLE: Final = np.array([name.endswith("experts") for name in PARTS])
 BATCHES: Final = 2
 MOST: Final = 1 << 16
@@ -47,19 +48,17 @@ class ExpertRules:
 
 def expert_rules(words: str) -> ExpertRules:
     """`experts path=auto host=xeon-8480 bits=4 batches=2`."""
-    what, *parts = words.split()
-    found = dict(part.partition("=")[::2] for part in parts)
-    unknown = set(found) - {"path", "host", "bits", "batches"}
-    if what != "experts" or unknown or found.get("path") not in PATHS or not found.get("host"):
-        raise UsageError(f"--offload: `{words}`", hint=f"{HINT}; known paths: {', '.join(PATHS)}")
-    batches = found.get("batches", "1")
-    try:
-        bits = float(found.get("bits", "0"))
-    except ValueError:
-        bits = -1.0
-    if batches not in ("1", str(BATCHES)) or not (bits == 0 or 1 <= bits <= 16):
-        raise UsageError(f"--offload: `{words}`", hint=f"{HINT}; bits from 1 to 16, batches 1 or {BATCHES}")
-    return ExpertRules(path=found["path"], host=found["host"], bits=bits, batches=int(batches))
+    what, *parts = line(words, "--offload", EXAMPLE).words()
+    what.choice(("experts",))
+    found = pairs(parts, ("path", "host", "bits", "batches"))
+    for key in ("path", "host"):
+        if key not in found:
+            raise what.wrong(f"key `{key}` is missing")
+    bits = found["bits"].number(most=16) if "bits" in found else 0.0
+    if 0 < bits < 1:
+        raise found["bits"].wrong(f"`{found['bits'].text}` is less than one bit")
+    batches = found["batches"].count(most=BATCHES) if "batches" in found else 1
+    return ExpertRules(path=found["path"].choice(PATHS), host=found["host"].text, bits=bits, batches=batches)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read, read_mapping
+from etude.base.grammar import line, pairs
 from etude.base.trust import check_code
 from etude.machine import open_system
 from etude.make.generate.model import Model
@@ -91,13 +92,8 @@ class Between:
 
     def hooks(self) -> Hooks:
         known = [f.name for f in fields(Hooks)]
-        found = {}
-        for part in filter(None, self.hook.split(",")):
-            name, equals, place = part.partition("=")
-            if not equals or name not in known:
-                raise UsageError(f"--hook: `{part}`", hint=f"NAME=FILE.py:function; known: {', '.join(known)}")
-            found[name] = function_of(place)
-        return Hooks(**found)
+        parts = line(self.hook, "--hook", "evict=mine.py:longest,batch=mine.py:order").split(",") if self.hook else ()
+        return Hooks(**{name: function_of(place.text) for name, place in pairs(parts, known).items()})
 
 
 def function_of(text: str) -> Callable[..., Any]:
@@ -136,20 +132,26 @@ def read_pools(path: str) -> tuple[str, list[Pool]] | None:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
+def split_of(text: str) -> tuple[int, int]:
+    """Replicas for prefill and for decode, of `2:6`."""
+    prefill, decode = line(text, "--disaggregate", "2:6, replicas for prefill and decode").cut(":")
+    if decode is None:
+        raise prefill.wrong(f"`{prefill.text}` is not two numbers")
+    return prefill.count(), decode.count()
+
+
 def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]:
     """Pools from flags: equal replicas, or separate ones for prefill and decode."""
     if not between.disaggregate:
         return [Pool(count=replicas, tp=tp, ep=ep)]
-    parts = between.disaggregate.split(":")
-    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--disaggregate: `{between.disaggregate}`", hint="replicas for prefill and decode: 2:6")
-    if replicas not in (1, sum(map(int, parts))):
+    parts = split_of(between.disaggregate)
+    if replicas not in (1, sum(parts)):
         raise UsageError(
             f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}",
             hint="leave one of them out",
         )
     roles = (Role.PREFILL, Role.DECODE)
-    return [Pool(role=role, count=int(n), tp=tp, ep=ep) for role, n in zip(roles, parts, strict=True)]
+    return [Pool(role=role, count=count, tp=tp, ep=ep) for role, count in zip(roles, parts, strict=True)]
 
 
 def deployed_pools(

@@ -15,17 +15,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from etude.base.errors import UsageError
-from etude.base.units import parse_bandwidth, parse_bytes, parse_time
+from etude.base.figures import figure
+from etude.base.grammar import Piece, fill, items, line
 
 RATIOS: Final = np.arange(1, 10) / 10.0
 """Ratios among which a controller chooses."""
-HINT: Final = '--hbm-split "0.3 room=2GB", 0.1..0.9, or adaptive'
+EXAMPLE: Final = '"0.3 room=2GB", 0.1..0.9, or adaptive'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,57 +34,28 @@ class SplitRules:
     """Fixed ones, each served in turn; none: a controller chooses."""
     sequences: bool = False
     """All sequences of ratios are tried."""
-    room_bytes: int = 0
-    embedding_bytes: int = 256 << 10
-    every: int = 32
-    decide_ns: int = 32_000
-    link_bytes_per_s: float = 0.0
+    room_bytes: int = figure("bytes", "of a replica, for both; 0: what weights leave", 0)
+    embedding_bytes: int = figure("bytes", "of each item", 256 << 10)
+    every: int = figure("count", "requests of a replica between two decisions", 32)
+    decide_ns: int = figure("time", "time of a decision", 32_000, zero=True)
+    link_bytes_per_s: float = figure("bandwidth", "to the host's memory; 0: the device's own", 0.0)
 
 
 def split_rules(text: str) -> SplitRules:
     """From the words of `--hbm-split`."""
-    found: dict[str, Any] = {}
-    for word in text.replace(",", " ").split():
-        key, equals, value = word.partition("=")
-        more: dict[str, Any] = _figure(key, value, word) if equals else {"ratios": _ratios(word)}
-        if word == "sequences":
-            more["sequences"] = True
-        if set(more) & set(found):
-            raise UsageError(f"--hbm-split: `{word}` is given twice", hint=HINT)
-        found |= more
-    if "ratios" not in found:
-        raise UsageError(f"--hbm-split: `{text}` has no ratio", hint=HINT)
-    return SplitRules(**found)
+    whole = line(text, "--hbm-split", EXAMPLE)
+    words = whole.words()
+    said = items(words)
+    if not said.bare:
+        raise whole.wrong(f"`{text}` has no ratio")
+    if len(said.bare) > 1:
+        raise said.bare[1].wrong(f"`{said.bare[1].text}` is a second ratio")
+    ratio = said.bare[0]
+    made = fill(SplitRules, [word for word in words if word is not ratio], whole)
+    return replace(made, ratios=_ratios(ratio), sequences=ratio.text == "sequences")
 
 
-def _ratios(word: str) -> tuple[float, ...]:
-    if word in ("adaptive", "sequences"):
+def _ratios(word: Piece) -> tuple[float, ...]:
+    if word.text in ("adaptive", "sequences"):
         return ()
-    if word == "0.1..0.9":
-        return tuple(RATIOS.tolist())
-    try:
-        ratio = float(word)
-    except ValueError:
-        raise UsageError(f"--hbm-split: unknown word `{word}`", hint=HINT) from None
-    if not 0 <= ratio <= 1:
-        raise UsageError(f"--hbm-split: {word} is not a fraction of the room", hint="a fraction from 0 to 1")
-    return (ratio,)
-
-
-def _figure(key: str, value: str, word: str) -> dict[str, Any]:
-    found: dict[str, Any]
-    if key == "room":
-        found = {"room_bytes": parse_bytes(value)}
-    elif key == "embedding":
-        found = {"embedding_bytes": parse_bytes(value)}
-    elif key == "every":
-        found = {"every": int(value) if value.isdigit() else 0}
-    elif key == "decide":
-        return {"decide_ns": round(parse_time(value))}
-    elif key == "link":
-        found = {"link_bytes_per_s": parse_bandwidth(value)}
-    else:
-        raise UsageError(f"--hbm-split: unknown word `{word}`", hint="known: room, embedding, every, decide, link")
-    if not next(iter(found.values())) > 0:
-        raise UsageError(f"--hbm-split: `{word}` must be above 0", hint=HINT)
-    return found
+    return tuple(RATIOS.tolist()) if word.text == "0.1..0.9" else (word.fraction(zero=True),)

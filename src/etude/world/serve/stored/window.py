@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.base.units import parse_time
+from etude.base.grammar import line
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
@@ -61,14 +61,14 @@ class Moment:
 
 def parse_window(text: str) -> Window:
     """`60s:62s`, of all replicas; `60s:62s@3` of one."""
-    hint = "60s:62s, or 60s:62s@3 for one replica"
-    span, at, replica = text.partition("@")
-    begin, colon, end = span.partition(":")
-    if not colon or (at and not replica.isdecimal()):
-        raise UsageError(f"--window: `{text}`", hint=hint)
-    found = Window(parse_time(begin), parse_time(end), int(replica) if at else ALL)
-    if not 0 <= found.begin_ns < found.end_ns:
-        raise UsageError(f"--window: `{text}` is empty", hint=hint)
+    span, replica = line(text, "--window", "60s:62s, or 60s:62s@3 for one replica").cut("@")
+    begin, end = span.cut(":")
+    if end is None:
+        raise span.wrong(f"`{span.text}` is not two times")
+    number = ALL if replica is None else replica.count(zero=True)
+    found = Window(begin.time_ns(zero=True), end.time_ns(zero=True), number)
+    if not found.begin_ns < found.end_ns:
+        raise span.wrong(f"`{span.text}` is empty")
     return found
 
 
