@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, key_of, plain
-from etude.base.grammar import Piece, fill, items, line, nearest, pairs, terms, values
+from etude.base.grammar import Piece, fill, items, line, nearest, pairs, terms
 
 EXAMPLE = "auto:p=0.5,every=11min"
 
@@ -31,6 +31,11 @@ class Stage:
     def __post_init__(self) -> None:
         if self.tries > 9:
             raise ClusterError("more than nine attempts", hint="tries=9")
+
+
+def values(cls: type[Stage], text: str, where: str) -> Stage:
+    whole = line(text, where)
+    return fill(cls, whole.split(",") if text else (), whole)
 
 
 def placed(*pieces: Piece | None) -> list[tuple[str, int]]:
@@ -200,6 +205,18 @@ def test_figures_have_their_columns_too(read, column, problem):
 def test_a_line_without_values_has_defaults_only():
     with pytest.raises(UsageError, match="--retry: column 1: key `p` is missing"):
         values(Stage, "", "--retry")
+
+
+def test_a_reader_of_a_piece_counts_columns_from_its_begin():
+    (value,) = pairs(line("name=a,b,c", "--edit").words()[:1]).values()
+    with pytest.raises(UsageError) as raised:
+        line("a,,c", "").split(",")
+    assert str(value.said(raised.value)) == "--edit: column 8: `name=a`: a value is missing behind `,`"
+
+
+def test_the_class_of_errors_can_be_another():
+    with pytest.raises(ClusterError, match="train: column 6: `lora:x`: `x` is not a count"):
+        line("lora:x", "train", error=ClusterError).cut(":")[1].count()
 
 
 def test_the_nearest_word_comes_first():

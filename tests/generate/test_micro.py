@@ -106,7 +106,7 @@ def test_numbers_count_ranks_with_values_of_their_own():
         ("ring:2", {}, "unknown pattern"),
         ("shift:0", {}, "cannot send to itself"),
         ("shift:8", {}, "cannot send to itself"),
-        ("shift:x", {}, "cannot send to itself"),
+        ("shift:x", {}, "column 7: `shift:x`: `x` is not a count"),
         ("exchange", {"ranks": 7}, "7 is odd"),
         ("ring", {"ranks": 1}, "at least two ranks"),
         ("ring", {"group": 2}, "groups apply only to collectives"),

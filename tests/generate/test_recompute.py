@@ -76,7 +76,7 @@ def test_a_model_without_the_part_is_as_it_was():
 
 
 def test_unknown_parts_are_refused():
-    with pytest.raises(EtudeError, match="recompute `selective:mla`"):
+    with pytest.raises(EtudeError, match="recompute: column 11: unknown part `mla`"):
         plan("selective:mla")
 
 
@@ -123,5 +123,5 @@ def test_results_that_are_kept_take_memory():
 
 
 def test_what_cannot_be_kept_is_refused():
-    with pytest.raises(EtudeError, match="full:moon"):
-        plan("full:moon")
+    with pytest.raises(EtudeError, match="recompute: column 6: unknown part `moon`"):
+        plan("recompute: column 6: unknown part `moon`")

@@ -363,7 +363,7 @@ def test_arrivals_hold_back_passes():
         ({"plan": Plan(attention="unfused")}, "--attention applies only to training"),  # type: ignore[arg-type]
         ({"plan": Plan(host_ns=1000.0)}, "--host applies only to training"),
         ({"serving": Serving(disaggregate="1:2")}, "1 . 2 instances, but the plan has 1"),
-        ({"serving": Serving(disaggregate="x")}, "disaggregate `x`"),
+        ({"serving": Serving(disaggregate="x")}, "disaggregate: column 1: `x`"),
         ({"serving": Serving(prefill=100, kv_memory_bytes=4096)}, "keys and values of 8 fit"),
         ({"serving": Serving(prefill=100, token_budget=50)}, "does not fit a pass of 50"),
         ({"model": open_model("bert-base")}, "decoders are served"),

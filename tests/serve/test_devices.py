@@ -372,7 +372,7 @@ TWO_WAYS = {"tasks": {"a": {"alternatives": [{"model": "m"}, {"tool": "x"}], "me
         (FLOW, {"devices": [{"name": "a"}]}, [], "devices[0]"),
         (FLOW, ONE | {"colour": 1}, [], "unknown key `colour`"),
         (FLOW, ONE, ["--place", "best"], "unknown placement policy `best`"),
-        (FLOW, ONE, ["--place", "future:x"], "unknown placement policy `future:x`"),
+        (FLOW, ONE, ["--place", "future:x"], "--place: column 8: `future:x`: `x` is not a count"),
         (FLOW, ONE, ["--choose", "pixie"], "--choose cannot be combined with --devices"),
         (FLOW, {"devices": [{"name": "a", "system": "dgx-h100", "memory": "1GB"}]}, [], "does not fit any device"),
         (TWO_WAYS, ONE, [], "alternatives cannot be placed"),

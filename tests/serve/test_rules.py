@@ -228,7 +228,7 @@ def test_nonsense_of_a_hook_is_refused(hooks: Hooks, said: str):
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(UsageError, match="--admit: `cap:0`"):
+    with pytest.raises(UsageError, match="--admit: column 5: `cap:0`"):
         serve(stream(), Engine(), CONSTANT, admit="cap:0")
     with pytest.raises(UsageError, match="slack needs a limit"):
         serve(stream(), Engine(), CONSTANT, admit="slack")

@@ -123,7 +123,8 @@ def read(cls: type[T], given: Any, where: str) -> T:
     try:
         return cls(**values)
     except ClusterError as problem:
-        raise ClusterError(problem.problem, where=where, hint=problem.hint) from None
+        place = ": ".join(filter(None, (where, problem.where)))
+        raise ClusterError(problem.problem, where=place, hint=problem.hint) from None
 
 
 def _by_key(given: Mapping[str, Any], known: Mapping[str, Field[Any]], where: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@
     [term.read(Stage) for term in terms(text, "--retry", EXAMPLE)]  dataclasses of figures
 
 A line is cut into pieces, each with its column in the line, from 1. A piece is read as a figure (`count`, `time_ns`,
-...), or `key=value` pieces together as a dataclass whose fields are figures (`fill`). All errors are UsageErrors:
+...), or `key=value` pieces together as a dataclass whose fields are figures (`fill`). There is one error:
 
     --retry: column 8: `p=x`: `x` is not a fraction
     hint: for example auto:p=0.055,every=11min
@@ -47,16 +47,19 @@ class Piece:
     example: str = ""
     inside: str = ""
     """The item that it is a part of, for messages: `p=x` of `x`."""
+    error: type[EtudeError] = UsageError
 
-    def wrong(self, problem: str, hint: str = "") -> UsageError:
+    def wrong(self, problem: str, hint: str = "") -> EtudeError:
         """The error to raise where this piece is wrong; by default with the example as its hint."""
         item = f"`{self.inside}`: " if self.inside not in ("", self.text) else ""
         place = f"{self.where}: column {self.column}" if self.where else f"column {self.column}"
-        return UsageError(item + problem, where=place, hint=hint or (self.example and f"for example {self.example}"))
+        return self.error(item + problem, where=place, hint=hint or (self.example and f"for example {self.example}"))
 
-    def said(self, problem: EtudeError) -> UsageError:
-        """The same for what something else says of this piece."""
-        return self.wrong(problem.problem, problem.hint)
+    def said(self, problem: EtudeError) -> EtudeError:
+        """The same for what another reader says of this piece; one that knows a column counted it from here."""
+        inner = re.fullmatch(r"column (\d+)", problem.where)
+        at = replace(self, column=self.column + int(inner[1]) - 1) if inner else self
+        return at.wrong(problem.problem, problem.hint)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -111,7 +114,8 @@ class Piece:
         try:
             return scalar(kind, self.text, "", zero=zero)
         except ClusterError as problem:
-            raise self.said(problem) from None
+            has_unit = kind not in ("count", "number")  # the example says more of a plain number
+            raise self.wrong(problem.problem, problem.hint if has_unit or not self.example else "") from None
 
     def count(self, *, zero: bool = False, most: int | None = None) -> int:
         found = int(self.figure("count", zero=zero))
@@ -142,14 +146,14 @@ class Piece:
     def choice(self, known: Collection[str], what: str = "value") -> str:
         """One of these words."""
         if self.text not in known:
-            raise self.wrong(f"unknown {what} `{self.text}`" if self.text else f"a {what} is missing",
-                             nearest(self.text, known))  # fmt: skip
+            problem = f"unknown {what} `{self.text}`" if self.text else f"a {what} is missing"
+            raise self.wrong(problem, nearest(self.text, known))
         return self.text
 
 
-def line(text: str, where: str, example: str = "") -> Piece:
+def line(text: str, where: str, example: str = "", error: type[EtudeError] = UsageError) -> Piece:
     """All of a line. `where`: the option or key whose value it is."""
-    return replace(Piece(text, 1, where, example).part(0), inside="")
+    return replace(Piece(text, 1, where, example, error=error).part(0), inside="")
 
 
 def nearest(word: str, known: Collection[str]) -> str:
@@ -207,12 +211,6 @@ def fill(cls: type[T], parts: Iterable[Piece], at: Piece, given: Mapping[str, An
         return read(cls, whole, "")
     except ClusterError as problem:
         raise at.said(problem) from None
-
-
-def values(cls: type[T], text: str, where: str, example: str = "") -> T:
-    """A dataclass of figures from `key=value,...`."""
-    whole = line(text, where, example)
-    return fill(cls, whole.split(",") if whole.text else (), whole)
 
 
 @dataclass(frozen=True, slots=True)

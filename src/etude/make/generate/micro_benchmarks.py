@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line
 from etude.model.build import TraceBuilder
 from etude.model.job import MAX_WORLD, Groups, Job
 from etude.model.roles import Role, job_of_roles
@@ -66,7 +67,8 @@ class MicroOptions:
 
 def micro(pattern: str, options: MicroOptions) -> Job:
     """The job of a collective's name (`all_reduce`) or of a pattern of messages (`ring`, `shift:4`, `incast`)."""
-    name, colon, number = pattern.lower().replace("-", "_").partition(":")
+    word, number = line(pattern.lower().replace("-", "_"), "pattern", "shift:4").cut(":")
+    name, colon = word.text, number is not None
     if not colon and name.upper() in Collective.__members__ and Collective[name.upper()] in COLLECTIVES:
         return _collective(Collective[name.upper()], options)
     if name not in PATTERNS or (colon and name != "shift"):
@@ -79,10 +81,10 @@ def micro(pattern: str, options: MicroOptions) -> Job:
     if options.ranks < 2:
         raise UsageError(f"`{pattern}` needs at least two ranks")
     step = 1
-    if colon:
-        step = int(number) if number.isascii() and number.isdigit() and len(number) < 8 else 0
+    if number is not None:
+        step = number.count(zero=True, most=9_999_999)
         if step % options.ranks == 0:
-            raise UsageError(f"`{pattern}`: a rank cannot send to itself", hint="for example shift:4")
+            raise number.wrong("a rank cannot send to itself")
     if name == "all_pairs" and options.ranks > MAX_ALL_PAIRS:
         raise UsageError(f"all_pairs on {options.ranks:,} ranks", hint=f"at most {MAX_ALL_PAIRS:,}")
     return job_of_roles(

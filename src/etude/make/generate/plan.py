@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read, said
+from etude.base.grammar import line
 from etude.make.generate.blocks import halo, loads, recompute, trained
 from etude.make.generate.maps import shares
 
@@ -242,8 +243,8 @@ class Plan:
         if not self.gpus:
             object.__setattr__(self, "gpus", self.pp * math.lcm(self.tp * self.cp, self.ep * self.etp))
         recompute.parse(self.recompute)
-        if not set(filter(None, self.unfused.split(","))) <= {"activation", "norm"}:
-            raise ClusterError(f"unfused `{self.unfused}`", hint="activation, norm, or activation,norm")
+        for part in line(self.unfused, "unfused", error=ClusterError).split(",") if self.unfused else ():
+            part.choice(("activation", "norm"))
         if trained.parse(self.train).rank and (self.tp_chunks > 1 or self.etp > 1):
             raise ClusterError("adapters need products in one piece", hint="leave out --tp-chunks and --etp")
         axes = self.order.split("-")

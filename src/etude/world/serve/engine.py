@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
@@ -139,5 +140,5 @@ def admit_code(text: str) -> tuple[int, float]:
     if name.text == "cap" and value is not None:
         return at.CAP, float(value.count())
     if name.text in ADMITS and (value is None or name.text == "slack"):
-        return ADMITS[name.text], value.number() if value is not None else 1.0
+        return ADMITS[name.text], 1.0 if value is None else inf if value.text == "inf" else value.number()
     raise whole.wrong(f"unknown rule `{text}`")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import prod
 
 from etude.base.errors import ClusterError, UsageError
+from etude.base.grammar import line
 from etude.make.generate.blocks.ops import Op, Phase, Stream, add, bytes_of, message
 from etude.make.generate.blocks.shard import Shard
 from etude.model.schema import Kind
@@ -17,10 +18,11 @@ from etude.model.schema import Kind
 
 def parse(text: str) -> tuple[int, int]:
     """`2x4`: rows and columns of ranks."""
-    parts = text.split("x")
-    if len(parts) != 2 or not all(p.isascii() and p.isdigit() and 0 < int(p) < 1 << 20 for p in parts):
-        raise ClusterError(f"domain `{text}`", hint="rows x columns of ranks: 2x4")
-    return int(parts[0]), int(parts[1])
+    whole = line(text, "domain", "2x4, rows and columns of ranks", ClusterError)
+    rows, columns = whole.cut("x")
+    if columns is None:
+        raise whole.wrong(f"`{text}` is not two numbers")
+    return rows.count(most=(1 << 20) - 1), columns.count(most=(1 << 20) - 1)
 
 
 def tile(local: Shard, side: int) -> tuple[int, int]:

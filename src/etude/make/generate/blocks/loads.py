@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
+from etude.base.grammar import line
 
 F64 = NDArray[np.float64]
 DRAWN = ("zipf", "dirichlet")
@@ -22,31 +23,34 @@ HINT = "zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file"
 
 def check(text: str) -> None:
     """Raises ClusterError if the text is ambiguous."""
-    kind, colon, figure = text.partition(":")
-    if not text or text.lower().endswith(".csv"):
-        return
-    try:
-        values = [float(part) for part in (figure if colon else text).split(",")]
-    except ValueError:
-        raise ClusterError(f"loads of experts: `{text}`", hint=HINT) from None
-    one = bool(colon) and (kind not in DRAWN or len(values) != 1 or (kind == "dirichlet" and values[0] <= 0))
-    if one or not np.isfinite(values).all() or min(values) < 0 or (not colon and sum(values) <= 0):
-        raise ClusterError(f"loads of experts: `{text}`", hint=HINT)
+    if text and not text.lower().endswith(".csv"):
+        _read(text)
+
+
+def _read(text: str) -> tuple[str, list[float]]:
+    """A distribution and its figure, or "" and the load of each expert."""
+    whole = line(text, "loads of experts", HINT, ClusterError)
+    kind, figure = whole.cut(":")
+    if figure is not None:
+        return kind.choice(DRAWN, "distribution"), [float(figure.figure("number", zero=kind.text == "zipf"))]
+    values = [part.number() for part in whole.split(",")]
+    if not sum(values):
+        raise whole.wrong("all loads are 0")
+    return "", values
 
 
 def loads_of(text: str, experts: int, layers: int, seed: int) -> F64:
     """Tokens of each expert over the mean, layers x experts."""
-    check(text)
-    kind, colon, figure = text.partition(":")
     if text.lower().endswith(".csv"):
         shares = _table(Path(text), experts, layers)
-    elif colon:
-        shares = np.stack([_drawn(kind, float(figure), experts, [seed, layer]) for layer in range(layers)])
     else:
-        values = [float(part) for part in text.split(",")]
-        if len(values) != experts:
+        kind, values = _read(text)
+        if kind:
+            shares = np.stack([_drawn(kind, values[0], experts, [seed, layer]) for layer in range(layers)])
+        elif len(values) != experts:
             raise UsageError(f"{len(values)} loads for {experts} experts", hint="give one load per expert")
-        shares = np.tile(values, (layers, 1))
+        else:
+            shares = np.tile(values, (layers, 1))
     total = shares.sum(axis=1, keepdims=True)
     if (total <= 0).any():
         raise UsageError("loads of experts: all loads of a layer are 0", where=text)

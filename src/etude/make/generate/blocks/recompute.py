@@ -17,10 +17,12 @@ full:qkv,out,core,gate      so too, and what these give is kept: the products be
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import prod
 from typing import Final
 
 from etude.base.errors import ClusterError
+from etude.base.grammar import line
 from etude.make.generate.blocks.ops import GEMMS, Op, bytes_of, gemm
 from etude.make.generate.blocks.shard import Block
 
@@ -34,24 +36,20 @@ KEPT: Final = {"qkv": ("attention.q", "attention.kv"), "out": ("attention.out",)
                "gate": ("ffn.up",)}  # fmt: skip
 """Prefixes of the ops whose results may be kept where a layer is recomputed. A gate is half of the first product."""
 NOTHING: Final = frozenset[str]()
+EXAMPLE: Final = "selective:norm,activation, or whole layers except what is kept: full:qkv,core"
 
 
+@lru_cache(64)
 def parse(text: str) -> frozenset[str]:
     """Parts that are recomputed; `LAYER` for all of a layer."""
-    kind, colon, names = text.partition(":")
     if text in ("none", "full", "selective"):
         return {"none": NOTHING, "full": frozenset({LAYER}), "selective": frozenset({"attention"})}[text]
-    found = frozenset(name.strip() for name in names.split(","))
-    if kind == "full" and colon and found <= {NEEDED, *KEPT}:
-        return found | {LAYER, NEEDED}
-    if kind != "selective" or not colon or not found <= set(PARTS):
-        raise ClusterError(
-            f"recompute `{text}`",
-            hint=f"none, selective, full, parts by name: selective:{','.join(PARTS)}, or whole layers except what is "
-            "kept: "
-            f"full:{NEEDED},{','.join(KEPT)}",
-        )
-    return found
+    kind, names = line(text, "recompute", EXAMPLE, ClusterError).cut(":")
+    if names is None or kind.text not in ("full", "selective"):
+        raise kind.wrong(f"unknown kind `{kind.text}`", f"none, selective, full, parts by name: {EXAMPLE}")
+    whole = kind.text == "full"
+    found = frozenset(name.choice((NEEDED, *KEPT) if whole else PARTS, "part") for name in names.split(","))
+    return found | {LAYER, NEEDED} if whole else found
 
 
 def is_layer(block: Block) -> bool:

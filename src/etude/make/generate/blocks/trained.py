@@ -13,15 +13,18 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from functools import lru_cache
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
+from etude.base.grammar import line
 from etude.make.generate.blocks.ops import GEMMS, Op, Phase, add, linear
 from etude.make.generate.blocks.recompute import is_layer
 from etude.make.generate.blocks.shard import Block
 
 PRODUCTS: Final = (*GEMMS, "aten::convolution")
 HINT: Final = "all, forward, frozen, layers:24.., layers:8..15 or lora:16"
+_MOST: Final = 999_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +40,21 @@ class Trained:
 ALL: Final = Trained("all")
 
 
+@lru_cache(64)
 def parse(text: str) -> Trained:
-    kind, colon, rest = text.partition(":")
-    if not colon and kind in ("all", "forward", "frozen"):
-        return Trained(kind)
-    if kind == "lora" and _number(rest) > 0:
-        return Trained(kind, rank=_number(rest))
-    first, dots, last = rest.partition("..")
-    if kind == "layers" and dots and _number(first) >= 0 and (not last or _number(last) >= _number(first)):
-        return Trained(kind, _number(first), _number(last) if last else -1)
-    raise ClusterError(f"train `{text}`", hint=HINT)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else -1
+    whole = line(text, "train", HINT, ClusterError)
+    kind, rest = whole.cut(":")
+    if rest is None:
+        return Trained(whole.choice(("all", "forward", "frozen")))
+    if kind.text == "lora":
+        return Trained("lora", rank=rest.count(most=_MOST))
+    first, last = rest.cut("..")
+    if kind.text != "layers" or last is None:
+        raise whole.wrong(f"`{text}` does not say what is trained")
+    begin, end = first.count(zero=True, most=_MOST), last.count(zero=True, most=_MOST) if last.text else -1
+    if 0 <= end < begin:
+        raise rest.wrong(f"`{rest.text}` ends before it begins")
+    return Trained("layers", begin, end)
 
 
 def only(blocks: Sequence[Block], what: Trained, *, tied: bool = False) -> list[Block]:

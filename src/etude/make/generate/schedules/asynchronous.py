@@ -15,11 +15,13 @@ import heapq
 from dataclasses import dataclass
 
 from etude.base.errors import UsageError
+from etude.base.grammar import Piece, items
 from etude.make.generate.schedules.pipeline import Action, PipelineSchedule, Step, build
 
 F, B, R, U = Action.FORWARD, Action.BACKWARD, Action.REDUCE, Action.UPDATE
 COST = {F: 1, B: 2}
 """Relative times used to find the order."""
+_MOST = 9_999_999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,26 +39,20 @@ class Async:
         return self.window or 2 * self.directions
 
     @classmethod
-    def parse(cls, text: str) -> Async:
-        given: dict[str, int | bool] = {}
-        for number, part in enumerate(text.split(",") if text else []):
-            key, equals, value = part.strip().partition("=")
-            if key == "flush" and not equals:
+    def parse(cls, text: Piece | None) -> Async:
+        if text is None:
+            return cls()
+        parts = text.split(",")
+        found = items(parts, ("admit", "window"))
+        given: dict[str, int | bool] = {key: value.count(most=_MOST) for key, value in found.values.items()}
+        for word in found.bare:
+            if word.text == "flush":
                 given["flush"] = True
-            elif number == 0 and not equals:
-                given["directions"] = _count(part, text)
-            elif key in ("admit", "window") and key not in given:
-                given[key] = _count(value, text)
+            elif word is parts[0]:
+                given["directions"] = word.count(most=_MOST)
             else:
-                raise UsageError(f"`async:{text}`: `{part}`", hint="async:4,admit=2,window=8,flush")
+                raise word.wrong(f"`{word.text}` is neither `flush` nor KEY=VALUE")
         return cls(**given)  # type: ignore[arg-type]
-
-
-def _count(text: str, whole: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
-    if not number:
-        raise UsageError(f"`async:{whole}`: `{text}` is not a count", hint="async:4,admit=2,window=8,flush")
-    return number
 
 
 def asynchronous(ranks: int, micro_batches: int, steps: int, options: Async) -> PipelineSchedule:

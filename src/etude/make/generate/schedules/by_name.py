@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from etude.base.errors import UsageError
+from etude.base.grammar import Piece, line
 from etude.make.generate.schedules.asynchronous import Async, asynchronous
 from etude.make.generate.schedules.csv import read as read_csv
 from etude.make.generate.schedules.dual import dualpipe, dualpipev
@@ -143,13 +144,19 @@ ALIASES = {
 }
 
 
+def _cut(text: str) -> tuple[Piece, Piece | None]:
+    """Name and options."""
+    return line(text, f"schedule `{text}`", "1f1b, interleaved:2, or async:4,admit=2,window=8,flush").cut(":")
+
+
+@lru_cache(maxsize=256)
 def parse(text: str) -> tuple[str, int]:
     """(name, chunks per rank) of `1f1b`, `interleaved:4`, `V-Half`, ...; chunks of a CSV file are 0, known once
     read."""
     if text.lower().endswith(".csv"):
         return text, 0
-    word, colon, number = text.partition("#")[0].partition(":")
-    plain = word.lower().replace("-", "").replace("_", "")
+    word, number = _cut(text.partition("#")[0])
+    plain = word.text.lower().replace("-", "").replace("_", "")
     name = next((k for k in KNOWN if k.replace("_", "") == plain), ALIASES.get(plain, ""))
     if not name and plain == "roundrobin":
         raise UsageError(
@@ -162,16 +169,12 @@ def parse(text: str) -> tuple[str, int]:
         )
     if name == "async":
         return name, Async.parse(number).directions
-    if name == "1f1b" and number.isascii() and number.isdigit() and len(number) < 7:
+    if name == "1f1b" and number is not None:
+        number.count(zero=True, most=999_999)
         return name, 1
-    if KNOWN[name].chunks:
-        if colon:
-            raise UsageError(f"`{text}`: {name} takes no number of chunks", hint=f"write `{name}`")
-        return name, KNOWN[name].chunks
-    chunks = int(number) if number.isascii() and number.isdigit() and len(number) < 5 else 0
-    if colon and not chunks:
-        raise UsageError(f"`{text}`: `{number}` is not a number of chunks", hint=f"for example {name}:2")
-    return name, chunks or 2
+    if KNOWN[name].chunks and number is not None:
+        raise number.wrong(f"{name} takes no number of chunks", f"write `{name}`")
+    return name, KNOWN[name].chunks or (number.count(most=9999) if number is not None else 2)
 
 
 def steady_from(text: str, *, ranks: int) -> int:
@@ -204,9 +207,10 @@ def _made(text: str, ranks: int, micro_batches: int, steps: int) -> PipelineSche
     if name not in KNOWN:
         return read_csv(name, ranks=ranks, micro_batches=micro_batches)
     if name == "async":
-        return asynchronous(ranks, micro_batches, steps, Async.parse(text.partition(":")[2]))
+        return asynchronous(ranks, micro_batches, steps, Async.parse(_cut(text)[1]))
     if name == "1f1b":
-        return one_f_one_b(ranks, micro_batches, int(text.partition(":")[2] or 0))
+        held = _cut(text)[1]
+        return one_f_one_b(ranks, micro_batches, 0 if held is None else held.count(zero=True))
     make, chunk = KNOWN[name].make, text.partition("#")[2]
     if chunk:
         if name != "interleaved" or chunk not in map(str, range(chunks)):

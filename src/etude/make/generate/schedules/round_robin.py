@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import UsageError
+from etude.base.grammar import line
 from etude.make.generate.schedules.pipeline import Action, PipelineSchedule
 
 F64 = NDArray[np.float64]
 SLACK = 1.1
 """A stage may be a tenth heavier than its limit, so that small blocks (an embedding, a norm) do not become separate
 stages."""
-HINT = "roundrobin, roundrobin:2 (blocks of a backward stage), roundrobin:1,fused"
+EXAMPLE = "roundrobin, roundrobin:2 (blocks of a backward stage), roundrobin:1,fused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,15 @@ class Options:
 
     @classmethod
     def parse(cls, text: str) -> Options:
-        word, _, fused = text.partition(",") if text != "fused" else ("", "", "fused")
-        number = int(word) if word.isascii() and word.isdigit() and len(word) < 5 else int(not word)
-        if not number or fused not in ("", "fused"):
-            raise UsageError(f"`roundrobin:{text}`", hint=HINT)
-        return cls(number, bool(fused))
+        """Of the whole name of a schedule."""
+        options = line(text, f"schedule `{text}`", EXAMPLE).cut(":")[1]
+        if options is None:
+            return cls()
+        first, *rest = options.split(",")
+        blocks = 1 if first.text == "fused" else first.count(most=9999)
+        for word in rest:
+            word.choice(("fused",))
+        return cls(blocks, first.text == "fused" or bool(rest))
 
 
 @dataclass(frozen=True, slots=True)

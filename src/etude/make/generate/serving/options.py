@@ -8,6 +8,7 @@ from typing import Any
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read
+from etude.base.grammar import line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +49,10 @@ class Serving:
         """Instances for prefill and for decode; (0, 0) if each does both."""
         if not self.disaggregate:
             return 0, 0
-        first, colon, second = self.disaggregate.partition(":")
-        if not (colon and first.isdigit() and second.isdigit() and int(first) and int(second)):
-            raise UsageError(f"disaggregate `{self.disaggregate}`", hint="2:6 is two for prefill and six for decode")
-        return int(first), int(second)
+        first, second = line(self.disaggregate, "disaggregate", "2:6, two for prefill and six for decode").cut(":")
+        if second is None:
+            raise first.wrong(f"`{first.text}` is not two numbers")
+        return first.count(), second.count()
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "serving") -> Serving:

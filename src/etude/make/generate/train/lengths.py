@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.grammar import line
 from etude.make.generate.plan import WAITING, Batching, Plan
 from etude.make.generate.ranks import Grid
 from etude.model.job import Job
@@ -50,12 +51,9 @@ class Lengths:
         if text.lower().endswith(".csv"):
             return cls._of(_read(Path(text)), text)
         pairs = []
-        for part in text.split(","):
-            length, colon, share = part.partition(":")
-            try:
-                pairs.append((int(length), float(share) if colon else 1.0))
-            except ValueError:
-                raise UsageError(f"lengths: `{part}`", hint="2048, or 512:0.5,2048:0.5, or a .csv file") from None
+        for part in line(text, "lengths", "2048, or 512:0.5,2048:0.5, or a .csv file").split(","):
+            length, share = part.cut(":")
+            pairs.append((length.count(most=LONGEST), share.number() if share is not None else 1.0))
         return cls._of(pairs, text)
 
     @classmethod

@@ -46,7 +46,7 @@ def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
     back = [float(sum(max(o.flops, 0) for op in b.ops for o in op.backward if o.flops != UNKNOWN)) for b in blocks]
     both = [f + b for f, b in zip(forward, back, strict=True)]
     first = next((i for i, block in enumerate(blocks) if block.goes_back), len(blocks))
-    cuts = cut(forward, both, Options.parse(plan.schedule.partition(":")[2]), first)
+    cuts = cut(forward, both, Options.parse(plan.schedule), first)
     if len(cuts) * plan.steps < plan.pp:
         raise UsageError(
             f"schedule `{plan.schedule}`: {len(cuts)} stages in {plan.steps} steps leave some of {plan.pp} ranks idle",

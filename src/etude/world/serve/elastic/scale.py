@@ -92,9 +92,10 @@ def scale_rule(text: Piece, replicas: int, hook_of: Callable[[str], Callable[...
     if load is None or kind.text != "queue":
         return ScaleRule(**given, hook=hook_of(head.text))
     low, high = load.cut("..")
-    if high is None or not low.number() < high.number():
+    most = 0.0 if high is None else math.inf if high.text == "inf" else high.number()
+    if not low.number() < most:
         raise load.wrong(f"`{load.text}` is not a range of requests per replica", "queue:2..16, requests per replica")
-    return ScaleRule(**given, low=low.number(), high=high.number())
+    return ScaleRule(**given, low=low.number(), high=most)
 
 
 def _target(load: Piece, its: dict[str, Piece]) -> dict[str, Any]:
