@@ -295,11 +295,11 @@ def test_without_gaps_a_step_repeats():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("checkpoint=every:60s", "is not a gap"),
-        ("lunch=every:1s,for:1s", "is not a gap"),
-        ("checkpoint=every:60s,for:5s;checkpoint=every:1s,for:1s", "is not a gap"),
-        ("checkpoint=every:0s,for:5s", "longer than 0"),
-        ("failure=mtbf:-1h,for:5s", "longer than 0"),
+        ("checkpoint=every:60s", "column 12: .* does not give `every` and `for`"),
+        ("lunch=every:1s,for:1s", "column 1: unknown key `lunch`"),
+        ("checkpoint=every:60s,for:5s;checkpoint=every:1s,for:1s", "column 29: `checkpoint` is given twice"),
+        ("checkpoint=every:0s,for:5s", "column 18: .* is not positive"),
+        ("failure=mtbf:-1h,for:5s", "column 14: .* is not positive"),
         ("failure=mtbf:1h,for:-5s", "negative"),
         ("failure=mtbf:soon,for:5s", "soon"),
     ],

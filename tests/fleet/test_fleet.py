@@ -78,7 +78,7 @@ def test_nodes_that_a_sweep_finds_slow_are_not_used(tmp_path: Path, capsys: pyte
     found = fleet(capsys, *slow, "--sweep", str(tmp_path))
     assert found["excluded"] == [1] and fleet(capsys, *slow, "--exclude", "1") == found
     assert [c["micro_batches"] for c in found["configs"]] == [1]
-    for more, said in ((["--exclude", "x"], "not a node"), (["--sweep", "nowhere"], "0 files of nodes"),
+    for more, said in ((["--exclude", "x"], "`x` is not a count"), (["--sweep", "nowhere"], "0 files of nodes"),
                        (["--exclude", "0-2"], "3 nodes are excluded")):  # fmt: skip
         assert main(["fleet", *JOB, *slow, *more]) == 2
         assert said in capsys.readouterr().err

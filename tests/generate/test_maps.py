@@ -352,7 +352,7 @@ def test_jobs_of_tiles_are_sound_and_run(plan: dict[str, Any]):
 @pytest.mark.parametrize(
     ("domain", "ranks", "words"),
     [
-        ("2", 2, "rows x columns"),
+        ("2", 2, "domain: column 1: `2` is not two numbers"),
         ("2x2", 2, "match cp 2"),
         ("3x1", 3, "cannot be cut into equal tiles"),
         ("32x1", 32, "smaller than"),

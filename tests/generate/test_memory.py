@@ -68,7 +68,7 @@ def test_plain_operations_keep_more():
     """A copy in 32 bits and one in 16 where a norm kept 2 bytes: 4 more, of two norms and the last."""
     assert memory(unfused="norm").peak_bytes - memory().peak_bytes == 3 * 4 * 1024 * 64
     assert memory(unfused="activation").peak_bytes == memory().peak_bytes  # no gate
-    with pytest.raises(UsageError, match="unfused `gelu`"):
+    with pytest.raises(UsageError, match="unfused: column 1: unknown value `gelu`"):
         memory(unfused="gelu")
 
 

@@ -305,7 +305,7 @@ def test_what_is_no_file_of_sections_is_refused(models: dict[str, str], change: 
 @pytest.mark.parametrize(
     ("teacher", "words"),
     [
-        ({"mode": "half"}, "train `half`"),
+        ({"mode": "half"}, "train: column 1: unknown value `half`"),
         ({"shares": "nobody", "gpus": 0}, "not name a section with its own ranks"),
         ({"shares": "student"}, "not both"),
         ({"plan": {"gpus": 3}}, "does not belong in a section's plan"),

@@ -101,7 +101,7 @@ def test_branches_that_were_not_taken_are_not_planned_for():
     [
         (["--choose", "fixed:worst"], "unknown choice `fixed:worst`"),
         (["--slo", "price=3"], "unknown key `price`"),
-        (["--slo", "latency"], "--slo: latency"),
+        (["--slo", "latency"], "--slo: column 1: `latency` has no value"),
         (["--place", "somewhere"], "--place somewhere"),
     ],
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from etude.analyse.energy import Energy, PowerCurve
 from etude.base.errors import UsageError
-from etude.base.units import parse_time
+from etude.base.grammar import line, pairs
 
 __all__ = ["Gaps", "LongRun", "long_run"]
 
@@ -43,15 +43,12 @@ class Gaps:
         """`checkpoint=every:60s,for:5s;failure=mtbf:3h,for:10min`, or only one of them."""
         known = {"checkpoint": ("every", "for"), "failure": ("mtbf", "for")}
         found: dict[str, int] = {}
-        for part in filter(None, (part.strip() for part in text.split(";"))):
-            kind, _, rest = part.partition("=")
-            pairs = [tuple(pair.split(":", 1)) for pair in rest.split(",")]
-            if kind not in known or f"{kind}_ns" in found or sorted(p[0] for p in pairs) != sorted(known[kind]):
-                raise UsageError(f"--gaps: `{part}` is not a gap", hint=HINT)
-            values = {pair[0]: parse_time(pair[-1]) for pair in pairs}
-            if values[known[kind][0]] < 1:
-                raise UsageError(f"--gaps: `{part}`: an interval must be longer than 0", hint=HINT)
-            found |= {f"{kind}_every_ns": values[known[kind][0]], f"{kind}_ns": values["for"]}
+        for name, rest in pairs(line(text, "--gaps", HINT).split(";"), known).items() if text.strip() else ():
+            times = {key.text: time for key, time in (part.cut(":") for part in rest.split(",")) if time is not None}
+            if set(times) != set(known[name]):
+                raise rest.wrong(f"`{rest.text}` does not give `{known[name][0]}` and `for`")
+            found[f"{name}_every_ns"] = times[known[name][0]].time_ns()
+            found[f"{name}_ns"] = times["for"].time_ns(zero=True)
         return cls(**found, seed=seed)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.grammar import Piece, line, pairs
 from etude.cost.energy import at_work_w, idle_w, limit_w
 from etude.cost.needs import (
     FewerProducts,
@@ -252,47 +253,31 @@ def _fewer_products_of(name: str) -> FewerProducts:
     """`product:lcma:2,2,2,7 levels=2 fused=0.5`."""
     given = _options(name, {"levels": "1", "fused": "0"}, "levels=2 fused=0.5")
     found = re.fullmatch(r"product:lcma:(\d+),(\d+),(\d+),(\d+)", name.split()[0])
-    try:
-        levels, fused = int(given["levels"]), float(given["fused"])
-    except ValueError:
-        raise UsageError(f"kernel `{name}`: not a number", hint="levels=2 fused=0.5") from None
     if found is None:
         raise UsageError(f"unknown kernel `{name}`", hint=f"{STRASSEN}, {FEWER}")
     a, b, c, products = map(int, found.groups())
     if not 0 < products <= a * b * c:
         raise UsageError(f"kernel `{name}`: more products than the {a * b * c} of the plain product, or none")
-    if not 1 <= levels <= _DEEPEST or not 0 <= fused <= 1:
-        raise UsageError(f"kernel `{name}`: levels from 1 to {_DEEPEST}, a fused fraction from 0 to 1")
+    levels, fused = given["levels"].count(most=_DEEPEST), given["fused"].fraction(zero=True)
     return FewerProducts(a, b, c, products, levels, fused)
 
 
 def _sparse_of(name: str) -> tuple[list[tuple[int, float, float]], float]:
     """`attention:sparse keep=0.05 block=16:2,32:4,64:2 centroid=int8`: heads by block size, and bytes of an element of
     a centroid."""
-    given = _options(name, {"keep": "1", "block": "32", "centroid": "bf16"}, "keep=0.05 block=32 centroid=int8")
-    try:
-        keep = float(given["keep"])
-        parts = [part.partition(":") for part in given["block"].split(",")]
-        blocks = [(int(block), float(count or 1)) for block, _, count in parts]
-    except ValueError:
-        raise UsageError(f"kernel `{name}`: not a number", hint="keep=0.05 block=16:2,32:4,64:2") from None
-    centroid = {"free": 0.0, **DTYPE_BYTES}.get(given["centroid"])
-    if centroid is None or not 0 <= keep <= 1 or any(block < 1 or not count > 0 for block, count in blocks):
-        raise UsageError(
-            f"kernel `{name}`: a kept fraction outside 0 to 1, a block or a number of heads below 1, or an unknown "
-            "type",
-            hint=f"centroid: free, {', '.join(DTYPE_BYTES)}",
-        )
+    given = _options(name, {"keep": "1", "block": "32", "centroid": "bf16"}, "keep=0.05 block=16:2,32:4 centroid=int8")
+    centroids = {"free": 0.0, **DTYPE_BYTES}
+    centroid = centroids[given["centroid"].choice(centroids)]
+    keep, blocks = given["keep"].fraction(zero=True), list[tuple[int, float]]()
+    for part in given["block"].split(","):
+        block, count = part.cut(":")
+        blocks.append((block.count(), float(count.figure("number")) if count is not None else 1.0))
     heads = sum(count for _, count in blocks)
     return [(block, keep, count / heads) for block, count in blocks], centroid
 
 
-def _options(name: str, known: dict[str, str], hint: str) -> dict[str, str]:
+def _options(name: str, known: dict[str, str], hint: str) -> dict[str, Piece]:
     """`KEY=VALUE` after the first word of a name."""
-    given = dict(known)
-    for part in name.split()[1:]:
-        key, equals, value = part.partition("=")
-        if key not in known or not equals:
-            raise UsageError(f"kernel `{name}`: `{part}` is not known", hint=hint)
-        given[key] = value
-    return given
+    given = {key: line(value, "") for key, value in known.items()}
+    words = line(name, f"kernel `{name}`", hint).shell_words()[1:]
+    return given | pairs(words, known)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError
+from etude.base.grammar import line
 
 I64 = NDArray[np.int64]
 Sizes = tuple[tuple[str, int], ...]
@@ -52,13 +53,13 @@ def _kind_numbers(devices: tuple[tuple[str, str], ...], sizes: Sizes) -> I64:
 def _ranges(kind: str, text: str, sizes: Sizes) -> list[tuple[int, int]]:
     """First and last device of each part of the text."""
     found = []
-    for part in text.split(","):
-        match = _PART.match(part.strip())
+    for part in line(text, f"devices: {kind}", "0-15, or 0-3, 8, or node 2-3", ClusterError).split(","):
+        match = _PART.match(part.text)
         if match is None:
-            raise ClusterError(f"devices: {kind}: `{part.strip()}` is not a range", hint="0-15, or 0-3, 8, or node 2-3")
+            raise part.wrong(f"`{part.text}` is not a range")
         first, last = int(match[2]), int(match[3] or match[2])
         if last < first:
-            raise ClusterError(f"devices: {kind}: `{part.strip()}` ends before it begins")
+            raise part.wrong(f"`{part.text}` ends before it begins")
         each = _unit(kind, match[1], sizes) if match[1] else 1
         found.append((first * each, (last + 1) * each - 1))
     return found

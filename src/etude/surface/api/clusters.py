@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import keys_in
+from etude.base.grammar import line
 from etude.base.units import parse_time
 from etude.world.fleet import write_fleet
 
@@ -222,13 +223,12 @@ def switch_of(text: str) -> int:
 
 def loads_of(text: str) -> list[float]:
     """`0.8`, or `0.5..1.2` in eight steps; 0: as the file says."""
-    low, dots, high = text.partition("..")
-    try:
-        ends = [float(low or 0), float(high)] if dots else [float(low or 0)]
-    except ValueError:
-        ends = []
-    if not ends or (text and min(ends) <= 0) or ends != sorted(ends) or max(ends) > 1e6:
-        raise UsageError(f"--load: `{text}` is not a load or a range of loads", hint="--load 0.5..1.2")
+    if not text:
+        return [0.0]
+    whole = line(text, "--load", "0.5..1.2")
+    ends = [float(end.figure("number")) for end in whole.cut("..") if end is not None]
+    if ends != sorted(ends) or max(ends) > 1e6:
+        raise whole.wrong(f"`{text}` is not a load or a range of loads")
     if len(ends) == 1 or ends[0] == ends[1]:
         return ends[:1]
     return [ends[0] + (ends[1] - ends[0]) * k / (LOADS - 1) for k in range(LOADS)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import key_of, read
+from etude.base.grammar import line
 from etude.cost.stacks import open_stack
 from etude.make.generate import Plan
 from etude.surface.api.clusters import SharedFleet as SharedFleet
@@ -126,11 +127,13 @@ def fitting(
 def excluded_nodes(text: str, sweep: str | PathLike[str] | None) -> tuple[tuple[int, ...], list[str]]:
     """Nodes by number, those given and those that a sweep finds slow; and what was found of these."""
     found: set[int] = set()
-    for part in text.split(",") if text else ():
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not (last.isdecimal() and int(first) <= int(last) < int(first) + 10**6)):
-            raise UsageError(f"--exclude: `{part}` is not a node or a range of nodes", hint="--exclude 3,17-20")
-        found |= set(range(int(first), int(last or first) + 1))
+    for part in line(text, "--exclude", "3,17-20").split(",") if text else ():
+        low, high = part.cut("-")
+        first = low.count(zero=True)
+        last = first if high is None else high.count(zero=True)
+        if not first <= last < first + 10**6:
+            raise part.wrong(f"`{part.text}` is not a range of nodes")
+        found |= set(range(first, last + 1))
     slow, notes = slow_nodes(Path(sweep)) if sweep is not None else (set[int](), [])
     return tuple(sorted(found | slow)), notes
 

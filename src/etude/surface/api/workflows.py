@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import ClusterError, UsageError
+from etude.base.grammar import line, pairs
 from etude.machine import open_system
 from etude.surface.api.making import model_named
 from etude.world.serve import Engine, deployed, replica_plan
@@ -118,12 +119,14 @@ def _with_slo(flow: Workflow, text: str) -> Workflow:
     """With other limits of a session: `latency=2s,cost=0.01,label=0.8`."""
     if not text:
         return flow
-    pairs = [part.strip().partition("=") for part in text.split(",")]
-    try:
-        return replace(flow, budget=budget_of({name: value for name, _, value in pairs}, "--slo"))
-    except ClusterError as problem:
-        hint = problem.hint or "--slo latency=2s,cost=0.01,label=0.8"
-        raise UsageError(problem.problem, where=problem.where, hint=hint) from None
+    whole = line(text, "--slo", "latency=2s,cost=0.01,label=0.8")
+    budget: dict[str, float] = {}
+    for name, value in pairs(whole.split(","), ("latency", "cost", "label"), also=("latency_ns",)).items():
+        try:
+            budget |= budget_of({name: value.text}, "")
+        except ClusterError as problem:
+            raise value.said(problem) from None
+    return replace(flow, budget=budget)
 
 
 def _with_models(flow: Workflow, models: str) -> Workflow:

@@ -44,8 +44,10 @@ ALL: Final = Trained("all")
 def parse(text: str) -> Trained:
     whole = line(text, "train", HINT, ClusterError)
     kind, rest = whole.cut(":")
+    if rest is None and kind.text in ("all", "forward", "frozen"):
+        return Trained(kind.text)
     if rest is None:
-        return Trained(whole.choice(("all", "forward", "frozen")))
+        raise whole.wrong(f"unknown value `{kind.text}`")
     if kind.text == "lora":
         return Trained("lora", rank=rest.count(most=_MOST))
     first, last = rest.cut("..")

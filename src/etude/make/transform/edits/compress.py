@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line
 from etude.make.transform.edits.definition import (
     Definition,
     Here,
     Parameter,
     choice,
-    names,
     number,
     rate,
     rounded,
@@ -222,13 +222,12 @@ def _work(here: Here, rows: I64, place: int, name: str, ns: F64, stream: I64) ->
 def _ratio(text: str) -> dict[str, float]:
     """`1.35`, or `weights:1.4,gradients:1.35`."""
     read, found = number(0, above=True), dict[str, float]()
-    for part in names(text):
-        name, colon, value = part.rpartition(":")
-        if colon and name not in CLASSES:
-            raise UsageError(f"unknown class of tensors `{name}`", hint=f"known: {', '.join(CLASSES)}")
-        if name in found:
-            raise UsageError(f"`{name}` is given twice" if name else "two ratios are given")
-        found[name] = read(value)
+    for part in line(text, "").split(","):
+        name, value = part.cut(":", last=True)
+        key = name.choice(CLASSES, "class of tensors") if value is not None else ""
+        if key in found:
+            raise part.wrong(f"`{key}` is given twice" if key else "two ratios are given")
+        found[key] = read((value or part).text)
     if "" in found and len(found) > 1:
         raise UsageError("one ratio for all, or one for each class of tensors")
     return found

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line
 from etude.base.units import parse_bandwidth, parse_bytes, parse_time
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.machine.system import System
@@ -205,7 +206,4 @@ def choice(*known: str) -> Callable[[str], str]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    found = tuple(part for part in text.split(",") if part)
-    if not found:
-        raise UsageError("no value is given")
-    return found
+    return tuple(part.text for part in line(text, "").split(","))

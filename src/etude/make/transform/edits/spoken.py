@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from typing import Any
 
 from etude.base.errors import EtudeError, UsageError
+from etude.base.grammar import items, line
 from etude.make.transform.edits.table import TABLE
 from etude.make.transform.rewrite import Selector
 from etude.make.transform.rewrite.selector import KEYS, parsed
@@ -25,32 +25,25 @@ class Edit:
     @classmethod
     def parse(cls, text: str) -> Edit:
         """Parses an edit; refuses unknown verbs and keys, and invalid values."""
-        try:
-            words = shlex.split(text)
-        except ValueError:
-            raise UsageError("a quotation mark is not closed", where=f"edit `{text}`") from None
+        words = line(text, f"edit `{text}`").shell_words()
         if not words:
             raise UsageError("an edit is empty", hint=f"known: {', '.join(TABLE)}")
-        name, *pairs = words
-        if name not in TABLE:
-            raise UsageError(f"unknown edit `{name}`", hint=_known(name, list(TABLE)))
-        keys = TABLE[name].parameters
+        name = replace(words[0], where="").choice(TABLE, "edit")
+        keys, where = TABLE[name].parameters, f"edit `{name}`"
+        found = items([replace(word, where=where) for word in words[1:]], (*keys, *KEYS))
+        for word in found.bare:
+            raise word.wrong(f"`{word.text}` is not KEY=VALUE", f"keys: {', '.join((*keys, *KEYS))}")
         selected: dict[str, Any] = {}
-        given: dict[str, str] = {}
-        for pair in pairs:
-            key, equals, value = pair.partition("=")
-            where = f"edit `{name}`"
-            if not equals:
-                raise UsageError(f"`{pair}` is not KEY=VALUE", where=where, hint=f"keys: {', '.join((*keys, *KEYS))}")
-            if key in selected or key in given:
-                raise UsageError(f"`{key}` is given twice", where=where)
-            if key in keys:
-                given[key] = value
-            elif key in KEYS:
-                selected[key] = _said(where, key, parsed, key, value)
-            else:
-                raise UsageError(f"unknown key `{key}`", where=where, hint=_known(key, [*keys, *KEYS]))
-        made = cls(name, Selector(**selected), tuple((key, given[key]) for key in keys if key in given))
+        for key, value in found.values.items():
+            try:
+                if key in keys:
+                    keys[key].read(value.text)
+                else:
+                    selected[key] = parsed(key, value.text)
+            except EtudeError as problem:
+                raise value.said(problem) from None
+        given = tuple((key, found.values[key].text) for key in keys if key in found.values)
+        made = cls(name, Selector(**selected), given)
         made.arguments()
         return made
 
@@ -91,11 +84,6 @@ def _said(where: str, key: str, read: Any, *given: str) -> Any:
     except EtudeError as problem:
         text = problem.problem if problem.problem.startswith(f"{key}:") else f"{key}: {problem.problem}"
         raise UsageError(text, where=where, hint=problem.hint) from None
-
-
-def _known(word: str, known: list[str]) -> str:
-    near = get_close_matches(word, known, 1)
-    return (f"did you mean `{near[0]}`? " if near else "") + f"known: {', '.join(known)}"
 
 
 def _quoted(value: str) -> str:

@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import UsageError
-from etude.base.units import parse_bytes
+from etude.base.grammar import Piece, line
 from etude.cost.aten_inputs import dtype_of
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
@@ -162,37 +161,32 @@ KEYS: Final = {f.name: str(f.metadata["doc"]) for f in fields(Selector)}
 
 def parsed(key: str, value: str) -> tuple[Any, ...]:
     """The value of one key."""
-    parts = tuple(part for part in value.split(",") if part)
-    if not parts:
-        raise UsageError(f"{key}: no value is given", hint=KEYS[key])
+    parts = line(value, "", KEYS[key]).split(",")
     if key in _SPANS:
         return tuple(_span(key, part) for part in parts)
-    if key == "kind":
-        for part in parts:
-            if part not in _KINDS:
-                raise UsageError(f"unknown kind `{part}`", hint=f"known: {', '.join(_KINDS)}")
-    if key == "collective":
-        for part in parts:
-            Collective.parse(part)
-    return parts
+    for part in parts:
+        if key == "kind":
+            part.choice(_KINDS, "kind")
+        if key == "collective":
+            Collective.parse(part.text)
+    return tuple(part.text for part in parts)
 
 
-def _span(key: str, text: str) -> Span:
-    dots = ".." if ".." in text else "-" if key == "ranks" else ".."
-    low, between, high = text.partition(dots)
-    first = _number(key, low) if low else 0
-    last = (_number(key, high) if high else MOST) if between else first
-    if first > last or not (low or high):
-        raise UsageError(f"{key}: `{text}` is empty", hint=KEYS[key])
+def _span(key: str, text: Piece) -> Span:
+    low, high = text.cut(".." if ".." in text.text or key != "ranks" else "-")
+    first = _number(key, low) if low.text else 0
+    last = first if high is None else _number(key, high) if high.text else MOST
+    if first > last or not (low.text or (high and high.text)):
+        raise text.wrong(f"`{text.text}` is empty")
     return first, last
 
 
-def _number(key: str, text: str) -> int:
+def _number(key: str, text: Piece) -> int:
     if key == "bytes":
-        return parse_bytes(text)
-    if not text.isdecimal() or len(text) > 18:
-        raise UsageError(f"{key}: `{text}` is not a number", hint=KEYS[key])
-    return int(text)
+        return text.size_bytes(zero=True)
+    if not text.text.isdecimal() or len(text.text) > 18:
+        raise text.wrong(f"`{text.text}` is not a number")
+    return int(text.text)
 
 
 def _text(key: str, value: tuple[Any, ...]) -> str:
