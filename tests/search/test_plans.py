@@ -154,7 +154,7 @@ def test_uneven_stages_and_systems_are_axes():
         (["gpt2", "--over", "nothing"], "unknown axis `nothing`"),
         (["gpt2", "--over", "tp=x"], "is not a count"),
         (["gpt2", "--over", "bucket"], "no usual values"),
-        (["gpt2", "--over", "tp=", "--gpus", "8"], "is not AXIS"),
+        (["gpt2", "--over", "tp=", "--gpus", "8"], "--over: column 4: `tp=`: axis `tp` has no values"),
         (["gpt2", "--over", "tp,tp"], "twice"),
         (["gpt2", "--over", "tp", "--tp", "2"], "also given"),
         (["gpt2", "--over", "stages=some,pp=2", "--gpus", "8"], "no plan is left"),

@@ -13,7 +13,6 @@ shares: equal                      # speed; fit: by speed as far as the RAM goes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read
+from etude.base.grammar import line
 from etude.decide.search.chain import device_of
 from etude.decide.search.found import Found, Row, frontier
 from etude.decide.search.given import Asked, Given
@@ -98,8 +98,9 @@ def _devices(given: Given, space: Space) -> tuple[list[Device], list[int]]:
 def _counts(value: Any, there: int, where: str) -> list[int]:
     if value is None:
         return [there] if there else list(range(1, 9))
-    if isinstance(value, str) and (ends := re.fullmatch(r"(\d+)\.\.(\d+)", value)):
-        value = list(range(int(ends[1]), int(ends[2]) + 1))
+    if isinstance(value, str):
+        low, high = line(value, where, "count: 1..8").cut("..")
+        value = list(range(low.count(zero=True), low.count(zero=True) + 1 if high is None else high.count() + 1))
     found = value if isinstance(value, list) else [value]
     if not found or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in found):
         raise UsageError("expected numbers of devices from 1 on", where=where, hint="count: 1..8")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import key_of
+from etude.base.grammar import Piece, line
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Family, Model
@@ -106,22 +107,33 @@ def parse_over(text: str) -> dict[str, list[Any] | None]:
     value: `recompute=none|selective:norm,activation`."""
     import yaml
 
-    parts: list[str] = []
-    for part in text.split(",") if text.strip() else []:
-        name = part.partition("=")[0].strip().replace("-", "_")
-        if parts and "=" in parts[-1] and "=" not in part and name not in FIELDS and name not in (SYSTEM, PLACEMENT):
-            parts[-1] += f",{part}"
-        else:
-            parts.append(part)
     found: dict[str, list[Any] | None] = {}
-    for part in parts:
-        name, equals, values = part.partition("=")
-        key = name.strip().replace("-", "_")
-        if not key or (equals and not values.strip()):
-            raise UsageError(f"`{part}` is not AXIS or AXIS=A|B", where="--over", hint="--over tp=1|2|4,zero")
+    for part in _axes(line(text, "--over", "tp=1|2|4,zero")) if text.strip() else ():
+        name, values = part.cut("=")
+        key = name.text.replace("-", "_")
+        if not key:
+            raise name.wrong("the name of an axis is missing")
         if key in found:
-            raise UsageError(f"axis `{key}` appears twice", where="--over")
-        found[key] = [yaml.safe_load(v) if v.strip() else "" for v in values.split("|")] if equals else None
+            raise name.wrong(f"axis `{key}` appears twice")
+        if values is not None and not values.text:
+            raise values.wrong(f"axis `{key}` has no values")
+        found[key] = (
+            None if values is None else [yaml.safe_load(v) if v.strip() else "" for v in values.text.split("|")]
+        )
+    return found
+
+
+def _axes(whole: Piece) -> list[Piece]:
+    """The axes of a line, each with all of its values."""
+    found: list[Piece] = []
+    for part in whole.split(","):
+        name, values = part.cut("=")
+        is_axis = name.text.replace("-", "_") in (*FIELDS, SYSTEM, PLACEMENT)
+        if found and "=" in found[-1].text and values is None and not is_axis:
+            first, last = (one.column - whole.column for one in (found[-1], part))
+            found[-1] = replace(whole.part(first, last + len(part.text)), inside="")
+        else:
+            found.append(part)
     return found
 
 
@@ -132,11 +144,10 @@ def layers_of_stages(value: Any, model: Model, pp: int, schedule: str) -> list[i
         return []
     if isinstance(value, list | tuple):
         return [int(v) for v in value]
-    if isinstance(value, str) and re.fullmatch(r"\d+(\s*,\s*\d+)*", value):
-        return [int(v) for v in value.split(",")]
     less = _LAST.fullmatch(str(value))
     if less is None:
-        raise UsageError(f"stages `{value}`", where="over", hint="even, last-1, or layers of each stage: 9,9,8,6")
+        given = line(str(value), "stages", "even, last-1, or layers of each stage: 9,9,8,6")
+        return [part.count(zero=True) for part in given.split(",")]
     stages = pp * max(parse(schedule)[1], 1)
     if stages == 1:
         return []
