@@ -15,7 +15,7 @@ from etude.world.serve.elastic.reconfigure import Shape, read_timetable, reconfi
 from etude.world.serve.elastic.rehearse import rehearsal
 from etude.world.serve.elastic.scale import EXAMPLE, scale_rule, scaled
 from etude.world.serve.engine import Engine
-from etude.world.serve.pools import Between, deployed_pools, function_of, pools_of, split_of
+from etude.world.serve.pools import Between, deployed_pools, function_of, pools_of
 from etude.world.serve.requests import Requests
 from etude.world.serve.results import Limits
 from etude.world.serve.serving import Control, Group
@@ -45,7 +45,7 @@ def elastic_pools(
         cold = change_ns(between.set_up_ns, moved, between.load_bytes_per_s)
         return groups, placed, lambda *given: scaled(rules, [pool.count for pool in pools], cold)
     ranks = sum(pool.count for pool in pools) * tp
-    first = Shape(tp, ":".join(map(str, split_of(between.disaggregate))) if between.disaggregate else "")
+    first = Shape(tp, ":".join(str(pool.count) for pool in pools) if between.disaggregate else "")
     table = read_timetable(between.reconfigure, between.plans, first, ranks, function_of)
     found = []
     for shape in table.plans:

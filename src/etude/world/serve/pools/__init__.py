@@ -13,6 +13,5 @@ if TYPE_CHECKING:
     from etude.world.serve.pools.groups import function_of as function_of
     from etude.world.serve.pools.groups import pools_of as pools_of
     from etude.world.serve.pools.groups import read_pools as read_pools
-    from etude.world.serve.pools.groups import split_of as split_of
 
 __getattr__ = face(__name__)
