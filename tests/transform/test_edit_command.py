@@ -72,7 +72,7 @@ def test_edits_lie_in_a_file(job: Path, tmp_path: Path, capsys: pytest.CaptureFi
     wrong.write_text("# one\nspeed bye=2\n")
     capsys.readouterr()
     assert main(["edit", str(job), "--no-write", f"@{wrong}"]) == 2
-    assert "wrong.txt:2: edit `speed`: unknown key `bye`" in capsys.readouterr().err
+    assert "wrong.txt:2: edit `speed`: column 7: unknown key `bye`" in capsys.readouterr().err
     assert main(["edit", str(job), "--no-write", f"@{tmp_path / 'nothing'}"]) == 2
 
 
