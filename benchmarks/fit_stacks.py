@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 import yaml
-from eager_steps import eager_cases
 
 from etude.cost.stacks import Band, Efficiency, open_stack, stack_names
 from etude.cost.stacks.open import DEFAULT
 from etude.cost.stacks.stack import ANY
+from etude.steps.measured.eager import eager_cases
 from etude.steps.measured.outcomes import Kept
 from etude.steps.measured.rows import Case, Refused, cases_of, read_rows, row_stack
 from etude.steps.measured.stack_fit import (

@@ -15,10 +15,9 @@ import os
 import sys
 from pathlib import Path
 
-from eager_steps import eager_cases
-
 from etude.machine import open_device
 from etude.make.generate.train.job import generate
+from etude.steps.measured.eager import eager_cases
 from etude.steps.operators.needs import Needs, together, use_in
 
 HERE = Path(__file__).resolve().parent

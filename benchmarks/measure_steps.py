@@ -1,4 +1,4 @@
-"""Measures training steps of plain transformers on the GPU at hand, in eager PyTorch: what `eager_steps.py` reads.
+"""Measures training steps of plain transformers on the GPU at hand, in eager PyTorch: what `etude score` reads.
 
     python benchmarks/measure_steps.py steps.csv     # needs PyTorch and a GPU; made h200_steps_grid.csv in 5 minutes
 

@@ -24,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from eager_steps import eager_cases
 from numpy.typing import NDArray
 from validate_vidur import FITTED
 
@@ -36,6 +35,7 @@ from etude.cost.opdb.profiles import read_vidur
 from etude.cost.opdb.schema import works_of
 from etude.machine import Device, device_names, open_device, open_system
 from etude.make.generate.model import open_model
+from etude.steps.measured.eager import eager_cases
 from etude.steps.operators import Workload, needs_of, open_ops
 from etude.steps.step import predict
 

@@ -68,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "decide.search": BASE
     | WORLD
     | {"cost", "make.generate", "run.simulate", "analyse", "tell.view", "steps", "decide.study", "capture.opening"},
+    "decide.score": BASE | CAPTURE | MAKE | RUN | WORLD | {"store", "cost", "capture.opening", "analyse", "steps"},
     "surface.verb": GROUND,
     "surface.mcp": BASE
     | {"store", "cost", "capture.opening", "make.generate", "make.transform", "run.simulate", "analyse", "steps"}
@@ -76,7 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | VERBS
     | WORLD
     | {"store", "cost", "capture.opening", "base.remote", "steps", "tell.report", "tell.archive"}
-    | {"decide.study", "decide.search", "surface.verb", "surface.mcp", "surface.api", "__init__"},
+    | {"decide.study", "decide.search", "decide.score", "surface.verb", "surface.mcp", "surface.api", "__init__"},
     # what `etude.NAME` calls where several rooms are put together
     "surface.api": BASE
     | VERBS

@@ -10,7 +10,7 @@ import pytest
 import release
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = {"big_jobs", "eager_steps", "injected_faults", "injected_runs", "replay_programs", "replay_turns"}
+MODULES = {"big_jobs", "injected_faults", "injected_runs", "replay_programs", "replay_turns"}
 """Parts of other scripts."""
 BESIDE = {"release", "try_wheel", "hta_values", "bench_compile"}
 """The table and the wheel themselves, values for a script that has a row, and what bench_first_use measures too."""

@@ -160,7 +160,7 @@ def read_measured(path: str | PathLike[str]) -> tuple[list[str], MeasuredOps]:
         raise FormatError(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", path=path) from None
     for line, row in enumerate(rows, 2):
         try:
-            works.append(_work(row))
+            works.append(row_work(row))
             times.append(_fitting(round(float(row["microseconds"]) * 1000)))
         except KeyError as problem:
             hint = "columns: op, shape, flops, bytes, microseconds"
@@ -178,7 +178,8 @@ def _fitting(number: int) -> int:
     return number
 
 
-def _work(row: dict[str, Any]) -> Work:
+def row_work(row: dict[str, Any]) -> Work:
+    """The op of a row of such a file."""
     family, _, dtype = row["op"].rpartition("_")
     op_class = _FAMILY.get(family, OpClass.OTHER)
     sizes = [_fitting(int(part)) for part in row["shape"].split("x")]

@@ -8,7 +8,7 @@ is known by its name where that has a shape (`gemm_4096`, `gemm_m64_n8192_k8192`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ HELD: Final = ("op", "holder", "sms_held", "op_alone_ns")
 ROWS: Final = {"layernorm": OpClass.NORMALISATION, "rmsnorm": OpClass.NORMALISATION, "softmax": OpClass.SOFTMAX}
 MATRIX_INTENSITY: Final = 32.0
 """FLOPs per byte above which an operator without a shape is a product."""
+Launches = dict[tuple[str, ...], Launch]
 
 
 def predicted_rows(device: Device, path: str | PathLike[str]) -> list[dict[str, Any]]:
@@ -32,29 +33,37 @@ def predicted_rows(device: Device, path: str | PathLike[str]) -> list[dict[str, 
     predicted time in ns, and `kind`: `pair` or `held`."""
     where = str(path)
     columns, rows = csv_rows(path)
-    for known in (PAIR, HELD):
-        if set(known) <= set(columns):
-            break
-    else:
+    if not is_contention(columns):
         raise UsageError(
             "does not have the columns of either kind", where=where, hint=f"{', '.join(PAIR)}; or {', '.join(HELD)}"
         )
     launches: dict[tuple[str, ...], Launch] = {}
-    found = []
-    for number, row in enumerate(rows):
-        at = f"{where}: row {number}"
-        op = _launch(device, row, "op", at, launches)
-        if known is PAIR:
-            time_ns = beside(device, op, _launch(device, row, "background", at, launches))
-        else:
-            drawn = _number(row, "holder_bytes_per_s_alone", at, 0.0)
-            time_ns = held(device, op, _cores(device, row, at), drawn)
-        found.append({
-            "row": number, "op": row["op"], "beside": row["background" if known is PAIR else "holder"],
-            "measured": _measured(row, at), "predicted": time_ns / op.alone_ns, "predicted_ns": time_ns,
-            "covered": row.get("covered", row.get("holder_covered_op", "1")) != "0",
-        })  # fmt: skip
-    return found
+    return [predicted_row(device, row, number, where, launches) for number, row in enumerate(rows)]
+
+
+def is_contention(columns: Iterable[str]) -> bool:
+    """Whether a file with these columns has rows of contention."""
+    there = set(columns)
+    return set(PAIR) <= there or set(HELD) <= there
+
+
+def predicted_row(
+    device: Device, row: Mapping[str, str], number: int, where: str = "", launches: Launches | None = None
+) -> dict[str, Any]:
+    """The entry of one row; `launches` has those of operators that were seen."""
+    at, known = f"{where}: row {number}" if where else f"row {number}", {} if launches is None else launches
+    op = _launch(device, row, "op", at, known)
+    paired = set(PAIR) <= row.keys()
+    if paired:
+        time_ns = beside(device, op, _launch(device, row, "background", at, known))
+    else:
+        drawn = _number(row, "holder_bytes_per_s_alone", at, 0.0)
+        time_ns = held(device, op, _cores(device, row, at), drawn)
+    return {
+        "row": number, "op": row["op"], "beside": row["background" if paired else "holder"],
+        "measured": _measured(row, at), "predicted": time_ns / op.alone_ns, "predicted_ns": time_ns,
+        "covered": row.get("covered", row.get("holder_covered_op", "1")) != "0",
+    }  # fmt: skip
 
 
 def _cores(device: Device, row: Mapping[str, str], at: str) -> int:

@@ -6,7 +6,7 @@ predicted: they are a matter of the host's caches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any, Final
 
@@ -31,20 +31,31 @@ def offload_rows(system: System, path: str | PathLike[str]) -> list[dict[str, An
     `predicted` in ns."""
     where = str(path)
     columns, rows = csv_rows(path)
-    predict = next((found for needed, found in KINDS if needed <= set(columns)), None)
-    if predict is None:
+    if not is_offload(columns):
         hint = "; or ".join(", ".join(sorted(needed)) for needed, _ in KINDS)
         raise UsageError("does not have the columns of a known kind", where=where, hint=hint)
     found = []
     for number, row in enumerate(rows):
-        try:
-            for what, measured, predicted in predict(system, row):
-                found.append({"row": number, "what": what, "measured": measured, "predicted": predicted})
-        except EtudeError as problem:
-            raise UsageError(problem.problem, where=f"{where}: row {number}", hint=problem.hint) from None
-        except ValueError as problem:
-            raise UsageError(f"cannot be read: {problem}", where=f"{where}: row {number}") from None
+        for what, measured, predicted in offload_row(system, row, f"{where}: row {number}"):
+            found.append({"row": number, "what": what, "measured": measured, "predicted": predicted})
     return found
+
+
+def is_offload(columns: Iterable[str]) -> bool:
+    """Whether a file with these columns has rows of transfers."""
+    there = set(columns)
+    return any(needed <= there for needed, _ in KINDS)
+
+
+def offload_row(system: System, row: Row, where: str) -> Predicted:
+    """(what, measured, predicted) times of one row in ns; none where it is not predicted."""
+    predict = next(found for needed, found in KINDS if needed <= row.keys())
+    try:
+        return predict(system, row)
+    except EtudeError as problem:
+        raise UsageError(problem.problem, where=where, hint=problem.hint) from None
+    except ValueError as problem:
+        raise UsageError(f"cannot be read: {problem}", where=where) from None
 
 
 Predicted = list[tuple[str, float | None, float]]

@@ -30,10 +30,11 @@ def energy_rows(path: str | PathLike[str], *, system: str = "") -> list[dict[str
             hint="name, kind (an energy counter); or model, gpu, num_gpus, avg_batch_size, avg_output_len",
         )
     on = open_system(system or "dgx-h200")
-    return [_record(number, row, on) for number, row in enumerate(rows, 1)]
+    return [energy_row(number, row, on) for number, row in enumerate(rows, 1)]
 
 
-def _record(number: int, row: Row, on: System) -> dict[str, Any]:
+def energy_row(number: int, row: Row, on: System) -> dict[str, Any]:
+    """The record of one row."""
     record: dict[str, Any] = {"row": number, "name": row.get("name", "")}
     try:
         predicted = asdict(case_power(row, on))

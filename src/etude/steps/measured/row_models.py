@@ -26,12 +26,16 @@ ASPECT: Final = 128
 
 def row_model(row: Mapping[str, str], said: list[str]) -> Model:
     """A model of the catalogue if the row's shape does not contradict it, else one of the row's shape."""
+    return known_model(row) or _shaped(row, said)
+
+
+def known_model(row: Mapping[str, str]) -> Model | None:
+    """The model of the catalogue that a row names, if the row's shape does not contradict it."""
     known = _catalogue().get(_folded(row.get("model", "")))
-    if known is not None:
-        model = open_model(known)
-        if all(_number(row, k) in (0, getattr(model, k)) for k in ("layers", "hidden")):
-            return model
-    return _shaped(row, said)
+    if known is None:
+        return None
+    model = open_model(known)
+    return model if all(_number(row, k) in (0, getattr(model, k)) for k in ("layers", "hidden")) else None
 
 
 def _folded(name: str) -> str:

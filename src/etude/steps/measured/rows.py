@@ -86,19 +86,25 @@ def cases_of(rows: list[dict[str, str]], stack: Stack | None = None) -> Iterator
     """Each training row as a case, or the reason against it; rows of serving and bandwidth are skipped. `stack`
     overrides that of the rows."""
     for number, row in enumerate(rows, 1):
-        if out_of_scope(row):
-            continue
-        try:
-            yield case_of(row, number, stack)
-        except EtudeError as problem:
-            yield Refused(row=number, why=problem.problem)
-        except (ValueError, OverflowError) as problem:
-            yield Refused(row=number, why=f"a value cannot be read: {problem}")
+        if not out_of_scope(row):
+            yield case_or_refused(row, number, stack)
 
 
-def case_of(row: Row, number: int, stack: Stack | None = None) -> Case:
+def case_or_refused(row: Row, number: int, stack: Stack | None = None, system: System | None = None) -> Case | Refused:
+    """A row as a case, or the reason against it. `stack` and `system` override those of the row."""
+    if out_of_scope(row):
+        return Refused(row=number, why="a row of serving or bandwidth, not of a training step")
+    try:
+        return case_of(row, number, stack, system)
+    except EtudeError as problem:
+        return Refused(row=number, why=problem.problem)
+    except (ValueError, OverflowError) as problem:
+        return Refused(row=number, why=f"a value cannot be read: {problem}")
+
+
+def case_of(row: Row, number: int, stack: Stack | None = None, system: System | None = None) -> Case:
     said: list[str] = []
-    system = gpu_system(row.get("gpu_type", ""))
+    system = system or gpu_system(row.get("gpu_type", ""))
     model = row_model(row, said)
     year = int(float(row.get("year") or 0)) or YEARS.get(generation_of(row["gpu_type"]), 2025)
     stack = stack or row_stack(row, year, said)
@@ -192,15 +198,19 @@ def predict_rows(
     """A record for each training row: its number, measured and predicted seconds of a step, or why it is refused."""
     found: list[dict[str, Any]] = []
     for case in cases_of(rows, stack):
-        if isinstance(case, Refused):
-            found.append({"row": case.row, "refused": case.why})
-            continue
-        try:
-            time_s = step_time(case.model, case.plan, case.system, case.stack)
-        except EtudeError as problem:
-            found.append({"row": case.row, "refused": problem.problem})
-        else:
-            found.append({"row": case.row, "measured": {"step": case.step_s}, "predicted": {"step": time_s},
-                          "stack": case.stack.name, "assumed": list(case.assumed)})  # fmt: skip
-        advance(1)
+        found.append(predicted_case(case))
+        if not isinstance(case, Refused):
+            advance(1)
     return found
+
+
+def predicted_case(case: Case | Refused) -> dict[str, Any]:
+    """The record of a row."""
+    if isinstance(case, Refused):
+        return {"row": case.row, "refused": case.why}
+    try:
+        time_s = step_time(case.model, case.plan, case.system, case.stack)
+    except EtudeError as problem:
+        return {"row": case.row, "refused": problem.problem}
+    return {"row": case.row, "measured": {"step": case.step_s}, "predicted": {"step": time_s},
+            "stack": case.stack.name, "assumed": list(case.assumed)}  # fmt: skip

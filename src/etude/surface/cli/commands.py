@@ -92,6 +92,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Replay the communication of a job, between processes of this machine or under torchrun; every call is checked",
     ),
     "energy": (RUN, "Power over time and energy of a run, or of a predicted model: J, kWh, carbon, price"),
+    "score": (RUN, "How right is Etude about what you measured? Errors of every figure, and what was assumed"),
     "ops": (
         RUN,
         "A database of measured operators: find what is missing for a set of models, measure, show, add, import",

@@ -51,6 +51,10 @@ COMMANDS: dict[str, dict[str, str]] = {
     "generate micro": {"Pattern": "ranks bytes repeat group stride compute overlap concurrent seed"},
     "generate learned": {"Job": "ranks steps depth compute traffic spread seed"},
     "predict": {"What-if": "edit", "Output": "energy"},
+    "score": {
+        "Which rows": "kind first rows",
+        "Measured requests": "model tp ep precision kv-dtype replicas router",
+    },
     "serve": {
         "Model and replicas": "tp ep precision kv-dtype replicas router",
         "Requests": "requests first sort rate count prompt output burst diurnal lengths seed slo",

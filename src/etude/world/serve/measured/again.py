@@ -14,6 +14,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.world.serve.measured.reference import reference_run
+from etude.world.serve.measured.run import MeasuredRun
 from etude.world.serve.measured.vllm import vllm_run
 from etude.world.serve.results import request_times
 from etude.world.serve.serving import serve
@@ -25,17 +26,27 @@ def replayed(
     folder: str | PathLike[str], *, ops: Path | None = None, config: str = "", steps: str = ""
 ) -> dict[str, Any]:
     """`measured` and `predicted`: means over requests, in seconds."""
+    return beside_run(measured_run(folder, ops=ops, config=config, steps=steps))
+
+
+def measured_run(
+    folder: str | PathLike[str], *, ops: Path | None = None, config: str = "", steps: str = ""
+) -> MeasuredRun:
+    """The run of a folder, as input of the loop."""
     place = Path(folder)
     if not place.is_dir():
         raise UsageError("there is no such folder", where=str(folder))
     if (place / "meta.json").is_file():
         if config or steps:
             raise UsageError("--config and --steps need a folder with configs_*.json", where=str(folder))
-        run = vllm_run(place, ops)
-    else:
-        if ops is not None:
-            raise UsageError("--ops needs a run with meta.json", where=str(folder))
-        run = reference_run(place, config, steps or "catalogue")
+        return vllm_run(place, ops)
+    if ops is not None:
+        raise UsageError("--ops needs a run with meta.json", where=str(folder))
+    return reference_run(place, config, steps or "catalogue")
+
+
+def beside_run(run: MeasuredRun) -> dict[str, Any]:
+    """The record of `etude serve --run FOLDER`: the requests of a run, served again."""
     found = serve(run.requests, run.engine, run.cost, **run.options)
     times = request_times(found, since=run.since)
     predicted = {name: float(np.nanmean(times[name])) for name in NAMES}

@@ -133,6 +133,24 @@ def asked_images(
     )
 
 
+def assumed_of(row: dict[str, str]) -> list[str]:
+    """What a row of images or videos does not state."""
+    name, sort = row["model"].rpartition("/")[2].lower(), "video" if row.get("num_frames") else "image"
+    passes, each = next((found for family, found in GUIDANCE.items() if name.startswith(family)), APART)
+    gpus, like = max(int(number(row, "num_gpus")), 1), _network(row["model"], sort, number(row, "total_params_b", 0))
+    said = [
+        f"system {SYSTEMS[row['gpu']]} for the GPU {row['gpu']}",
+        f"stack {STACK}",
+        "precision bf16",
+        f"guidance: {passes} passes of a step, {each} samples of a pass for each {sort}",
+        f"a token is {PATCH} x {PATCH} pixels" + (f" of {FRAMES} frames" if sort == "video" else ""),
+        "text encoders are left out",
+    ]
+    said += ["the mean of the layouts over GPUs that the model allows (Ulysses, ring)"] if gpus > 1 else []
+    said += [f"shape of {like[0]} with {like[1]:.2f} times its layers"] if like[1] != 1.0 else []
+    return said
+
+
 def _network(name: str, sort: str, billions: float) -> tuple[str, float]:
     """Name of a catalogue model, and the ratio of layers."""
     try:

@@ -73,6 +73,12 @@ def reference_run(folder: Path, config: str, steps: str) -> MeasuredRun:
         measured=means(arrival / 1e9, first / 1e9, finish / 1e9, output),
         since="arrival",
         assumed=[f"steps: {steps}"],
+        unstated=[
+            f"model {MODELS.get(name, name)} for `{name}`",
+            f"system {SYSTEM}",
+            f"stack {STACK}",
+            "sizes of CUDA graphs: those that steps were padded to, and multiples of 8",
+        ],
     )
 
 

@@ -135,13 +135,7 @@ def predict_rows(
     for place, given in enumerate(read_rows(path)):
         record: dict[str, Any] = {"row": place}
         try:
-            if LATENCY in given:
-                latency_s = image_latency_s(given)
-                record |= {"measured": {LATENCY: number(given, LATENCY)}, "predicted": {LATENCY: latency_s}}
-                continue
-            row = steady(given)
-            predicted = steady_figures(row, serving_stack(stack, given["gpu"].lower()))
-            measured = {name: number(given, name) for name in NUMBERS if given.get(name)}
+            measured, predicted = predicted_row(given, stack)
             record |= {"measured": measured, "predicted": predicted}
         except EtudeError as problem:
             record["refused"] = str(problem).splitlines()[0]
@@ -150,6 +144,42 @@ def predict_rows(
             if advance is not None:
                 advance(1)
     return found
+
+
+def predicted_row(given: dict[str, str], stack: str = STACK) -> tuple[dict[str, float], dict[str, float]]:
+    """Measured and predicted values of a row, by the names of its columns."""
+    if LATENCY in given:
+        latency_s = image_latency_s(given)
+        return {LATENCY: number(given, LATENCY)}, {LATENCY: latency_s}
+    row = steady(given)
+    predicted = steady_figures(row, serving_stack(stack, given["gpu"].lower()))
+    return {name: number(given, name) for name in NUMBERS if given.get(name)}, predicted
+
+
+def assumed_of(given: dict[str, str], stack: str = STACK) -> list[str]:
+    """What a row of a served model does not state."""
+    task, copies = given["task"], whole(given, "dp", 1)
+    typical, mean = PROMPTS[task], PROMPTS[task] * MEAN.get(task, 1.0)
+    network = row_model(given["model"], number(given, "total_params_b", 0), number(given, "active_params_b", 0))
+    ranks = whole(given, "num_gpus") // copies
+    said = [
+        f"system {SYSTEMS[given['gpu']]} for the GPU {given['gpu']}",
+        f"stack {stack}",
+        f"prompts of {typical:,} tokens, {mean:,.0f} on average, for the task {task}",
+        "steady state: requests that end are replaced at once, and prompts are not split",
+        f"{max(round(number(given, 'avg_batch_size') / copies), 1):,} sequences per copy: `avg_batch_size`, rounded",
+        f"answers of {max(number(given, 'avg_output_len'), 2.0):,.0f} tokens: `avg_output_len` of all",
+        "batch sizes of CUDA graphs as the engine chooses them",
+        "times between tokens are medians over tokens, as the row has them",
+    ]
+    said += [f"model {network.name}, {network.assumed}"] if network.assumed else []
+    said += [f"tensor parallel {ranks}: all GPUs of a copy"] if ranks > 1 else []
+    said += [f"experts spread over {ranks} ranks of a copy"] if number(given, "ep", 1) > 1 else []
+    said += [] if given.get("dp") else ["one copy of the model"]
+    said += [] if given.get("max_num_seqs") else ["max_num_seqs 256"]
+    if given["weight_precision"] == "mxfp4":
+        said.append(f"mxfp4: experts take {16 * MXFP4:g} bits per weight, the rest is {PRECISIONS['mxfp4']}")
+    return said
 
 
 def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:

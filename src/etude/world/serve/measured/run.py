@@ -27,6 +27,8 @@ class MeasuredRun:
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `serve`."""
     assumed: list[str] = field(default_factory=list)
+    unstated: list[str] = field(default_factory=list)
+    """Values that the files do not state, and what was taken instead."""
 
 
 def means(begin_s: F64, first_s: F64, last_s: F64, output: NDArray[np.int64]) -> dict[str, float]:

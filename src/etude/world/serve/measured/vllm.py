@@ -26,6 +26,11 @@ from etude.world.serve.steps import StepCost
 UTILISATION: Final = 0.9
 BUDGET: Final = 2048
 """`max_num_batched_tokens` where a run does not say."""
+SEQUENCES: Final = 256
+BLOCK: Final = 16
+LINK_GBYTE_PER_S: Final = 16
+LINK_NS: Final = 1000
+"""... and other values."""
 
 
 def vllm_run(folder: Path, ops: Path | None) -> MeasuredRun:
@@ -45,7 +50,7 @@ def vllm_run(folder: Path, ops: Path | None) -> MeasuredRun:
     blocks, size = _blocks(meta, config, held, device, tp, budget, assumed)
     engine = Engine(
         max_num_batched_tokens=budget,
-        max_num_seqs=int(limits.get("max_num_seqs") or 256),
+        max_num_seqs=int(limits.get("max_num_seqs") or SEQUENCES),
         block_size=size,
         num_gpu_blocks=blocks,
         enable_prefix_caching=bool((meta.get("kv_cache") or {}).get("enable_prefix_caching", True)),
@@ -67,7 +72,27 @@ def vllm_run(folder: Path, ops: Path | None) -> MeasuredRun:
         since="queued",
         options={"replicas": dp, "router": "least"},
         assumed=[*assumed, f"steps: {'profile' if ops is not None else 'catalogue'}"],
+        unstated=_unstated(meta, config, device, arrivals="arrival_time" in rows),
     )
+
+
+def _unstated(meta: dict[str, Any], config: dict[str, Any], device: Device, *, arrivals: bool) -> list[str]:
+    """What the files of a run do not say, and the value that was taken."""
+    limits, cache, resolved = (meta.get(name) or {} for name in ("engine_kwargs", "kv_cache", "resolved_config"))
+    kinds = (
+        (limits.get("max_num_batched_tokens"), f"max_num_batched_tokens {BUDGET:,}"),
+        (limits.get("max_num_seqs"), f"max_num_seqs {SEQUENCES}"),
+        (limits.get("tensor_parallel_size"), "tensor parallel 1"),
+        (limits.get("data_parallel_size"), "data parallel 1"),
+        (cache.get("block_size"), f"blocks of {BLOCK} tokens"),
+        ("enable_prefix_caching" in cache, "prefix caching is on"),
+        ("async_scheduling" in (resolved.get("scheduler_config") or {}), "asynchronous scheduling is on"),
+        ((resolved.get("compilation_config") or {}).get("cudagraph_capture_sizes"), "sizes of CUDA graphs: vLLM's own"),
+        (config.get("link_bw"), f"links of {LINK_GBYTE_PER_S} GB/s between the devices"),
+        (config.get("link_latency"), f"links with a latency of {LINK_NS} ns"),
+        (arrivals, "requests arrive when the engine accepts them"),
+    )
+    return [f"device {device.name}", "stack vllm", "precision bf16", *(text for stated, text in kinds if not stated)]
 
 
 def _json(path: Path, *, needed: bool = True) -> dict[str, Any]:
@@ -126,8 +151,8 @@ def _bare(name: str) -> str:
 
 def _system(device: Device, ranks: int, config: dict[str, Any]) -> System:
     """Devices behind one switch, with the links of config.json (GB/s and ns)."""
-    bandwidth = float(config.get("link_bw") or 16) * 1e9
-    latency = int(config.get("link_latency") or 1000)
+    bandwidth = float(config.get("link_bw") or LINK_GBYTE_PER_S) * 1e9
+    latency = int(config.get("link_latency") or LINK_NS)
     level = Level(name="node", kind=LevelKind.SWITCH, size=max(ranks, 1), bandwidth_bytes_per_s=bandwidth,
                   latency_ns=latency)  # fmt: skip
     return System(name="run", device=device, levels=(level,))
@@ -138,7 +163,7 @@ def _blocks(
 ) -> tuple[int, int]:
     """Blocks of keys and values, and tokens of each: as the engine said, else what its memory leaves."""
     cache = meta.get("kv_cache") or {}
-    size = int(cache.get("block_size") or 16)
+    size = int(cache.get("block_size") or BLOCK)
     if cache.get("num_gpu_blocks"):
         return int(cache["num_gpu_blocks"]), size
     memory = _instance(config).get("npu_mem") or {}

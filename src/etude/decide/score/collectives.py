@@ -1,0 +1,124 @@
+"""Collectives and messages: CSV tables of NCCL's times, and the text of nccl-tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from etude.base.errors import UsageError
+from etude.cost.collectives import collective_time_ns, p2p_time_ns
+from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, table_rows
+from etude.decide.score.nccl_tests import is_nccl_tests, read_nccl_tests
+from etude.decide.score.source import Source
+from etude.machine import System, open_system
+from etude.model.schema import Collective
+from etude.steps.measured.gpus import words
+
+NCCL: Final = ("gpu", "gpus", "gpus_per_node", "collective", "size_bytes", "time_us")
+VIDUR: Final = ("system", "collective", "workers", "devices_per_node", "bytes", "median_us")
+SYSTEMS: Final = {"V100": "dgx-2", "A100": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200"}
+VIDUR_SYSTEMS: Final = {"a100_dgx": "dgx-a100", "h100_dgx": "dgx-h100"}
+"""Those of its machines that the catalogue has; pairs of GPUs joined by a bridge are not among them."""
+SEND_RECV: Final = "send_recv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A measured call; `size_bytes` as nccl-tests count them."""
+
+    collective: str
+    size_bytes: int
+    time_us: float
+    gpus: int
+    per_node: int
+    system: str
+    """Name in the catalogue; empty: it has none."""
+    named: str
+    """The GPU or machine as the file names it."""
+
+
+def predict(item: Item, asked: Asked) -> Predicted:
+    call = item.value if isinstance(item.value, Call) else call_of(item.value)
+    name = asked.system or call.system
+    if not name:
+        raise UsageError(f"there is no system for `{call.named}`")
+    if not call.collective:
+        raise UsageError("the text does not say which collective it is", hint="keep the line that names the test")
+    if call.gpus < 2 or call.gpus % call.per_node:
+        raise UsageError(f"{call.gpus} GPUs, {call.per_node} on a node")
+    assumed = [] if asked.system else [f"system {name} for `{call.named}`"]
+    if call.gpus > call.per_node:
+        assumed.append("the network between nodes is that of the system")
+    assumed.append("NCCL's own choice of algorithm and protocol")
+    time_ns = call_time_ns(open_part(name, call.gpus, call.per_node), call)
+    return Predicted(measured={"time_s": call.time_us / 1e6}, predicted={"time_s": time_ns / 1e9}, assumed=assumed)
+
+
+def call_of(row: CsvRow) -> Call:
+    """A row of either table."""
+    if "median_us" in row:
+        return Call(
+            collective=row["collective"], size_bytes=int(row["bytes"]), time_us=float(row["median_us"]),
+            gpus=int(row["workers"]), per_node=int(row["devices_per_node"]),
+            system=VIDUR_SYSTEMS.get(row["system"], ""), named=row["system"],
+        )  # fmt: skip
+    return Call(
+        collective=row["collective"], size_bytes=int(row["size_bytes"]), time_us=float(row["time_us"]),
+        gpus=int(row["gpus"]), per_node=int(row["gpus_per_node"]),
+        system=SYSTEMS.get(row["gpu"].partition("-")[0], ""), named=row["gpu"],
+    )  # fmt: skip
+
+
+def on_system(system: System, gpus: int, per_node: int) -> System:
+    """As much of the system as a row used."""
+    inner = replace(system.levels[0], size=max(per_node, system.levels[0].size))
+    outer = replace(system.levels[1], size=max(gpus // per_node, 1))
+    return system.replace(levels=(inner, outer), placement=())
+
+
+@cache
+def open_part(name: str, gpus: int, per_node: int) -> System:
+    system = open_system(name)
+    if len(system.levels) < 2:
+        return system
+    return on_system(system, gpus, per_node)
+
+
+def call_time_ns(part: System, call: Call) -> float:
+    stride = part.levels[0].size
+    ranks = [node * stride + k for node in range(call.gpus // call.per_node) for k in range(call.per_node)]
+    sizes = np.array([call.size_bytes])
+    if call.collective == SEND_RECV:
+        return float(p2p_time_ns(part, ranks[0], ranks[1], sizes)[0])
+    return float(collective_time_ns(part, Collective.parse(call.collective), sizes, ranks)[0])
+
+
+def _holds(source: Source) -> bool:
+    return source.has(*NCCL) or source.has(*VIDUR) or is_nccl_tests(source.head)
+
+
+def _rows(path: Path, asked: Asked) -> list[Item]:
+    with path.open("rb") as file:
+        if not is_nccl_tests(file.read(1 << 16)):
+            return table_rows(path, asked)
+    lines = read_nccl_tests(path)
+    known = next((SYSTEMS[name] for name in SYSTEMS if name.lower() in words(lines[0].gpu)), "")
+    return [
+        Item(number, Call(collective=one.collective, size_bytes=one.size_bytes, time_us=one.time_us, gpus=one.gpus,
+                          per_node=one.per_node, system=known, named=one.gpu))
+        for number, one in enumerate(lines, 1)
+    ]  # fmt: skip
+
+
+KIND: Final = Kind(
+    name="collectives",
+    doc="output of nccl-tests; CSV of collectives: gpu, gpus, gpus_per_node, collective, size_bytes, time_us, ...",
+    holds=_holds,
+    rows=_rows,
+    predict=predict,
+    reads=frozenset({"system"}),
+)

@@ -1,0 +1,78 @@
+"""Kind: files of measurements that Etude can predict, how to know one and what predicts its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from etude.base.errors import EtudeError, FormatError
+from etude.base.files import csv_rows
+from etude.decide.score.source import Source
+
+Figures: TypeAlias = Mapping[str, float]
+CsvRow: TypeAlias = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Options of a score. A kind reads some of them; None or empty: not given."""
+
+    model: str = ""
+    system: str = ""
+    stack: str = ""
+    ops: Path | None = None
+    tp: int = 0
+    ep: int = 0
+    replicas: int = 0
+    router: str = ""
+    precision: str = ""
+    kv_dtype: str = ""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Rules of a serving engine, by the names of `Engine`'s fields."""
+
+    def given(self) -> list[str]:
+        """Names of the options that were given."""
+        return [name for name in self.__slots__ if getattr(self, name)]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row of a file: its number from 1, or the name of a run."""
+
+    label: int | str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """Figures of a row, in seconds, bytes, watts and joules; `assumed` is what the row did not state."""
+
+    measured: Figures
+    predicted: Figures
+    assumed: Iterable[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """`rows` reads a file; `predict` takes one of its rows, and raises an EtudeError where it refuses it."""
+
+    name: str
+    doc: str
+    """Which files these are."""
+    holds: Callable[[Source], bool]
+    rows: Callable[[Path, Asked], list[Item]]
+    predict: Callable[[Item, Asked], Predicted]
+    reads: frozenset[str] = frozenset()
+    """Options that it reads, by the names of `Asked`."""
+
+
+def table_rows(path: Path, asked: Asked) -> list[Item]:
+    """Rows of a CSV file, stripped, numbered from 1."""
+    try:
+        _, rows = csv_rows(path)
+    except EtudeError as problem:
+        raise FormatError(problem.problem, where=problem.where, hint=problem.hint) from None
+    stripped = [{name: (cell or "").strip() for name, cell in row.items()} for row in rows]
+    return [Item(number, row) for number, row in enumerate(stripped, 1)]

@@ -1,0 +1,37 @@
+"""The table of kinds. A file is of the first that its content fits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from etude.decide.score import (
+    collectives,
+    contention,
+    diffusion,
+    energy,
+    offload,
+    operators,
+    recordings,
+    requests,
+    runs,
+    serving,
+    training,
+)
+from etude.decide.score.kind import Kind
+
+KINDS: Final[dict[str, Kind]] = {
+    kind.name: kind
+    for kind in (
+        training.KIND,
+        serving.KIND,
+        diffusion.KIND,
+        runs.KIND,
+        requests.KIND,
+        operators.KIND,
+        collectives.KIND,
+        energy.KIND,
+        contention.KIND,
+        offload.KIND,
+        recordings.KIND,
+    )
+}

@@ -1,0 +1,167 @@
+"""score(path): each row of a file of measurements, predicted by what `etude predict`, `serve`, `energy`, ... use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from etude.base.errors import EtudeError, FormatError, UsageError
+from etude.decide.score.kind import Asked, Figures, Item, Kind
+from etude.decide.score.kinds import KINDS
+from etude.decide.score.source import look
+from etude.decide.score.summary import summary
+
+ENGINE: Final = "engine"
+READINGS: Final = (ValueError, KeyError, OverflowError, ZeroDivisionError)
+"""What a value that cannot be read raises."""
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """The rows of one file. A row has `row`, `measured`, `predicted`, `low`, `high`, `basis` and `assumed`, or `row`
+    and `refused`."""
+
+    file: Path
+    kind: str
+    rows: list[dict[str, Any]]
+
+    def summary(self) -> dict[str, Any]:
+        return summary(self.rows)
+
+    def record(self) -> dict[str, Any]:
+        return {"kind": self.kind, "rows": self.rows, "summary": self.summary()}
+
+
+def score(
+    path: str | PathLike[str],
+    *,
+    kind: str = "",
+    first: int = 0,
+    rows: str = "",
+    advance: Advance = lambda amount: None,
+    total: Callable[[int], None] = lambda count: None,
+    **options: Any,
+) -> Scored:
+    """`kind` instead of the one that the content shows; the `first` rows, or those that `rows` names (`3,7-9`; both
+    count from 1). `options` are those of `Asked`; `total` is told how many rows there will be."""
+    place, asked = Path(path), Asked(**options)
+    found = kind_of(place, kind)
+    refuse_unread(found, asked)
+    try:
+        items = found.rows(place, asked)
+    except READINGS as problem:
+        raise FormatError(f"cannot be read as {found.name}: {problem!r}", path=place) from None
+    if not items:
+        raise FormatError("has no rows", path=place)
+    items = selected(items, first, rows, place)
+    total(len(items))
+    records = []
+    for item in items:
+        records.append(predicted_row(found, item, asked))
+        advance(1)
+    return Scored(file=place, kind=found.name, rows=records)
+
+
+def document(scored: Sequence[Scored]) -> dict[str, Any]:
+    """The record of one file; of several, `files` with the record and the `file` of each."""
+    if len(scored) == 1:
+        return scored[0].record()
+    return {"files": [{"file": str(one.file), **one.record()} for one in scored]}
+
+
+def scored_files(paths: Sequence[str | PathLike[str]], *, kind: str = "") -> tuple[list[Path], list[str]]:
+    """The files of paths, and notes: a folder that is not itself of a kind stands for those of its files that are."""
+    found: list[Path] = []
+    notes: list[str] = []
+    for path in map(Path, paths):
+        if kind or not path.is_dir() or _recognised(path) is not None:
+            found.append(path)
+            continue
+        inside = [file for file in sorted(path.iterdir()) if file.is_file() and file.stat().st_size]
+        known = [file for file in inside if _recognised(file) is not None]
+        if not known:
+            raise unknown(path)
+        notes += [f"{file} is of no known kind" for file in inside if file not in known]
+        found += known
+    return found, notes
+
+
+def kind_of(path: Path, name: str = "") -> Kind:
+    """The kind of this name, else the one that the content of the file shows."""
+    if name:
+        if name not in KINDS:
+            raise UsageError(f"unknown kind `{name}`", hint=f"known: {', '.join(KINDS)}")
+        look(path)
+        return KINDS[name]
+    found = _recognised(path)
+    if found is None:
+        raise unknown(path)
+    return found
+
+
+def _recognised(path: Path) -> Kind | None:
+    source = look(path)
+    return next((kind for kind in KINDS.values() if kind.holds(source)), None)
+
+
+def unknown(path: Path) -> FormatError:
+    known = "; ".join(f"{kind.name} ({kind.doc})" for kind in KINDS.values())
+    return FormatError("is not of a kind that can be scored", path=path, hint=f"known: {known}")
+
+
+def refuse_unread(kind: Kind, asked: Asked) -> None:
+    """Raises UsageError for an option that the kind does not read."""
+    for name in asked.given():
+        if name in kind.reads:
+            continue
+        flag = next(iter(asked.engine)) if name == ENGINE else name
+        readers = [other.name for other in KINDS.values() if name in other.reads]
+        raise UsageError(
+            f"--{flag.replace('_', '-')} is not read by {kind.name}",
+            hint=f"read by: {', '.join(readers)}" if readers else "leave it out",
+        )
+
+
+def selected(items: list[Item], first: int, rows: str, path: Path) -> list[Item]:
+    """The first of the items, or those at the places that a text names."""
+    if rows:
+        places = [place for place in numbers(rows) if place <= len(items)]
+        if not places:
+            raise UsageError(f"--rows {rows}: there are {len(items):,} rows", where=str(path))
+        items = [items[place - 1] for place in places]
+    return items[:first] if first else items
+
+
+def numbers(text: str) -> list[int]:
+    """`3,7-9` as numbers in order."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or not 0 < int(low) <= int(high or low) < 1 << 31:
+            raise UsageError(f"--rows: `{text}` does not name rows", hint="3,7-9; rows count from 1")
+        found |= set(range(int(low), int(high or low) + 1))
+    return sorted(found)
+
+
+def predicted_row(kind: Kind, item: Item, asked: Asked) -> dict[str, Any]:
+    """The record of a row."""
+    try:
+        found = kind.predict(item, asked)
+    except EtudeError as problem:
+        return {"row": item.label, "refused": problem.problem}
+    except READINGS as problem:
+        return {"row": item.label, "refused": f"a value cannot be read: {problem}"}
+    return {
+        "row": item.label, "measured": _plain(found.measured), "predicted": _plain(found.predicted), "low": {},
+        "high": {}, "basis": None, "assumed": list(found.assumed),
+    }  # fmt: skip
+
+
+def _plain(figures: Figures) -> dict[str, float]:
+    """Plain finite numbers; a figure that has none is left out."""
+    return {name: float(value) for name, value in figures.items() if math.isfinite(value)}

@@ -1,0 +1,57 @@
+"""Steady serving: rows of ML.ENERGY's leaderboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from etude.base.errors import UsageError
+from etude.decide.score.kind import Asked, Item, Kind, Predicted, table_rows
+from etude.decide.score.source import Source
+from etude.world.serve.measured import published
+from etude.world.serve.measured.rows import STACK, assumed_of, predicted_row, read_rows
+
+FIGURES: Final = {
+    "median_itl_ms": ("itl_s", 1e-3),
+    "output_throughput_tokens_per_sec": ("tokens_per_s", 1.0),
+    "avg_power_watts": ("power_w", 1.0),
+    "energy_per_token_joules": ("energy_j_per_token", 1.0),
+}
+"""Column of a leaderboard -> figure, and its unit in that of the figure."""
+
+
+def predict(item: Item, asked: Asked) -> Predicted:
+    if published.is_published(item.value):
+        found = published.predicted_row(item.value, system=asked.system, stack=asked.stack, ops=asked.ops)
+        return Predicted(measured=found.measured, predicted=found.predicted, assumed=found.assumed)
+    if asked.system or asked.ops:
+        raise UsageError("--system and --ops are not read by rows of a leaderboard: they name their GPUs")
+    stack = asked.stack or STACK
+    measured, predicted = predicted_row(item.value, stack)
+    assumed = [said for said in assumed_of(item.value, stack) if not (asked.stack and said == f"stack {stack}")]
+    return Predicted(measured=_named(measured), predicted=_named(predicted), assumed=assumed)
+
+
+def _named(values: dict[str, float]) -> dict[str, float]:
+    return {FIGURES[name][0]: value * FIGURES[name][1] for name, value in values.items()}
+
+
+def _holds(source: Source) -> bool:
+    return source.has("model", "gpu", "num_gpus", "avg_batch_size") or published.is_published(source.columns)
+
+
+def _rows(path: Path, asked: Asked) -> list[Item]:
+    found = table_rows(path, asked)
+    if found and not published.is_published(found[0].value):
+        read_rows(path)  # the columns that it needs
+    return found
+
+
+KIND: Final = Kind(
+    name="serving",
+    doc="CSV of served models: model, gpu, num_gpus, avg_batch_size, ...; or model, gpu_type, load, input_tokens, ...",
+    holds=_holds,
+    rows=_rows,
+    predict=predict,
+    reads=frozenset({"system", "stack", "ops"}),
+)

@@ -1,0 +1,104 @@
+"""Training steps: rows of published tables, and of steps that one GPU was measured with in eager PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from etude.base.errors import UsageError
+from etude.cost.stacks import Stack, open_stack
+from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, table_rows
+from etude.decide.score.source import Source
+from etude.machine import System, open_system
+from etude.steps.measured import eager, row_models, rows
+from etude.steps.measured.row_figures import SECONDS
+from etude.steps.operators import open_ops
+from etude.steps.step import predict as predict_step
+from etude.steps.step import step_time
+
+AXES: Final = ("tp", "pp", "cp", "ep")
+
+
+def predict(item: Item, asked: Asked) -> Predicted:
+    row = item.value
+    stack = open_stack(asked.stack) if asked.stack else None
+    system = open_system(asked.system) if asked.system else None
+    if _is_eager(frozenset(row)):
+        return _eager(row, int(item.label), asked.ops, stack, system)
+    case = rows.case_or_refused(row, int(item.label), stack, system)
+    if isinstance(case, rows.Refused):
+        raise UsageError(case.why)
+    assumed = (*case.assumed, *_unsaid(row, case, asked))
+    return Predicted(measured={"step_s": case.step_s}, predicted={"step_s": _step_s(case, asked.ops)}, assumed=assumed)
+
+
+def _step_s(case: rows.Case, ops: Path | None) -> float:
+    if ops is None:
+        return step_time(case.model, case.plan, case.system, case.stack)
+    found = predict_step(case.model, case.plan, case.system, stack=case.stack, ops=open_ops(ops), check=False)
+    return found.step_time_ns / 1e9
+
+
+def _eager(row: CsvRow, number: int, ops: Path | None, stack: Stack | None, system: System | None) -> Predicted:
+    case = eager.eager_case(row, number, stack, system)
+    measured, predicted = {"step_s": case.step_s}, {"step_s": _step_s(case, ops)}
+    assumed = [*case.assumed]
+    if row.get("peak_bytes"):
+        measured["peak_memory_bytes"] = float(row["peak_bytes"])
+        predicted["peak_memory_bytes"] = float(eager.peak_memory_bytes(case))
+        assumed.append("memory: states, gradients and the loss in bf16, a gated activation as two operations")
+    return Predicted(measured=measured, predicted=predicted, assumed=assumed)
+
+
+def _unsaid(row: CsvRow, case: rows.Case, asked: Asked) -> list[str]:
+    """What the case of a row has that the row does not state, beside what its recipe says."""
+    said = [] if asked.system else [f"system {case.system.name} for the GPU `{row['gpu_type']}`"]
+    if not asked.stack and row.get("stack") and case.stack.name != row["stack"]:
+        said.append(f"stack {case.stack.name} for `{row['stack']}`")
+    said += [] if row.get("year") else [f"year {case.year}"]
+    precision = str(case.plan.precision)
+    said += [] if row.get("precision", "").lower().startswith(precision) else [f"precision {precision}"]
+    if row.get("tp") or row.get("pp"):
+        said += [f"{axis} 1" for axis in AXES if not row.get(axis)]
+    said += [] if row.get("gpus") else [f"{case.plan.gpus:,} GPUs: data times tensor, pipeline and context parallel"]
+    said += _of_model(row, case)
+    if not (row.get("micro_batch") and row.get("recompute")):
+        said.append(f"a plan may need {rows.SPARE - 1:.0%} more memory than there is, being estimated")
+    if (row.get("unit") or "").strip().lower() not in SECONDS:
+        said.append(f"the time of the step is derived from `{row.get('measured_metric')}` in {row.get('unit')}")
+    return said
+
+
+def _of_model(row: CsvRow, case: rows.Case) -> list[str]:
+    model = case.model
+    if row_models.known_model(row) is not None:
+        return [f"model {model.name} of the catalogue"]
+    gate = "gated" if model.gated else "plain"
+    said = [f"model of the row's shape: {gate} feed-forward, {model.kv} heads of keys and values"]
+    return said if row.get("heads") else [*said, f"{model.heads} heads"]
+
+
+def _is_eager(columns: frozenset[str]) -> bool:
+    return set(eager.COLUMNS) <= columns
+
+
+def _holds(source: Source) -> bool:
+    return source.has(*rows.NEEDED) or _is_eager(source.columns)
+
+
+def _rows(path: Path, asked: Asked) -> list[Item]:
+    found = table_rows(path, asked)
+    if found and not _is_eager(frozenset(found[0].value)):
+        rows.read_rows(path)  # the columns that it needs
+    return found
+
+
+KIND: Final = Kind(
+    name="training",
+    doc="CSV of measured training steps: model, gpu_type, value, unit, ...; or layers, hidden, ..., "
+    "train_step_ms_median",
+    holds=_holds,
+    rows=_rows,
+    predict=predict,
+    reads=frozenset({"system", "stack", "ops"}),
+)

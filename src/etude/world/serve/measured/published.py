@@ -1,0 +1,239 @@
+"""Rows of published serving measurements, predicted by the loop: a static batch, a closed loop of users, requests at a
+rate, or all at once.
+
+Columns: model, gpu_type, gpus, tp, pp, ep, dp, weight_precision, kv_precision, engine, input_tokens, output_tokens,
+lengths, load, concurrency, request_rate, max_batch, num_requests; measured are output_tokens_per_s, ttft_s, ttft_p99_s,
+tpot_s, tpot_p99_s, itl_s, batch_latency_s, request_latency_s, power_w. A cell may be empty; `assumed` says what is
+taken instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from etude.base.errors import UsageError
+from etude.machine import open_system
+from etude.make.generate.model import Model, open_model, stored_as
+from etude.steps.measured import gpu_system
+from etude.world.serve.deployment import Deployment, deployed, replica_plan
+from etude.world.serve.engine import Engine
+from etude.world.serve.measured.systems import number, row_model, text, whole
+from etude.world.serve.requests import Requests, requests_of
+from etude.world.serve.results import request_times, summary
+from etude.world.serve.serving import Group, Served, serve
+from etude.world.serve.workloads import poisson
+
+COLUMNS: Final = ("model", "gpu_type", "gpus", "load", "input_tokens", "output_tokens")
+STACK: Final = "vllm"
+PRECISIONS: Final = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "fp8": "fp8"}
+ROUNDS: Final = 10
+"""Requests of a user of a closed loop, where their number is not stated."""
+AT_ONCE: Final = 2000
+"""Requests that are all there at the start, where their number is not stated."""
+FULL: Final = 2048
+"""Most sequences at the highest load."""
+MEASURED: Final = {
+    "output_tokens_per_s": "tokens_per_s", "ttft_s": "ttft_s", "ttft_p99_s": "ttft_p99_s", "tpot_s": "tpot_s",
+    "tpot_p99_s": "tpot_p99_s", "itl_s": "itl_s", "batch_latency_s": "latency_s", "request_latency_s": "latency_s",
+    "power_w": "power_w",
+}  # fmt: skip
+"""Column -> figure."""
+Row = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRow:
+    measured: dict[str, float]
+    predicted: dict[str, float]
+    assumed: list[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Load:
+    """Requests, and the rules of the engine that they need."""
+
+    requests: Requests
+    engine: Engine
+    static: bool = False
+    """One batch: its first token is that of the last request."""
+
+
+def is_published(columns: Iterable[str]) -> bool:
+    return set(COLUMNS) <= set(columns)
+
+
+def predicted_row(row: Row, *, system: str = "", stack: str = "", ops: Path | None = None) -> PublishedRow:
+    """`system`, `stack` and `ops` override what follows from the row."""
+    said: list[str] = []
+    if row.get("disaggregated"):
+        raise UsageError("separate workers for prefill and decode are not predicted from a row")
+    if number(row, "pp", 1) > 1:
+        raise UsageError("pipeline parallelism is not served")
+    on = open_system(system) if system else gpu_system(text(row, "gpu_type"))
+    said += [] if system else [f"system {on.name} for the GPU `{row['gpu_type']}`"]
+    model, precision = _model(row, said), _precision(row, said)
+    copies, tp, ep = _split(row, model, said)
+    load = _load(row, copies, said)
+    shared = bool(model.experts) and ep > tp
+    engine = replace(load.engine, barrier=True) if shared and copies > 1 else load.engine
+    said += _of_engine(row, engine, stack)
+    plan = replica_plan(model, tp, ep=tp if shared else ep, precision=precision)
+    placed = deployed(
+        model, plan, on, engine, stack=stack or STACK, ops=ops, groups=copies if shared else 1,
+        kv_dtype=row.get("kv_precision", ""),
+    )  # fmt: skip
+    said += [] if row.get("kv_precision") else ["keys and values in the precision of the computation"]
+    found = _served(load, engine, placed, copies, tp)
+    measured = {figure: number(row, column) for column, figure in MEASURED.items() if row.get(column)}
+    figures = _figures(found, static=load.static)
+    return PublishedRow(measured=measured, predicted={k: figures[k] for k in measured if k in figures}, assumed=said)
+
+
+def _model(row: Row, said: list[str]) -> Model:
+    """By its id, else by its name in words (`LLaMA v3.1 8B`), else by its size."""
+    name = text(row, "model")
+    sizes = number(row, "params_b", 0), number(row, "active_params_b", 0)
+    model = _named(name, *sizes)
+    said += [f"model {model.name}, {model.assumed}"] if model.assumed else []
+    return model
+
+
+@cache
+def _named(name: str, total: float, active: float) -> Model:
+    plain = re.sub(r"[ -]v?(?=\d+(\.\d+)?[ -])", "", name.lower(), count=1).replace(" ", "-")
+    bare = re.sub(r"(?<=\d)\.[1-9](?=-\d+b)", "", plain)  # 3.1 and 3.3 have the shapes of 3
+    for one in (name, plain, bare):
+        try:
+            return open_model(one)
+        except UsageError:
+            continue
+    return row_model(name, total, active)
+
+
+def _precision(row: Row, said: list[str]) -> str:
+    stated = row.get("weight_precision", "").lower()
+    if stated in PRECISIONS:
+        return PRECISIONS[stated]
+    if not stated or "stated" in stated:
+        found = stored_as(row["model"]) or "bf16"
+        said.append(f"precision {found}")
+        return found
+    raise UsageError(f"weights in {stated} are not predicted", hint=f"known: {', '.join(PRECISIONS)}")
+
+
+def _split(row: Row, model: Model, said: list[str]) -> tuple[int, int, int]:
+    """Copies of the model, tensor-parallel ranks of each, ranks over which experts are spread."""
+    gpus, copies = whole(row, "gpus"), whole(row, "dp", 1)
+    if gpus % copies:
+        raise UsageError(f"{copies} copies on {gpus} GPUs")
+    tp = gpus // copies
+    if number(row, "tp", 0) != tp:
+        said.append(f"tensor parallel {tp}: all GPUs of a copy")
+    said += [] if row.get("dp") else ["one copy of the model"]
+    ep = min(whole(row, "ep", 1), gpus) if model.experts else 1
+    if model.experts and not row.get("ep"):
+        said.append("each expert is split over the ranks")
+    if ep not in (1, tp, gpus):
+        raise UsageError(f"experts spread over {ep} of {gpus} GPUs")
+    return copies, tp, ep
+
+
+def _load(row: Row, copies: int, said: list[str]) -> Load:
+    prompt, output = round(number(row, "input_tokens")), max(round(number(row, "output_tokens")), 1)
+    kind, users = text(row, "load"), whole(row, "concurrency", 0) if row.get("concurrency") else 0
+    own = Engine()
+    if kind == "static batch":
+        batch = whole(row, "max_batch", users or 1)
+        said.append("prompts whole and before tokens out, as in a static batch")
+        engine = Engine(
+            chunked=False, max_num_batched_tokens=max(own.max_num_batched_tokens, prompt),
+            max_num_seqs=max(own.max_num_seqs, batch),
+        )  # fmt: skip
+        return Load(requests=_equal(batch, prompt, output), engine=engine, static=True)
+    if kind == "closed loop":
+        if not users:
+            raise UsageError("a closed loop without `concurrency`")
+        count = _count(row, ROUNDS * users, said)
+        lengths = _lengths(row, count, prompt, output, said)
+        parents = [[i - users] if i >= users else [] for i in range(count)]
+        requests = requests_of(np.zeros(count, np.int64), *lengths, parents=parents)
+        said.append("a user sends the next request as soon as the last is answered")
+        return Load(requests=requests, engine=Engine(max_num_seqs=max(own.max_num_seqs, -(-users // copies))))
+    if row.get("request_rate"):
+        count = _count(row, AT_ONCE, said)
+        said.append("requests arrive at random (Poisson), all of the mean lengths")
+        return Load(requests=poisson(number(row, "request_rate"), count, prompt, output), engine=own)
+    if "at once" not in kind:
+        raise UsageError(f"a load of `{kind}` is not predicted")
+    count = _count(row, AT_ONCE * copies, said)
+    return Load(requests=_equal(count, prompt, output), engine=Engine(max_num_seqs=whole(row, "max_batch", FULL)))
+
+
+def _count(row: Row, usual: int, said: list[str]) -> int:
+    if row.get("num_requests"):
+        return whole(row, "num_requests")
+    said.append(f"{usual:,} requests")
+    return usual
+
+
+def _equal(count: int, prompt: int, output: int) -> Requests:
+    return requests_of(np.zeros(count, np.int64), np.full(count, prompt), np.full(count, output))
+
+
+def _lengths(row: Row, count: int, prompt: int, output: int, said: list[str]) -> tuple[Any, Any]:
+    """All equal, or uniform in the part of the stated ones that `lengths` says (`0.8..1.0`)."""
+    found = re.search(r"(\d\.\d+)\.\.(\d\.\d+)", row.get("lengths", ""))
+    if found is None:
+        if row.get("lengths", "fixed") != "fixed":
+            said.append(f"all requests have the stated lengths ({row['lengths']})")
+        return np.full(count, prompt), np.full(count, output)
+    random, low, high = np.random.default_rng(0), float(found[1]), float(found[2])
+    said.append(f"lengths drawn uniformly from {low:g} to {high:g} of the stated ones")
+    return tuple(np.maximum(np.rint(random.uniform(low, high, count) * n), 1).astype(int) for n in (prompt, output))  # type: ignore[return-value]
+
+
+def _of_engine(row: Row, engine: Engine, stack: str) -> list[str]:
+    named = row.get("engine") or "none"
+    said = [] if stack else [f"stack {STACK} for the engine `{named}`"]
+    return [
+        *said,
+        f"rules of the engine: vLLM's, max_num_seqs {engine.max_num_seqs:,}, "
+        f"max_num_batched_tokens {engine.max_num_batched_tokens:,}, 90% of the memory",
+    ]
+
+
+def _served(load: Load, engine: Engine, placed: Deployment, copies: int, tp: int) -> Served:
+    group = Group(placed.cost, copies, blocks=placed.blocks, energy=placed.energy, token_bytes=placed.token_bytes,
+                  error=placed.error)  # fmt: skip
+    return serve(load.requests, engine, [group], router="least", caching=placed.caching,
+                 token_bytes=float(placed.token_bytes * tp))  # fmt: skip
+
+
+def _figures(served: Served, *, static: bool) -> dict[str, float]:
+    """Means over requests and their tails; of a static batch the first token and the end of the last request."""
+    times, whole_run = request_times(served), summary(served)
+    ttft, tpot, latency = times["ttft_s"], times["tpot_s"], times["latency_s"]
+    further = np.maximum(served.requests.output - 1, 0)
+    duration = float(whole_run["duration_s"])
+    found = {
+        "ttft_s": float(ttft.max() if static else ttft.mean()),
+        "ttft_p99_s": float(np.quantile(ttft, 0.99)),
+        "latency_s": float(latency.max() if static else latency.mean()),
+        "tokens_per_s": float(served.requests.output.sum() / duration),
+    }
+    if further.any():
+        found |= {
+            "tpot_s": float(np.nanmean(tpot)),
+            "tpot_p99_s": float(np.nanquantile(tpot, 0.99)),
+            "itl_s": float((latency - ttft).sum() / further.sum()),
+        }
+    if whole_run["energy_j"] is not None:
+        found["power_w"] = whole_run["energy_j"] / duration
+    return found
