@@ -28,6 +28,10 @@ from numpy.typing import NDArray
 
 from etude.capture.ingest import causal, reading, runs
 from etude.capture.ingest.runs import RankFiles
+from etude.decide.score.kind import Asked, Item
+from etude.decide.score.recordings import Recording, recorded_span_ns
+from etude.decide.score.recordings import linked as linked_recording
+from etude.decide.score.recordings import predict as predicted_pair
 from etude.machine import open_system
 from etude.make.transform.device_times import with_device_times
 from etude.model.job import Job
@@ -83,12 +87,6 @@ def without_cross_lane(trace: Trace) -> Trace:
     )
 
 
-def recorded_span_ns(job: Job) -> int:
-    """The longest rank's, from when the first one began where clocks agree."""
-    assert job.timing is not None
-    return max(int(end.max() - start.min()) for start, end in zip(job.timing.start_ns, job.timing.end_ns, strict=True))
-
-
 def latest_ns(job: Job) -> int:
     """By how much the recorded times contradict an edge at most."""
     assert job.timing is not None
@@ -139,16 +137,18 @@ def fidelity(name: str, ranks: list[RankFiles]) -> dict[str, Any]:
 
 def causality(first: Path, second: Path) -> dict[str, Any]:
     """The second run from the graph of the first: with the host of the first, and at the speed of the second's."""
-    one, two = (linked([RankFiles(rank=None, device=path)]) for path in (first, second))
+    pair = tuple(Recording(reading.stem(path), (RankFiles(rank=None, device=path),)) for path in (first, second))
+    scored = predicted_pair(Item("", pair), Asked())
+    one, two = map(linked_recording, pair)
     found, as_it_was = with_device_times(one, two), with_device_times(one, two, 1.0)
-    span = recorded_span_ns(two)
+    span, predicted = (figures["time_s"] * 1e9 for figures in (scored.measured, scored.predicted))
     return {
         "graph of": reading.stem(first),
         "device times of": reading.stem(second),
         "own_ms": recorded_span_ns(one) / 1e6,
-        "predicted_ms": run(found.job).makespan_ns / 1e6,
+        "predicted_ms": predicted / 1e6,
         "recorded_ms": span / 1e6,
-        "error": run(found.job).makespan_ns / span - 1,
+        "error": predicted / span - 1,
         "same_host": run(as_it_was.job).makespan_ns / span - 1,
         "host_factor": found.host_factor,
         "shared": found.shared,

@@ -1,4 +1,4 @@
-"""Operators beside one another on one H200, and operators on an H200 with cores held, against `etude ops contend`.
+"""Operators beside one another on one H200, and operators on an H200 with cores held, by `etude score`.
 
 python benchmarks/validate_contention.py [FOLDER of pairs.csv and sms_held.csv] [MORE.csv ...]
 
@@ -21,8 +21,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from etude.cost.contention import predicted_rows
-from etude.machine import open_device
+from etude.decide.score import score
 
 HERE = Path(__file__).parent
 SHARED = HERE.parent.parent / "shared/measured/h200_extra/contention"
@@ -46,9 +45,20 @@ def line(name: str, rows: list[dict[str, Any]]) -> None:
           f"p90 {found[int(0.9 * (len(found) - 1))]:6.1%}{more}")  # fmt: skip
 
 
+def slowdowns(path: Path) -> list[dict[str, Any]]:
+    """Rows that were predicted: the operator, what was beside it, and both slowdowns."""
+    given = list(csv.DictReader(path.open()))
+    found = [(given[row["row"] - 1], row) for row in score(path, kind="contention").rows if "predicted" in row]
+    return [
+        {"op": own["op"], "beside": own.get("background") or own.get("holder"),
+         **{part: row[part]["time_s"] * 1e9 / float(own["op_alone_ns"]) for part in ("measured", "predicted")}}
+        for own, row in found
+    ]  # fmt: skip
+
+
 def report(path: Path, held: set[str]) -> None:
     print(path.name)
-    rows = [r for r in predicted_rows(open_device("h200"), path) if r["covered"] and r["measured"]]
+    rows = slowdowns(path)
     line("all", rows)
     line("half of the pairs, by hash", [r for r in rows if key(r) in held])
     line("slower than 3 times: a queue", [r for r in rows if r["measured"] > 3])

@@ -2,7 +2,7 @@
 
     python benchmarks/validate_energy.py [--each]      # ../shared/measured
 
-The rows go through `etude energy --rows`, and times are predicted too.
+The rows go through `etude score`, and times are predicted too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from etude.steps.energy import energy_rows
-from etude.world.serve.measured import power_rows
+from etude.decide.score import score
 
 HERE = Path(__file__).resolve().parent
 FITTED = ("1500", "900")
 TEXT = ("lm-arena-chat", "gpqa")
+SAID = {"power_w": "mean_w", "time_s": "call_ns", "energy_j_per_token": "energy_per_token_j"}
+"""Names of figures in what is printed."""
 MEASURED = HERE.parent.parent / "shared" / "measured"
 
 
@@ -31,6 +32,13 @@ def column(name: str, key: str, use: str = "held") -> set[str]:
 def errors(records: list[dict[str, Any]], figure: str) -> np.ndarray:
     pairs = [(r["predicted"][figure], r["measured"].get(figure, 0.0)) for r in records if "predicted" in r]
     return np.array([abs(p / m - 1) for p, m in pairs if m])
+
+
+def scored(path: Path) -> list[dict[str, Any]]:
+    """The scored rows of a file, each with the `name` of its row."""
+    with path.open(newline="") as file:
+        given = list(csv.DictReader(file))
+    return [{"name": own.get("name", ""), **row} for own, row in zip(given, score(path).rows, strict=True)]
 
 
 def told(what: str, found: np.ndarray) -> None:
@@ -45,13 +53,13 @@ def counter(each: bool) -> None:
     if not path.is_file():
         print(f"{path} is not there")
         return
-    seen, names = [r for r in energy_rows(path) if "predicted" in r], column("h200_energy_split.csv", "name")
+    seen, names = [r for r in scored(path) if "predicted" in r], column("h200_energy_split.csv", "name")
     print("an H200's energy counter")
-    for figure in ("mean_w", "energy_j_per_call"):
-        told(f"{figure}, held out", errors([r for r in seen if r["name"] in names], figure))
-        told(f"{figure}, of the fit", errors([r for r in seen if r["name"] not in names], figure))
+    for figure in ("power_w", "energy_j_per_call"):
+        told(f"{SAID.get(figure, figure)}, held out", errors([r for r in seen if r["name"] in names], figure))
+        told(f"{SAID.get(figure, figure)}, of the fit", errors([r for r in seen if r["name"] not in names], figure))
     for r in seen if each else ():
-        print(f"    {r['name']:28s} {r['predicted']['mean_w']:7.1f} W for {r['measured']['mean_w']:7.1f}")
+        print(f"    {r['name']:28s} {r['predicted']['power_w']:7.1f} W for {r['measured']['power_w']:7.1f}")
 
 
 def clocks(each: bool) -> None:
@@ -59,11 +67,11 @@ def clocks(each: bool) -> None:
     path = HERE / "h200_power.csv"
     with path.open(newline="") as file:
         given = list(csv.DictReader(file))
-    found = energy_rows(path)
+    found = scored(path)
     nominal = {r["name"]: r for g, r in zip(given, found, strict=True) if not g["clock_mhz"] and not g["cap_w"]}
     print("another H200, as it is")
-    for figure in ("mean_w", "call_ns"):
-        told(figure, errors(list(nominal.values()), figure))
+    for figure in ("power_w", "time_s"):
+        told(SAID[figure], errors(list(nominal.values()), figure))
     over: dict[str, list[list[float]]] = {}
     for row, record in zip(given, found, strict=True):
         first = nominal.get(row["name"])
@@ -74,7 +82,7 @@ def clocks(each: bool) -> None:
         )
         off = [
             record["predicted"][f] / first["predicted"][f] / (record["measured"][f] / first["measured"][f]) - 1
-            for f in ("call_ns", "mean_w", "energy_j_per_call")
+            for f in ("time_s", "power_w", "energy_j_per_call")
         ]
         over.setdefault(kind, []).append(off)
         if each:
@@ -93,7 +101,7 @@ def engines() -> None:
         return
     with path.open(newline="") as file:
         given = list(csv.DictReader(file))
-    pairs = list(zip(given, power_rows(path), strict=True))
+    pairs = list(zip(given, scored(path), strict=True))
     fitted = column("serving_split.csv", "model", "fit")
     print(f"vLLM: {sum('predicted' in r for _, r in pairs)} of {len(pairs)} rows predicted")
     for tasks, what in ((TEXT, "text"), (("image-chat", "video-chat"), "pictures")):
@@ -103,12 +111,12 @@ def engines() -> None:
                     r for g, r in pairs
                     if g["task"] in tasks and g["gpu"].startswith(gpu) and (g["model"] in fitted) == (use != "held out")
                 ]  # fmt: skip
-                for figure in ("mean_w", "energy_per_token_j"):
-                    told(f"{what} {gpu}, {figure}, {use}", errors(some, figure))
+                for figure in ("power_w", "energy_j_per_token"):
+                    told(f"{what} {gpu}, {SAID[figure]}, {use}", errors(some, figure))
     print("text, median error of the power by model held out")
     models = sorted({g["model"] for g, _ in pairs if g["task"] in TEXT} - fitted)
     for model in models:
-        told(model, errors([r for g, r in pairs if g["model"] == model and g["task"] in TEXT], "mean_w"))
+        told(model, errors([r for g, r in pairs if g["model"] == model and g["task"] in TEXT], "power_w"))
 
 
 def main() -> int:

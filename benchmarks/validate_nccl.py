@@ -35,6 +35,8 @@ from numpy.typing import NDArray
 
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.cost.fit import fit
+from etude.decide.score import score
+from etude.decide.score.collectives import SYSTEMS, VIDUR_SYSTEMS, on_system
 from etude.machine import open_system
 from etude.machine.system import Protocol, System
 from etude.model.schema import Collective
@@ -44,9 +46,6 @@ Mask = NDArray[np.bool_]
 Guess = tuple[float, float]
 Constants = dict[str, float]
 BIG_BYTES: Final = 1_000_000
-SYSTEMS: Final = {"V100": "dgx-2", "A100": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200"}
-VIDUR_SYSTEMS: Final = {"a100_dgx": "dgx-a100", "h100_dgx": "dgx-h100"}
-"""Those of its machines that the catalogue has; pairs of GPUs joined by a bridge are not among them."""
 FILES: Final = ("nccl_allreduce.csv", "vidur_collectives.csv")
 KINDS: Final = ("all_reduce", "send_recv")
 
@@ -94,6 +93,8 @@ class Row:
 class Rows:
     keys: tuple[Row, ...]
     time_ns: F64
+    predicted_ns: F64
+    """By the catalogue."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -111,14 +112,17 @@ class Rows:
 
 
 def read(paths: Iterable[Path]) -> Rows:
-    found: dict[Row, float] = {}
+    """Rows of known machines, and what `etude score` says of each."""
+    found: dict[Row, tuple[float, float]] = {}
     for path in paths:
         with open(path, newline="") as file:
-            for r in csv.DictReader(file):
-                row = _vidur(r) if "median_us" in r else _nccl_tests(r)
-                if row.kind in KINDS and row.system:
-                    found[row] = float(r["median_us"] if "median_us" in r else r["time_us"]) * 1e3
-    return Rows(tuple(found), np.array(list(found.values()), np.float64))
+            given = list(csv.DictReader(file))
+        for r, scored in zip(given, score(path, kind="collectives").rows, strict=True):
+            row = _vidur(r) if "median_us" in r else _nccl_tests(r)
+            if row.kind in KINDS and row.system:
+                found[row] = scored["measured"]["time_s"] * 1e9, scored["predicted"]["time_s"] * 1e9
+    measured, predicted = (np.array([pair[k] for pair in found.values()], np.float64) for k in (0, 1))
+    return Rows(tuple(found), measured, predicted)
 
 
 def _nccl_tests(r: dict[str, str]) -> Row:
@@ -151,13 +155,6 @@ def overtaken(rows: Rows) -> Mask:
         ]
         out[i] = bool(same) and min(same) < rows.time_ns[i]
     return out
-
-
-def on_system(system: System, gpus: int, per_node: int) -> System:
-    """As much of the system as the row used."""
-    inner = replace(system.levels[0], size=max(per_node, system.levels[0].size))
-    outer = replace(system.levels[1], size=max(gpus // per_node, 1))
-    return system.replace(levels=(inner, outer), placement=())
 
 
 def predict(system: System, rows: Rows, which: Mask) -> F64:
@@ -248,8 +245,8 @@ def validate(rows: Rows, salt: str = "", *, fit: bool = True) -> Result:
         again = system
         if fit and (mine & fitted).any():
             again, constants[name] = refit(system, rows, mine & fitted)
-        for which, used in (("catalogue", system), ("refit", again)):
-            errors[which][mine] = predict(used, rows, mine) / rows.time_ns[mine] - 1
+        errors["catalogue"][mine] = rows.predicted_ns[mine] / rows.time_ns[mine] - 1
+        errors["refit"][mine] = predict(again, rows, mine) / rows.time_ns[mine] - 1
     return Result(rows, fitted, overtaken(rows), errors, constants)
 
 

@@ -27,7 +27,8 @@ from etude.cost.calibrate import calibrate, read_measured
 from etude.cost.compute import MeasuredOps, compute_time_ns, roofline_ns
 from etude.cost.fit import fold_of
 from etude.cost.ops import OpClass
-from etude.machine import open_device
+from etude.decide.score import score
+from etude.machine import device_names, open_device
 from etude.machine.system import Device
 
 F64 = NDArray[np.float64]
@@ -53,9 +54,16 @@ def cross_validated(device: Device, names: list[str], measured: MeasuredOps, fol
     return error
 
 
+def scored(path: Path, device: Device) -> F64:
+    """Relative error of each row under the catalogue."""
+    name = next(name for name in device_names() if open_device(name) == device)
+    rows = score(path, kind="operators", system=name).rows
+    return np.array([row["predicted"]["time_s"] / row["measured"]["time_s"] - 1 for row in rows])
+
+
 def validate(path: Path, device: Device, *, refit: bool = True) -> Result:
     names, measured = read_measured(path)
-    errors = {"catalogue": roofline_ns(device, measured.ops) / measured.time_ns - 1}
+    errors = {"catalogue": scored(path, device)}
     if refit:
         errors["refit"] = cross_validated(device, names, measured)
     return Result(names, measured, errors)

@@ -1,4 +1,4 @@
-"""What `etude predict --rows` gives for published training steps, by family of stacks, kind of model and stack.
+"""What `etude score` gives for published training steps, by family of stacks, kind of model and stack.
 
     python benchmarks/validate_published.py                    # rows beside the checkout or $ETUDE_SHARED
     python benchmarks/validate_published.py --rows my.csv      # other rows of the same columns
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.cost.stacks import open_stack
-from etude.steps.measured import predict_rows, read_rows
+from etude.decide.score import score
+from etude.steps.measured import read_rows
 from etude.steps.measured.row_models import row_model
 from etude.steps.measured.rows import row_stack
 
@@ -41,14 +41,14 @@ def main() -> int:
     options = parser.parse_args()
     rows = read_rows(options.rows)
     errors: dict[str, list[float]] = defaultdict(list)
-    for found in predict_rows(rows, open_stack(options.stack) if options.stack else None):
+    for found in score(options.rows, kind="training", stack=options.stack).rows:
         row = rows[found["row"] - 1]
         if "refused" in found:
             print(f"{found['row']:4d} {row['model']:18s} refused: {found['refused']}")
             continue
-        measured, time = found["measured"]["step"], found["predicted"]["step"]
-        print(f"{found['row']:4d} {found['stack']:16s} {row['model']:18s} {row['gpu_type'][:10]:10s} n{row['gpus']:5s} "
-              f"{time:8.3f} s, published {measured:8.3f} ({time / measured - 1:+6.1%})")  # fmt: skip
+        measured, time = found["measured"]["step_s"], found["predicted"]["step_s"]
+        print(f"{found['row']:4d} {row['stack'][:16]:16s} {row['model']:18s} {row['gpu_type'][:10]:10s} "
+              f"n{row['gpus']:5s} {time:8.3f} s, published {measured:8.3f} ({time / measured - 1:+6.1%})")  # fmt: skip
         for name in groups_of(row):
             errors[name].append(time / measured - 1)
     for name in sorted(errors, key=lambda n: (n != "all rows", n)):

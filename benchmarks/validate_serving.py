@@ -22,17 +22,20 @@ import os
 import resource
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from etude.decide.score import score
+from etude.decide.score.serving import FIGURES
 from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
 from etude.world.serve import Engine, deployed, request_stream, serve, summary
 from etude.world.serve.fit import descend
 from etude.world.serve.hooks import Hooks
-from etude.world.serve.measured import predict_rows, replayed
+from etude.world.serve.measured import replayed
 from etude.world.serve.measured.diffusion import images as images_of
 from etude.world.serve.measured.reference import fitted
 from etude.world.serve.measured.rows import NUMBERS, middle, read_rows, steady, steady_figures
@@ -47,6 +50,14 @@ def shared() -> Path:
     return Path(os.environ.get("ETUDE_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 
 
+@cache
+def scored(folder: Path, ops: Path | None = None) -> dict[str, dict[str, float]]:
+    """Errors of each run of a folder, by its name."""
+    rows = score(folder, kind="runs", ops=ops).rows
+    return {row["row"]: {name: row["predicted"][name] / row["measured"][name] - 1 for name in row["measured"]}
+            for row in rows}  # fmt: skip
+
+
 def shown(error: dict[str, float]) -> str:
     return "  ".join(f"{name.removesuffix('_s')} {error[name]:+7.2%}" for name in ("ttft_s", "tpot_s", "latency_s"))
 
@@ -55,7 +66,10 @@ def reference(folder: Path) -> None:
     for model in ("llama8b", "llama1b"):
         configs = json.loads((folder / f"configs_{model}.json").read_text())["configs"]
         for steps in STEPS:
-            errors = {c["config"]: replayed(folder, config=c["config"], steps=steps)["error"] for c in configs}
+            if steps == "catalogue":
+                errors = {config: error for config, error in scored(folder).items() if config.startswith(model)}
+            else:
+                errors = {c["config"]: replayed(folder, config=c["config"], steps=steps)["error"] for c in configs}
             for config, error in errors.items():
                 print(f"{steps:10} {config:42} {shown(error)}")
             for name in ("ttft_s", "tpot_s"):
@@ -70,8 +84,8 @@ def vllm(folder: Path, profiles: Path) -> None:
         profile = profiles / run.parent.name / model / "bf16"
         name = str(run.relative_to(folder))
         if profile.is_dir():
-            print(f"profile    {name:42} {shown(replayed(run, ops=profile)['error'])}")
-        print(f"catalogue  {name:42} {shown(replayed(run)['error'])}")
+            print(f"profile    {name:42} {shown(*scored(run, ops=profile).values())}")
+        print(f"catalogue  {name:42} {shown(*scored(run).values())}")
 
 
 TEXT = ("lm-arena-chat", "gpqa")
@@ -90,7 +104,7 @@ work is as the catalogue has it, unless rows say otherwise."""
 
 
 def rows(path: Path) -> None:
-    given, found, fit = read_rows(path), predict_rows(path), split("serving_split.csv")
+    given, found, fit = read_rows(path), score(path, kind="serving").rows, split("serving_split.csv")
     print(f"{len(found)} rows, {sum('refused' in one for one in found)} refused")
     parts = [
         ("all", TEXT, ""),
@@ -108,8 +122,8 @@ def rows(path: Path) -> None:
             and (what == "all" or (row["model"] in fit) == (what == "fit"))
         ]  # fmt: skip
         kind = f"{what}, {'text' if tasks == TEXT else 'pictures'} {gpu}"
-        for name in NUMBERS:
-            off = np.abs([one["predicted"][name] / one["measured"][name] - 1 for one in chosen])
+        for name, (figure, _) in FIGURES.items():
+            off = np.abs([one["predicted"][figure] / one["measured"][figure] - 1 for one in chosen])
             half, most = np.quantile(off, [0.5, 0.9])
             near = (off <= 0.3).mean()
             print(f"{kind:23} {len(chosen):4} rows  {name:32} median {half:6.1%}  p90 {most:7.1%}  near {near:4.0%}")
@@ -129,12 +143,12 @@ def split(name: str) -> set[str]:
 
 def images(path: Path) -> None:
     """Rows of images and videos, models fitted to and held out."""
-    given, found, fit = read_rows(path), predict_rows(path), split("diffusion_split.csv")
+    given, found, fit = read_rows(path), score(path, kind="diffusion").rows, split("diffusion_split.csv")
     print(f"{len(found)} rows, {sum('refused' in one for one in found)} refused")
     off: dict[str, list[float]] = {}
     for row, one in zip(given, found, strict=True):
         if "predicted" in one:
-            error = one["predicted"]["batch_latency_s"] / one["measured"]["batch_latency_s"] - 1
+            error = one["predicted"]["latency_s"] / one["measured"]["latency_s"] - 1
             part = "fit" if row["model"] in fit else "held out"
             for key in (row["model"], part, f"{part}, {row['gpu']}", f"{part}, {row['num_gpus']} GPUs"):
                 off.setdefault(key, []).append(error)

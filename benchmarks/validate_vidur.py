@@ -21,14 +21,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost import ops
-from etude.cost.compute import MeasuredOps, compute_time_ns
-from etude.cost.ops import OpTable, Work
-from etude.machine import device_names, open_device
+from etude.base.errors import UsageError
+from etude.cost.compute import MeasuredOps
+from etude.cost.ops import OpTable
+from etude.decide.score import score
+from etude.decide.score.operators import vidur_work
+from etude.machine import device_names
 
 F64 = NDArray[np.float64]
 FITTED = ("codellama/CodeLlama-34b-Instruct-hf", "internlm/internlm-20b")
-Row = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -37,57 +38,40 @@ class Rows:
     model: NDArray[np.str_]
     op: NDArray[np.str_]
     measured: MeasuredOps
+    path: Path
+    number: NDArray[np.int64]
+    """Places in the file, from 1."""
 
     def take(self, which: NDArray[np.bool_]) -> Rows:
-        return Rows(self.device[which], self.model[which], self.op[which], self.measured.take(which))
-
-
-def work_of(row: Row) -> Work | None:
-    """The operator of a row on one of its tensor-parallel ranks; norms, sums and embeddings are not split."""
-    tokens, tp, hidden, heads = (int(row[name]) for name in ("tokens", "tp", "hidden", "heads"))
-    size, kv_heads, ffn = hidden // heads, int(row["kv_heads"]), int(row["ffn"]) // tp
-    gated = row["gated"] == "True"
-    projected = (heads + 2 * kv_heads) // tp * size
-    match row["op"]:
-        case "attn_pre_proj":
-            return ops.matmul(tokens, projected, hidden)
-        case "attn_post_proj":
-            return ops.matmul(tokens, hidden, heads // tp * size)
-        case "mlp_up_proj":
-            return ops.matmul(tokens, ffn * (2 if gated else 1), hidden)
-        case "mlp_down_proj":
-            return ops.matmul(tokens, hidden, ffn)
-        case "mlp_act":
-            # the gated one is a kernel of its own, with a block for each token
-            return ops.activation(tokens * ffn, inputs=2 if gated else 1, row_width=ffn if gated else 0)
-        case "input_layernorm" | "post_attention_layernorm":
-            return ops.normalisation(tokens, hidden)
-        case "attn_rope":
-            return ops.elementwise(tokens * (heads + kv_heads) // tp * size)
-        case "add":
-            return ops.elementwise(tokens * hidden, inputs=2)
-        case "emb":
-            return ops.embedding(tokens, hidden)
-    return None
+        columns = self.device[which], self.model[which], self.op[which], self.measured.take(which)
+        return Rows(*columns, self.path, self.number[which])
 
 
 def read(path: Path) -> Rows:
+    """Rows whose device and operator are known."""
     with path.open(newline="") as file:
-        given = [(row, work_of(row)) for row in csv.DictReader(file) if row["device"] in device_names()]
-    kept = [(row, work) for row, work in given if work is not None]
-    times = np.array([round(float(row["median_us"]) * 1000) for row, _ in kept], np.int64)
-    columns = (np.array([row[name] for row, _ in kept]) for name in ("device", "model", "op"))
-    return Rows(*columns, MeasuredOps(OpTable.of([work for _, work in kept]), times))
+        given = list(csv.DictReader(file))
+    kept, works, number = [], [], []
+    for place, row in enumerate(given, 1):
+        try:
+            works.append(vidur_work(row))
+        except UsageError:
+            continue
+        if row["device"] not in device_names():
+            works.pop()
+            continue
+        kept.append(row)
+        number.append(place)
+    times = np.array([round(float(row["median_us"]) * 1000) for row in kept], np.int64)
+    columns = (np.array([row[name] for row in kept]) for name in ("device", "model", "op"))
+    return Rows(*columns, MeasuredOps(OpTable.of(works), times), path, np.array(number))
 
 
 def errors(rows: Rows) -> F64:
     """Relative error of each row, by the device of the catalogue."""
-    error = np.full(len(rows.op), np.nan)
-    for name in np.unique(rows.device).tolist():
-        here = rows.device == name
-        predicted = compute_time_ns(open_device(name), rows.measured.ops.take(here))
-        error[here] = predicted / rows.measured.time_ns[here] - 1
-    return error
+    found = {r["row"]: r["predicted"]["time_s"] / r["measured"]["time_s"] - 1
+             for r in score(rows.path, kind="operators").rows if "predicted" in r}  # fmt: skip
+    return np.array([found[number] for number in rows.number.tolist()])
 
 
 def line(what: str, error: F64) -> str:

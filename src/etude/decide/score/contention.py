@@ -7,15 +7,15 @@ from typing import Final
 
 from etude.base.errors import UsageError
 from etude.cost.contention.rows import Launches, is_contention, predicted_row
+from etude.decide.score.devices import device_of
 from etude.decide.score.kind import Asked, Item, Kind, Predicted, table_rows
-from etude.machine import Device, open_device, open_system
 
 DEVICE: Final = "h200"
 
 
 def predict(item: Item, asked: Asked) -> Predicted:
     row = item.value
-    found = predicted_row(_device(asked.system), row, int(item.label), launches=_seen(asked.system))
+    found = predicted_row(device_of(asked.system or DEVICE), row, int(item.label), launches=_seen(asked.system))
     if not found["covered"]:
         raise UsageError("the background ended before the operator")
     if not found["measured"]:
@@ -34,11 +34,6 @@ def predict(item: Item, asked: Asked) -> Predicted:
 def _seen(system: str) -> Launches:
     """Launches of operators of the rows so far."""
     return {}
-
-
-@cache
-def _device(system: str) -> Device:
-    return open_system(system).device if system else open_device(DEVICE)
 
 
 KIND: Final = Kind(

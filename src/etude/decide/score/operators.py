@@ -2,46 +2,80 @@
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from etude.base.errors import UsageError
 from etude.cost import ops
 from etude.cost.calibrate import row_work
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpTable, Work
+from etude.decide.score.devices import device_of
 from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, table_rows
 from etude.decide.score.source import Source
-from etude.machine import Device, device_names, open_device, open_system
+from etude.machine import device_names
+from etude.model.schema import UNKNOWN
 
 DEVICE: Final = "h200"
 PLAIN: Final = ("op", "shape", "flops", "bytes", "microseconds")
 VIDUR: Final = ("device", "op", "tokens", "tp", "heads", "kv_heads", "hidden", "ffn", "gated", "median_us")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A row whose operator was priced; `problem`: why it was not."""
+
+    row: CsvRow
+    time_ns: int = UNKNOWN
+    problem: str = ""
+
+
 def predict(item: Item, asked: Asked) -> Predicted:
-    row = item.value
-    if set(PLAIN) <= row.keys():
-        device, work, measured_us = asked.system or "", row_work(row), float(row["microseconds"])
-        assumed = [] if device else [f"device {DEVICE}: the row names none"]
-    else:
-        device, work, measured_us = asked.system or "", vidur_work(row), float(row["median_us"])
-        assumed = ["operands in bf16", "norms, sums and embeddings are not split over tensor-parallel ranks"]
-        if not device and row["device"] not in device_names():
-            raise UsageError(f"device `{row['device']}` is not in the catalogue")
-    own = _device(device) if device else open_device(row.get("device") or DEVICE)
-    time_ns = int(compute_time_ns(own, OpTable.of([work]))[0])
-    if time_ns < 0:
-        raise UsageError(f"the cost of `{row['op']}` is not known")
-    measured = float(np.round(measured_us * 1000)) / 1e9
-    return Predicted(measured={"time_s": measured}, predicted={"time_s": time_ns / 1e9}, assumed=assumed)
+    timed: Timed = item.value
+    if timed.problem:
+        raise UsageError(timed.problem)
+    plain = "microseconds" in timed.row
+    assumed = [] if plain else ["operands in bf16"]
+    assumed += [] if plain else ["norms, sums and embeddings are not split over tensor-parallel ranks"]
+    assumed += [f"device {DEVICE}: the row names none"] if plain and not asked.system else []
+    measured_ns = round(float(timed.row["microseconds" if plain else "median_us"]) * 1000)
+    return Predicted(measured={"time_s": measured_ns / 1e9}, predicted={"time_s": timed.time_ns / 1e9}, assumed=assumed)
 
 
-@cache
-def _device(system: str) -> Device:
-    return open_system(system).device
+def timed_rows(path: Path, asked: Asked) -> list[Item]:
+    """All rows, priced together for each device."""
+    items = table_rows(path, asked)
+    works: dict[str, list[tuple[int, Work]]] = {}
+    problems: dict[int, str] = {}
+    for place, item in enumerate(items):
+        try:
+            works.setdefault(_named(item.value, asked), []).append((place, work_of(item.value)))
+        except UsageError as problem:
+            problems[place] = problem.problem
+        except (ValueError, KeyError, IndexError, OverflowError, ZeroDivisionError) as problem:
+            problems[place] = f"a value cannot be read: {problem}"
+    times: dict[int, int] = {}
+    for name, of in works.items():
+        found = compute_time_ns(device_of(name), OpTable.of([work for _, work in of]))
+        times |= dict(zip([place for place, _ in of], found.tolist(), strict=True))
+    problems |= {place: "the cost of the operator is not known" for place, time_ns in times.items() if time_ns < 0}
+    return [
+        Item(item.label, Timed(row=item.value, time_ns=times.get(place, UNKNOWN), problem=problems.get(place, "")))
+        for place, item in enumerate(items)
+    ]
+
+
+def _named(row: CsvRow, asked: Asked) -> str:
+    """Name of the system or device that was given, else of the row's device."""
+    name = asked.system or row.get("device") or DEVICE
+    if not asked.system and name not in device_names():
+        raise UsageError(f"device `{name}` is not in the catalogue")
+    return name
+
+
+def work_of(row: CsvRow) -> Work:
+    return row_work(row) if set(PLAIN) <= row.keys() else vidur_work(row)
 
 
 def vidur_work(row: CsvRow) -> Work:
@@ -81,7 +115,7 @@ KIND: Final = Kind(
     name="operators",
     doc="CSV of single operators: op, shape, flops, bytes, microseconds; or Vidur's device, op, tokens, tp, ...",
     holds=_holds,
-    rows=table_rows,
+    rows=timed_rows,
     predict=predict,
     reads=frozenset({"system"}),
 )
