@@ -21,6 +21,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ from validate_vidur import FITTED
 
 from etude.cost.compute import roofline_ns
 from etude.cost.fit import fold_of
-from etude.cost.opdb import OpDatabase, Origin, Shapes, read_points
+from etude.cost.opdb import OpDatabase, Origin, Shapes, add_rows, read_ops, read_points
 from etude.cost.opdb.curves import Curves
 from etude.cost.opdb.profiles import read_vidur
 from etude.cost.opdb.schema import works_of
@@ -121,13 +122,19 @@ def profiles(folder: Path) -> None:
 
 
 def steps(points: Path, shared: Path) -> None:
-    database = OpDatabase(read_points(points), str(points))
+    with TemporaryDirectory() as folder:
+        add_rows(Path(folder) / "ops.parquet", read_points(points))
+        _steps(points, shared, Path(folder) / "ops.parquet")
+
+
+def _steps(points: Path, shared: Path, file: Path) -> None:
+    database = read_ops(file)
     print(f"{points.name}: {len(database.points()[0])} points, host {(database.host_ns() or 0) / 1000:.1f} us an op")
     for path in (shared / "measured" / "h200_steps.csv", HERE / "h200_steps_again.csv", HERE / "h200_steps_grid.csv"):
         if not path.is_file():
             continue
         error, by_host = [], []
-        scored = {row["row"]: row["predicted"]["step_s"] for row in score(path, kind="training", ops=points).rows
+        scored = {row["row"]: row["predicted"]["step_s"] for row in score(path, kind="training", ops=file).rows
                   if "predicted" in row}  # fmt: skip
         for case in eager_cases(path):
             step_s = scored[case.row]

@@ -136,6 +136,21 @@ def test_options_that_a_kind_does_not_read_are_refused(tmp_path: Path, capsys: p
     assert "--max-num-seqs is not read by diffusion" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TRAINING, ["--system", "nowhere"]),
+        (TRAINING, ["--stack", "nothing"]),
+        (TRAINING, ["--ops", "none.parquet"]),
+        (SERVING, ["--stack", "nothing"]),
+        (OPERATORS, ["--system", "nowhere"]),
+        (NCCL, ["--system", "nowhere"]),
+    ],
+)
+def test_options_that_no_row_can_be_predicted_with_are_errors(tmp_path: Path, text: str, words: list[str]):
+    assert main(["score", str(file(tmp_path, text)), *words]) == 2
+
+
 def test_the_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["score", str(file(tmp_path, OPERATORS))]) == 0
     told = capsys.readouterr()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from etude.decide.score.kinds import KINDS as KINDS
     from etude.decide.score.scoring import Scored as Scored
     from etude.decide.score.scoring import document as document
+    from etude.decide.score.scoring import prepared as prepared
     from etude.decide.score.scoring import score as score
     from etude.decide.score.scoring import scored_files as scored_files
     from etude.decide.score.written import write_rows as write_rows

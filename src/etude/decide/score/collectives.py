@@ -11,7 +11,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
-from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, table_rows
+from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, check_system, table_rows
 from etude.decide.score.nccl_tests import is_nccl_tests, read_nccl_tests
 from etude.decide.score.source import Source
 from etude.machine import System, open_system
@@ -125,4 +125,5 @@ KIND: Final = Kind(
     rows=_rows,
     predict=predict,
     reads=frozenset({"system"}),
+    check=check_system,
 )

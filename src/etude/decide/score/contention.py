@@ -1,4 +1,4 @@
-"""Contention: operators beside one another on one device, and operators on a device with cores held."""
+"""Contention: concurrent operators on one device, and operators on a device with cores held."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from etude.base.errors import UsageError
 from etude.cost.contention.rows import Launches, is_contention, predicted_row
 from etude.decide.score.devices import device_of
-from etude.decide.score.kind import Asked, Item, Kind, Predicted, table_rows
+from etude.decide.score.kind import Asked, Item, Kind, Predicted, check_device, table_rows
 
 DEVICE: Final = "h200"
 
@@ -43,4 +43,5 @@ KIND: Final = Kind(
     rows=table_rows,
     predict=predict,
     reads=frozenset({"system"}),
+    check=check_device,
 )

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Final
 
 from etude.base.errors import UsageError
-from etude.decide.score.kind import Asked, Item, Kind, Predicted, table_rows
+from etude.decide.score.kind import Asked, Item, Kind, Predicted, check_system, table_rows
 from etude.decide.score.source import Source
 from etude.machine import System, open_system
 from etude.steps.energy.rows import energy_row
@@ -54,4 +54,5 @@ KIND: Final = Kind(
     rows=table_rows,
     predict=predict,
     reads=frozenset({"system"}),
+    check=check_system,
 )

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from etude.base.errors import EtudeError, FormatError
+from etude.base.errors import EtudeError, FormatError, UsageError
 from etude.base.files import csv_rows
+from etude.decide.score.devices import device_of
 from etude.decide.score.source import Source
+from etude.machine import open_system
 
 Figures: TypeAlias = Mapping[str, float]
 CsvRow: TypeAlias = dict[str, str]
@@ -66,6 +68,23 @@ class Kind:
     predict: Callable[[Item, Asked], Predicted]
     reads: frozenset[str] = frozenset()
     """Options that it reads, by the names of `Asked`."""
+    check: Callable[[Asked], object] = lambda asked: None
+    """Raises an EtudeError for options that no row could be predicted with."""
+
+
+def check_system(asked: Asked) -> None:
+    if asked.system:
+        open_system(asked.system)
+
+
+def check_device(asked: Asked) -> None:
+    if asked.system:
+        device_of(asked.system)
+
+
+def check_profile(asked: Asked) -> None:
+    if asked.ops is not None and not asked.ops.exists():
+        raise UsageError("there is no such database or profile", where=str(asked.ops))
 
 
 def table_rows(path: Path, asked: Asked) -> list[Item]:

@@ -57,14 +57,14 @@ def read_nccl_tests(path: Path) -> list[Measured]:
     if not found:
         raise FormatError("has no line of results", path=path)
     known = {one.collective for one in found if one.collective}
-    if len(known) == 1:  # lines of a few bytes have no bandwidth to tell it by
+    if len(known) == 1:  # lines of a few bytes have no bandwidth that shows it
         kind = known.pop()
         found = [Measured(**{**{k: getattr(one, k) for k in one.__slots__}, "collective": kind}) for one in found]
     return found
 
 
 def _collective(reduction: str, ratio: float, gpus: int) -> str:
-    """By the factor from algorithm to bus bandwidth, if it tells one: 2 (n - 1) / n is an all-reduce, (n - 1) / n
+    """By the factor from algorithm to bus bandwidth, if that is enough: 2 (n - 1) / n is an all-reduce, (n - 1) / n
     with a reduction a reduce-scatter. Gathers and all-to-alls look the same."""
     part = (gpus - 1) / gpus
     if gpus > 1 and abs(ratio / (2 * part) - 1) < 0.05 and reduction != "none":

@@ -7,7 +7,7 @@ from typing import Final
 
 from etude.base.errors import UsageError
 from etude.cost.tiers.measured import is_offload, offload_row
-from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, table_rows
+from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, check_system, table_rows
 from etude.machine import System, open_system
 
 SYSTEM: Final = "h200-server"
@@ -49,4 +49,5 @@ KIND: Final = Kind(
     rows=table_rows,
     predict=predict,
     reads=frozenset({"system"}),
+    check=check_system,
 )

@@ -12,7 +12,7 @@ from etude.cost.calibrate import row_work
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpTable, Work
 from etude.decide.score.devices import device_of
-from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, table_rows
+from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, check_device, table_rows
 from etude.decide.score.source import Source
 from etude.machine import device_names
 from etude.model.schema import UNKNOWN
@@ -118,4 +118,5 @@ KIND: Final = Kind(
     rows=timed_rows,
     predict=predict,
     reads=frozenset({"system"}),
+    check=check_device,
 )

@@ -11,6 +11,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import key_of
 from etude.capture.ingest.requests import holds_requests
 from etude.decide.score.kind import Asked, Item, Kind, Predicted
+from etude.decide.score.serving import check_serving
 from etude.make.generate.model import open_model
 from etude.world.serve import Engine, request_stream, serve
 from etude.world.serve.measured import bench_result, beside_bench
@@ -58,6 +59,8 @@ def _rows(path: Path, asked: Asked) -> list[Item]:
     if not asked.model or not asked.system:
         hint = "etude score result.json --model llama3-8b --system dgx-h100, and the engine's flags"
         raise UsageError("measured requests do not say what they ran on", where=str(path), hint=hint)
+    check_serving(asked)
+    open_model(asked.model)
     bench_result(path)  # a damaged file is an error of the file, not of a row
     return [Item(1, path)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.base.errors import FormatError
-from etude.decide.score.kind import Asked, Item, Kind, Predicted
+from etude.decide.score.kind import Asked, Item, Kind, Predicted, check_profile
 from etude.decide.score.source import Source
 from etude.world.serve.measured.again import beside_run, measured_run
 
@@ -57,4 +57,5 @@ KIND: Final = Kind(
     rows=_rows,
     predict=predict,
     reads=frozenset({"ops"}),
+    check=check_profile,
 )

@@ -37,34 +37,42 @@ class Scored:
         return {"kind": self.kind, "rows": self.rows, "summary": self.summary()}
 
 
-def score(
-    path: str | PathLike[str],
-    *,
-    kind: str = "",
-    first: int = 0,
-    rows: str = "",
-    advance: Advance = lambda amount: None,
-    total: Callable[[int], None] = lambda count: None,
-    **options: Any,
-) -> Scored:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The chosen rows of a file that was read, before they are predicted."""
+
+    file: Path
+    kind: Kind
+    items: list[Item]
+    asked: Asked
+
+    def scored(self, advance: Advance = lambda amount: None) -> Scored:
+        records = []
+        for item in self.items:
+            records.append(predicted_row(self.kind, item, self.asked))
+            advance(1)
+        return Scored(file=self.file, kind=self.kind.name, rows=records)
+
+
+def score(path: str | PathLike[str], *, advance: Advance = lambda amount: None, **options: Any) -> Scored:
+    """Each row of a file, predicted. Options are those of `prepared`."""
+    return prepared(path, **options).scored(advance)
+
+
+def prepared(path: str | PathLike[str], *, kind: str = "", first: int = 0, rows: str = "", **options: Any) -> Prepared:
     """`kind` instead of the one that the content shows; the `first` rows, or those that `rows` names (`3,7-9`; both
-    count from 1). `options` are those of `Asked`; `total` is told how many rows there will be."""
+    count from 1). `options` are those of `Asked`."""
     place, asked = Path(path), Asked(**options)
     found = kind_of(place, kind)
     refuse_unread(found, asked)
+    found.check(asked)
     try:
         items = found.rows(place, asked)
     except READINGS as problem:
         raise FormatError(f"cannot be read as {found.name}: {problem!r}", path=place) from None
     if not items:
         raise FormatError("has no rows", path=place)
-    items = selected(items, first, rows, place)
-    total(len(items))
-    records = []
-    for item in items:
-        records.append(predicted_row(found, item, asked))
-        advance(1)
-    return Scored(file=place, kind=found.name, rows=records)
+    return Prepared(file=place, kind=found, items=selected(items, first, rows, place), asked=asked)
 
 
 def document(scored: Sequence[Scored]) -> dict[str, Any]:

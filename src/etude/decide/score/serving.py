@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from etude.base.errors import UsageError
-from etude.decide.score.kind import Asked, Item, Kind, Predicted, table_rows
+from etude.decide.score.kind import Asked, Item, Kind, Predicted, check_profile, check_system, table_rows
 from etude.decide.score.source import Source
 from etude.world.serve.measured import published
 from etude.world.serve.measured.rows import STACK, assumed_of, predicted_row, read_rows
+from etude.world.serve.stacks import serving_stack
 
 FIGURES: Final = {
     "median_itl_ms": ("itl_s", 1e-3),
@@ -36,6 +37,12 @@ def _named(values: dict[str, float]) -> dict[str, float]:
     return {FIGURES[name][0]: value * FIGURES[name][1] for name, value in values.items()}
 
 
+def check_serving(asked: Asked) -> None:
+    check_system(asked)
+    check_profile(asked)
+    serving_stack(asked.stack or STACK, "")
+
+
 def _holds(source: Source) -> bool:
     return source.has("model", "gpu", "num_gpus", "avg_batch_size") or published.is_published(source.columns)
 
@@ -54,4 +61,5 @@ KIND: Final = Kind(
     rows=_rows,
     predict=predict,
     reads=frozenset({"system", "stack", "ops"}),
+    check=check_serving,
 )

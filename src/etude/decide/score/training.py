@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from etude.base.errors import UsageError
+from etude.cost.opdb import OpDatabase
 from etude.cost.stacks import Stack, open_stack
-from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, table_rows
+from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, check_system, table_rows
 from etude.decide.score.source import Source
 from etude.machine import System, open_system
 from etude.steps.measured import eager, row_models, rows
@@ -35,8 +37,22 @@ def predict(item: Item, asked: Asked) -> Predicted:
 def _step_s(case: rows.Case, ops: Path | None) -> float:
     if ops is None:
         return step_time(case.model, case.plan, case.system, case.stack)
-    found = predict_step(case.model, case.plan, case.system, stack=case.stack, ops=open_ops(ops), check=False)
+    found = predict_step(case.model, case.plan, case.system, stack=case.stack, ops=_database(ops), check=False)
     return found.step_time_ns / 1e9
+
+
+@cache
+def _database(path: Path) -> OpDatabase:
+    return open_ops(path)
+
+
+def _check(asked: Asked) -> None:
+    check_system(asked)
+    if asked.stack:
+        open_stack(asked.stack)
+    if asked.ops is not None:
+        _database.cache_clear()  # the file may have changed since
+        _database(asked.ops)
 
 
 def _eager(row: CsvRow, number: int, ops: Path | None, stack: Stack | None, system: System | None) -> Predicted:
@@ -101,4 +117,5 @@ KIND: Final = Kind(
     rows=_rows,
     predict=predict,
     reads=frozenset({"system", "stack", "ops"}),
+    check=_check,
 )

@@ -42,7 +42,7 @@ def score(
     first: Annotated[int, typer.Option(min=0, help="Score only the first rows, this many; 0: all.")] = 0,
     rows: Annotated[str, typer.Option(help="Score only these rows: `3,7-9`; they count from 1.")] = "",
     system: Annotated[
-        str, typer.Option("--system", "-s", help="System that was measured: a name of `etude systems`, or a file.")
+        str, typer.Option("--system", "-s", help="Simulate there, instead of what rows name: a system, or a file.")
     ] = "",
     stack: Annotated[str, typer.Option(help="Software stack, instead of what rows name.")] = "",
     ops: Annotated[Path | None, typer.Option(help="Database of `etude ops`, or profile folder of the engine.")] = None,
@@ -59,8 +59,7 @@ def score(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")] = False,
     json: AsJson = False,
 ) -> int:
-    from etude.decide.score import document, scored_files, write_rows
-    from etude.decide.score import score as score_file
+    from etude.decide.score import document, prepared, scored_files, write_rows
 
     if first and rows:
         raise UsageError("--first and --rows exclude one another", hint="give one of them")
@@ -71,8 +70,9 @@ def score(
         say(f"note: {note}")
     found = []
     for path in paths:
-        with progress(f"scoring {path.name}") as advance:
-            found.append(score_file(path, kind=kind, first=first, rows=rows, advance=advance, **options))
+        opened = prepared(path, kind=kind, first=first, rows=rows, **options)
+        with progress(f"scoring {path.name}", len(opened.items)) as advance:
+            found.append(opened.scored(advance))
     if out is not None:
         say(f"wrote {out}: {write_rows(found, out, force=force):,} rows")
     if json:
