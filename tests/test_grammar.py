@@ -25,7 +25,7 @@ class Stage:
     every_ns: int = figure("time", "interval")
     tries: int = figure("count", "attempts", 0, zero=True)
     rate_bytes_per_s: int = figure("bandwidth", "rate", 1)
-    way: Way = figure("choice", "way", Way.FAST, of=Way)  # noqa: RUF009 - frozen, and read through it
+    way: Way = figure("choice", "way", Way.FAST, of=Way)
     name: str = figure("text", "name", "")
 
     def __post_init__(self) -> None:
