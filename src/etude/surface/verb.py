@@ -32,7 +32,9 @@ class Verb(Generic[A, I, R]):
     run: Callable[[I], R]
     record: Callable[[R], Any] = lambda result: result
     show: Callable[[R], None] | None = None
-    """Prints a result for a reader; by default its record is printed."""
+    """Prints a result for a reader; by default its table, or its record, is printed."""
+    table: Callable[[R], Any] | None = None
+    """What `--csv` and `--md` print, where `--json` has more."""
     code: Callable[[R], int] = lambda result: 0
     """The exit code: 1 is an answer of no."""
     tool: bool = False

@@ -59,6 +59,12 @@ def kept_in(folder: Path | None, again: bool = False) -> Iterator[Results]:
         yield Results(known, journal)
 
 
+def forget(folder: Path) -> None:
+    """Drops the results of a folder, so that the next run begins anew."""
+    for name in (FILE, JOURNAL):
+        (folder / name).unlink(missing_ok=True)
+
+
 def settle(folder: Path, results: Results) -> None:
     """All answers of a study in its Parquet file, in the order of their keys; the journal has done its work.
 

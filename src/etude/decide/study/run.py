@@ -14,6 +14,7 @@ from etude.decide.study.checks import checked
 from etude.decide.study.compare import compared
 from etude.decide.study.functions import Function
 from etude.decide.study.library import find, is_own
+from etude.decide.study.names import Options, check_names
 from etude.decide.study.points import Point, points_of
 from etude.decide.study.results import Results, kept_in, settle
 from etude.decide.study.space import Space
@@ -85,9 +86,11 @@ class Study:
 
         return study_html(self)
 
-    def admit(self) -> None:
-        """Raises UsageError if it would do what it is not trusted with."""
-        _asked(self.spec)
+    def admit(self, options: Options | None = None) -> None:
+        """Raises UsageError if it would do what it is not trusted with, or gives a command what it does not have."""
+        tries, points = _asked(self.spec)
+        if options is not None:
+            check_names(self.spec, [*(point for _, some in tries for point in some), *points], options)
 
     def run(self, **options: Any) -> "pa.Table":
         """Variants against the baseline as a table; without variants, its points. Takes what `outcome` takes."""

@@ -1,4 +1,4 @@
-"""Processes of this machine that carry out tasks. A worker is `etude study worker`: a task a line, an answer a line."""
+"""Processes of this machine that carry out tasks. A worker takes a task a line, and gives an answer a line."""
 
 import json
 import os
@@ -51,7 +51,7 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
-            words = [sys.executable, "-m", "etude", "study", "worker"]
+            words = [sys.executable, "-m", "etude.surface.executing"]
             self._talk = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with it
             self._process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._talk, text=True,

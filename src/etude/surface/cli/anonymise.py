@@ -1,74 +1,95 @@
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+from etude.base.figures import figure, part
+from etude.surface.cli.build import Place, Printed, Written
+from etude.surface.cli.inputs import JobInput, JobSource
+from etude.surface.cli.job_out import Files, To, write_job
+from etude.surface.cli.output import say
+from etude.surface.cli.times_on import TimesOnInput, times_system, with_times
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import MAKE, app
-from etude.surface.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
-from etude.surface.cli.job_out import Files, Force, Format, Out, To, write_job
-from etude.surface.cli.output import AsJson, emit, say
-from etude.surface.cli.times_on import TimesOn, with_times
+if TYPE_CHECKING:
+    from etude.machine.system import System
+    from etude.make.transform import AnonymiseOptions
+
+KEPT = "What is kept"
 
 
-@app.command(rich_help_panel=MAKE)
-def anonymise(
-    path: JobPath,
-    out: Out = None,
-    to: Format = To.PARQUET,
-    keep_shapes: Annotated[bool, typer.Option("--keep-shapes", help="Keep shapes, types and strides.")] = False,
-    drop_times: Annotated[bool, typer.Option("--drop-times", help="Leave out recorded start times.")] = False,
-    per_octave: Annotated[
-        int,
-        typer.Option(
-            "--round",
-            min=0,
-            help="Round times, bytes and FLOPs to this many values per octave (64: within 0.6%, 8: 5%, 1: 42%), and "
-            "leave out start times. 0: exact.",
-        ),
-    ] = 0,
-    work: Annotated[
-        bool,
-        typer.Option(
-            "--work", help="Fill in FLOPs and bytes that follow from names and shapes, before they are removed."
-        ),
-    ] = False,
-    times_on: TimesOn = "",
-    name: Annotated[str, typer.Option(help="Name of the copy.")] = "anonymous",
-    key: Annotated[
-        Path | None, typer.Option(help="Write the meaning of each token, as JSON; keep this file private.")
-    ] = None,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    max_bytes: MaxBytes = None,
-    force: Force = False,
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Anonymise(JobInput, TimesOnInput, Written):
     """A copy of a job with the same simulated times, without names, shapes or code
 
     Exact sizes and times are kept, and can identify a known model: `--round` makes them coarse, `etude learn` produces
     another job with the same behaviour.
 
     etude anonymise run/ -o shared/ --to et
-
     etude anonymise run/ -o shared/ --round 8
     """
-    from etude.base.files import writing
-    from etude.make.transform import AnonymiseOptions, anonymise, kept
 
-    if out is not None:
-        from etude.surface.api.converting import check_place
-
-        check_place(out, force, source=path)
-    job = with_times(open_job(path, groups, workers, max_bytes), times_on)
-    options = AnonymiseOptions(
-        keep_shapes=keep_shapes, keep_times=not drop_times, per_octave=per_octave, work=work, name=name
+    to: To = figure(
+        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, of=To, needs="out"
     )
-    copy, hidden = anonymise(job, options)
-    write_job(copy, Files(out=out, to=to, force=force))
-    if key is not None:
+    keep_shapes: bool = figure("switch", "keep shapes, types and strides", False, panel=KEPT)
+    drop_times: bool = figure("switch", "leave out recorded start times, as `--round` does", False, panel=KEPT)
+    per_octave: int = figure(
+        "count",
+        "round times, bytes and FLOPs to this many values per octave (64: within 0.6%, 8: 5%, 1: 42%), and leave out "
+        "start times; 0: exact",
+        0, zero=True, key="round", panel=KEPT,
+    )  # fmt: skip
+    work: bool = figure(
+        "switch", "fill in FLOPs and bytes that follow from names and shapes, before they are removed", False,
+        panel=KEPT,
+    )  # fmt: skip
+    name: str = figure("text", "name of the copy", "anonymous", needs="out", like="copy")
+    key: str | None = figure(
+        "out", "write the meaning of each token, as JSON; keep this file private", None, panel=KEPT, like="key.json"
+    )
+    force: bool = figure("switch", "replace what is there", False, needs="out|key", names=("-f",))
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class AnonymiseInputs:
+    source: JobSource
+    times_on: "System | None"
+    options: "AnonymiseOptions"
+    files: Files
+    key: Place | None
+
+
+def inputs(asked: Anonymise) -> AnonymiseInputs:
+    from etude.make.transform import AnonymiseOptions
+    from etude.surface.api.converting import check_place
+
+    source, place = JobSource.of(asked), Place.of(asked)
+    if place is not None:
+        check_place(place.path, place.force, source=source.path)
+    files = Files(out=place.path if place else None, to=asked.to, force=asked.force)
+    is_rounded = asked.per_octave > 0
+    options = AnonymiseOptions(
+        keep_shapes=asked.keep_shapes, keep_times=is_rounded or not asked.drop_times, per_octave=asked.per_octave,
+        work=asked.work, name=asked.name,
+    )  # fmt: skip
+    key = None if asked.key is None else Place(Path(asked.key), asked.force)
+    return AnonymiseInputs(source, times_system(asked), options, files, key)
+
+
+def run(given: AnonymiseInputs) -> list[dict[str, Any]]:
+    from etude.base.files import writing
+    from etude.make.transform import anonymise, kept
+
+    copy, hidden = anonymise(with_times(given.source.open(), given.times_on), given.options)
+    write_job(copy, given.files)
+    if given.key is not None:
         import msgspec
 
-        with writing(key, force=force) as file:
+        with writing(given.key.path, force=given.key.force) as file:
             file.write_bytes(msgspec.json.format(msgspec.json.encode(hidden.tokens)))
-        say(f"wrote {key}: the meaning of each token")
-    emit(hidden.rows() + kept(options), json=json)
+        say(f"wrote {given.key.path}: the meaning of each token")
+    return hidden.rows() + kept(given.options)
+
+
+VERBS = (Verb(name="anonymise", asks=Anonymise, inputs=inputs, run=run),)

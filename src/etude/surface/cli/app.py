@@ -66,15 +66,12 @@ class Root(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """A command may have two words: `etude generate micro`."""
-        args = [OTHER_NAMES.get(word, word) for word in args[:1]] + args[1:]
-        for words in (2, 1):
-            name = " ".join(args[:words])
-            if len(args) >= words and name in COMMANDS:
-                name, rest = _verb_meant(name, args[words:])
-                self.commands[name] = command = _loaded(name)
-                check_below(name, command.params, rest)
-                return name, command, rewritten(name, command.params, rest)
-        return super().resolve_command(ctx, args)
+        name, command, rest = command_meant(args)
+        if command is None:
+            return super().resolve_command(ctx, args)
+        self.commands[name] = command
+        check_below(name, command.params, rest)
+        return name, command, rewritten(name, command.params, rest)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         stand_ins = [name for name in UNUSED if name not in sys.modules]
@@ -93,6 +90,17 @@ def _listed(name: str) -> TyperCommand:
     """A command with only its help line, for help and completion: its module is not imported."""
     panel, line = COMMANDS[name]
     return TyperCommand(name, help=line, rich_help_panel=panel, rich_markup_mode="rich")
+
+
+def command_meant(args: list[str]) -> tuple[str, Any, list[str]]:
+    """The command that the words call, with its name and what is left of them; None: there is none."""
+    args = [OTHER_NAMES.get(word, word) for word in args[:1]] + args[1:]
+    for words in (2, 1):
+        name = " ".join(args[:words])
+        if len(args) >= words and name in COMMANDS:
+            name, rest = _verb_meant(name, args[words:])
+            return name, _loaded(name), rest
+    return " ".join(args[:1]), None, args
 
 
 def _verb_meant(name: str, args: list[str]) -> tuple[str, list[str]]:

@@ -66,12 +66,17 @@ class Place:
     @classmethod
     def of(cls, asked: Any) -> Place | None:
         """The place that `Written` says, or none. One that is taken is refused before anything is computed."""
-        out, force = asked.out, asked.force
+        return cls.at(asked.out, asked.force)
+
+    @classmethod
+    def at(cls, out: str | None, force: bool) -> Place | None:
+        """As `of`, for a verb that writes several things."""
         if out is None:
             return None
         place = cls(Path(out), force)
-        if place.path.exists() and not force and not (place.path.is_dir() and not any(place.path.iterdir())):
-            raise UsageError("already exists", where=out, hint="--force replaces it")
+        is_taken = place.path.is_file() or (place.path.is_dir() and any(place.path.iterdir()))
+        if is_taken and not force:
+            raise UsageError("exists already", where=out, hint="give another name, or --force to replace it")
         return place
 
 
@@ -160,7 +165,7 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
     if verb.show is not None and not how:
         verb.show(result)
         return verb.code(result)
-    record = verb.record(result)
+    record = verb.record(result) if verb.table is None or "json" in how else verb.table(result)
     is_read = hasattr(record, "schema") and not how.keys() & {"json", "csv"}
     emit(shortened(record) if is_read else record, **how)
     return verb.code(result)

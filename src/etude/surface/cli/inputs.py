@@ -51,7 +51,9 @@ class JobInput:
     workers: int = figure(
         "count", "number of ranks read in parallel; 0: one per core for large recordings", 0, zero=True, names=("-j",)
     )
-    max_bytes: int | None = figure("bytes", "largest size that a file may have, also when unpacked", None)
+    max_bytes: int | None = figure(
+        "bytes", "largest size that a file may have, also when unpacked", None, key="max_bytes"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,10 @@ class JobSource:
     max_bytes: int | None = None
 
     @classmethod
-    def of(cls, asked: JobInput) -> "JobSource":
+    def of(cls, asked: JobInput, path: str = "") -> "JobSource":
+        """The job that is asked for, or one of several, at `path`."""
         groups = None if asked.groups is None else Path(asked.groups)
-        return cls(Path(asked.path), groups, asked.workers, asked.max_bytes)
+        return cls(Path(path or asked.path), groups, asked.workers, asked.max_bytes)
 
     def open(self, **options: Any) -> "Job":
         limit = None if self.max_bytes is None else str(self.max_bytes)

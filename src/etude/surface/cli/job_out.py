@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.base.figures import figure, part
+from etude.base.parameters import only_one
+from etude.surface.cli.build import Place, Printed
 from etude.surface.cli.output import progress, say
 
 if TYPE_CHECKING:
@@ -46,6 +49,28 @@ In = Annotated[
 NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobOut:
+    """Parameters of what makes a job: where it goes, and in which format."""
+
+    out: str | None = figure(
+        "out", "the folder to write; it appears when it is complete", None, names=("-o",), panel="Output"
+    )
+    to: To = figure(
+        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, of=To,
+        panel="Output",
+    )  # fmt: skip
+    dialect: Dialect = figure(
+        "choice", "`plain`: the job as it is. `astra`: files that ASTRA-sim can run: groups are numbers, all members "
+        "of a collective have the size of the largest, and a copy is one operation. `storage`: reads of samples, "
+        "batches and checkpoints as STORAGE, BATCH and CHECKPOINT nodes of newer Chakra; `memory`: the reverse",
+        Dialect.PLAIN, of=Dialect, needs="to=et|to=json", panel="Output",
+    )  # fmt: skip
+    no_write: bool = figure("switch", "numbers only", False, panel="Output")
+    force: bool = figure("switch", "replace what is there", False, needs="out", names=("-f",), panel="Output")
+    output: Printed = part(Printed)
+
+
 def tell(found: "Written") -> None:
     """Says what was written, and what is to be said of it."""
     say(f"wrote {found.place}: {found.what}")
@@ -62,6 +87,14 @@ class Files:
     dialect: Dialect = Dialect.PLAIN
     force: bool = False
     no_write: bool = False
+
+    @classmethod
+    def of(cls, asked: JobOut) -> "Files":
+        """Where a verb with `JobOut` writes; a place that is taken is refused."""
+        only_one(asked, "out", "no_write")
+        place = Place.at(asked.out, asked.force)
+        out = None if place is None else place.path
+        return cls(out=out, to=asked.to, dialect=asked.dialect, force=asked.force, no_write=asked.no_write)
 
 
 def write_job(job: "Job", files: Files, card: "Card | None" = None) -> dict[str, Any]:

@@ -1,60 +1,74 @@
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import typer
+from etude.base.figures import argument, figure, part
+from etude.surface.cli.build import Place, Printed
+from etude.surface.cli.inputs import JobInput, JobSource
+from etude.surface.cli.output import emit, say
+from etude.surface.cli.times_on import TimesOnInput, times_system, with_times
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import MAKE, app
-from etude.surface.cli.inputs import GroupFile, MaxBytes, Workers, open_job
-from etude.surface.cli.output import AsJson, emit, say
-from etude.surface.cli.times_on import TimesOn, with_times
+if TYPE_CHECKING:
+    from etude.machine.system import System
 
 
-@app.command(rich_help_panel=MAKE)
-def learn(
-    jobs: Annotated[list[Path], typer.Argument(help="Jobs to learn from, with all their ranks.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The model to write: `.json`.")] = Path("model.json"),
-    at_least: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Least number of nodes behind every size and time in the model; rarer values are merged, then "
-            "rounded.",
-        ),
-    ] = 1,
-    times_on: TimesOn = "",
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    max_bytes: MaxBytes = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Learn(TimesOnInput):
     """A small model of jobs, without names, shapes or exact sizes, for generating others
 
     etude learn run/ -o model.json
 
-    etude generate learned model.json --ranks 512 -o job/
-
-    etude similarity run/ job/ --system dgx-h100
+    Afterwards `etude generate learned model.json --ranks 512 -o job/` generates a job, and `etude similarity run/ job/`
+    compares the two.
     """
-    from etude.base.files import writing
-    from etude.make.synth import KEPT, about, hidden, write
-    from etude.make.synth import learn as learn_from
 
-    opened = [with_times(open_job(path, groups, workers, max_bytes), times_on) for path in jobs]
-    learned = learn_from(opened, at_least)
-    with writing(out, force=force) as path:
+    jobs: tuple[str, ...] = argument("paths", "jobs to learn from, with all their ranks", like="job/")
+    out: str = figure("out", "the model to write: `.json`", "model.json", names=("-o",))
+    at_least: int = figure(
+        "count", "least number of nodes behind every size and time in the model; rarer values are merged, then rounded",
+        1, least=1,
+    )  # fmt: skip
+    reading: JobInput = part(JobInput, "Input", but=("path",))
+    force: bool = figure("switch", "replace what is there", False, names=("-f",))
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnInputs:
+    jobs: tuple[JobSource, ...]
+    at_least: int
+    times_on: "System | None"
+    place: Place
+
+
+def inputs(asked: Learn) -> LearnInputs:
+    place, jobs = Place.of(asked), tuple(JobSource.of(asked.reading, path) for path in asked.jobs)
+    assert place is not None
+    return LearnInputs(jobs, asked.at_least, times_system(asked), place)
+
+
+def run(given: LearnInputs) -> dict[str, Any]:
+    from etude.base.files import writing
+    from etude.make.synth import KEPT, about, hidden, learn, write
+
+    opened = [with_times(job.open(), given.times_on) for job in given.jobs]
+    learned, out = learn(opened, given.at_least), given.place.path
+    with writing(out, force=given.place.force) as path:
         write(learned, path)
-    said, gone = about(learned) | {"bytes": out.stat().st_size}, hidden(opened)
-    if json:
-        emit(said | {"hidden": gone, "kept": list(KEPT)}, json=True)
-    else:
-        emit(said)
-        print()
-        emit([{"what": what, "became": "left out", "count": count} for what, count in gone.items()]
-             + [{"what": what, "became": "kept", "count": None} for what in KEPT])  # fmt: skip
     say(f"wrote {out}")
     if not any("duration_ns" in c.sketches for c in learned.classes):
         say(
             "the model has no times, as the jobs had none: `--times-on SYSTEM` computes them from names and shapes "
             "before these are removed"
         )
+    return about(learned) | {"bytes": out.stat().st_size, "hidden": hidden(opened), "kept": list(KEPT)}
+
+
+def show(found: dict[str, Any]) -> None:
+    emit({name: value for name, value in found.items() if name not in ("hidden", "kept")})
+    print()
+    emit([{"what": what, "became": "left out", "count": count} for what, count in found["hidden"].items()]
+         + [{"what": what, "became": "kept", "count": None} for what in found["kept"]])  # fmt: skip
+
+
+VERBS = (Verb(name="learn", asks=Learn, inputs=inputs, run=run, show=show),)

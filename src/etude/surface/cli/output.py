@@ -61,6 +61,13 @@ def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = Fa
         _emit_plain(names, rows, right, head=not isinstance(value, Mapping))
 
 
+def print_yaml(value: Mapping[str, Any]) -> None:
+    """Prints a record as YAML, in its order."""
+    import yaml
+
+    print(yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True), end="")
+
+
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """Yields `advance(amount, note="")`. Draws a bar on stderr and takes it away at the end; nothing off a terminal."""

@@ -46,8 +46,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     "report": {ANALYSIS: "edit"},
     "timeline": {"What is drawn": "ranks flows critical-path counters"},
     "convert": {"What is written": "compress fold ranks passes"},
-    "edit": {"Machine": "times-on"},
-    "anonymise": {"What is kept": "keep-shapes drop-times round work key", "Machine": "times-on"},
     "generate micro": {"Pattern": "ranks bytes repeat group stride compute overlap concurrent seed"},
     "generate learned": {"Job": "ranks steps depth compute traffic spread seed"},
     "predict": {"What-if": "edit", "Output": "energy"},
@@ -68,7 +66,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "plan": {"Search": "tries"},
     "search": {"Search": "set method again seed top workers ray trust"},
-    "study run": {"What is run": "all quick neutral again trust", "Where it runs": "workers ray"},
     "simulate": {
         "Input": "yaml groups workers max-bytes device-times-of host-speed",
         "Machine": "remote-memory",

@@ -114,7 +114,7 @@ def search(
     json: AsJson = False,
 ) -> int:
     from etude.decide.search import Asked, read_space, solve
-    from etude.surface.cli.study import executed
+    from etude.surface.executing import executed
 
     asked = Asked(
         method=method, workers=workers, ray=ray, out=out, seed=seed, again_s=_again_s(again), progress=progress,

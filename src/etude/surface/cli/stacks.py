@@ -1,54 +1,67 @@
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Any
 
-import typer
-
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.groups import Group
-from etude.surface.cli.output import AsJson, emit
-
-stacks = typer.Typer(cls=Group, help="The catalogue of software stacks: list, show one")
-app.add_typer(stacks, name="stacks", rich_help_panel=RUN)
+from etude.base.figures import argument, part
+from etude.surface.cli.build import Printed
+from etude.surface.cli.output import emit, print_yaml
+from etude.surface.verb import Verb
 
 
-@stacks.callback(invoke_without_command=True)
-def all_stacks(context: typer.Context, json: AsJson = False) -> None:
-    """The catalogue of software stacks: list, show one"""
-    if context.invoked_subcommand is None:
-        list_stacks(json)
+@dataclass(frozen=True, kw_only=True)
+class Stacks:
+    """The catalogue of software stacks: list, show one
+
+    etude stacks
+    etude stacks show nemo
+    """
+
+    output: Printed = part(Printed)
 
 
-@stacks.command("list")
-def list_stacks(json: AsJson = False) -> None:
-    """The stacks of the catalogue, and what each was fitted on"""
+@dataclass(frozen=True, kw_only=True)
+class ListStacks:
+    """The stacks of the catalogue, and what each was fitted on
+
+    etude stacks list
+    """
+
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowStack:
+    """Every figure of one stack, and its recipe, as YAML that can be changed and used
+
+    etude stacks show nemo
+    """
+
+    name: str = argument("text", "name in the catalogue, or a file", like="eager")
+    output: Printed = part(Printed)
+
+
+def listed(_: None) -> list[dict[str, Any]]:
     from etude.cost.stacks import open_stack, stack_names
 
     found = [open_stack(name) for name in stack_names()]
-    emit(
-        [
-            {
-                "stack": s.name,
-                "description": s.doc,
-                "also called": ", ".join(s.names),
-                "fitted on": ", ".join(s.efficiency),
-            }
-            for s in found
-        ],
-        json=json,
-    )
+    return [
+        {
+            "stack": s.name,
+            "description": s.doc,
+            "also called": ", ".join(s.names),
+            "fitted on": ", ".join(s.efficiency),
+        }
+        for s in found
+    ]
 
 
-@stacks.command()
-def show(
-    name: Annotated[str, typer.Argument(help="Name in the catalogue, or a file.")],
-    json: AsJson = False,
-) -> None:
-    """Every figure of one stack, and its recipe, as YAML that can be changed and used"""
-    import yaml
-
+def shown(name: str) -> dict[str, Any]:
     from etude.cost.stacks import open_stack
 
-    found = open_stack(name).to_dict()
-    if json:
-        emit(found, json=True)
-    else:
-        print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
+    return dict(open_stack(name).to_dict())
+
+
+VERBS = (
+    Verb(name="stacks", asks=Stacks, inputs=lambda asked: None, run=listed, show=emit),
+    Verb(name="stacks list", asks=ListStacks, inputs=lambda asked: None, run=listed, show=emit),
+    Verb(name="stacks show", asks=ShowStack, inputs=lambda asked: asked.name, run=shown, show=print_yaml),
+)

@@ -1,61 +1,28 @@
-import io
 import os
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.groups import Group
-from etude.surface.cli.output import AsJson, emit, progress, say
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import spelled
+from etude.surface.cli.build import Place, Printed
+from etude.surface.cli.output import emit, progress, say
+from etude.surface.executing import executed, options_of
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.decide.study import Outcome
+    from etude.decide.study import Outcome, Study
 
-HELP = "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery"
-study = typer.Typer(cls=Group, help=HELP, no_args_is_help=True)
-app.add_typer(study, name="study", rich_help_panel=RUN)
-
-OUT = Path("studies")
 FEW = 16
 """Points up to which one process, this one, is quicker than starting others."""
+WHAT, WHERE = "What is run", "Where it runs"
 
 
-@study.command("run")
-def run_study(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="A YAML file, or a name that `etude study list` has.", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of studies; each study has its own folder in it.")
-    ] = OUT,
-    workers: Annotated[
-        int,
-        typer.Option(
-            "--workers",
-            "-j",
-            min=0,
-            help="Number of processes; 0: one per core if there are many points, one with --quick.",
-        ),
-    ] = 0,
-    ray: Annotated[str, typer.Option(help="Run on Ray: `auto`, or the address of a cluster.")] = "",
-    all_of_them: Annotated[bool, typer.Option("--all", help="Run every entry of the gallery.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Use the smaller settings that the study defines for it.")
-    ] = False,
-    neutral: Annotated[
-        bool, typer.Option("--neutral", help="Switch the mechanism off: a check of the shape should then fail.")
-    ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Run points that failed before again.")] = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Let the file run programs and Python code, and write outside its folder.")
-    ] = False,
-    json: AsJson = False,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class RunStudy:
     """Run a study: a table, checks, and a folder with its numbers and a page; exit code 1 if a check fails
 
     etude study run zipccl
@@ -64,92 +31,190 @@ def run_study(
     etude study run --all --quick
     etude study run theirs.yaml --trust
     """
+
+    names: tuple[str, ...] = argument(
+        "paths", "a YAML file, or a name that `etude study list` has", (), like=["zipccl", "my.yaml"]
+    )
+    out: str = figure("out", "folder of studies; each study has its own folder in it", "studies", names=("-o",))
+    workers: int = figure(
+        "count", "number of processes; 0: one per core if there are many points, one with --quick", 0, zero=True,
+        names=("-j",), panel=WHERE,
+    )  # fmt: skip
+    ray: str = figure("text", "run on Ray: `auto`, or the address of a cluster", "", like="auto", panel=WHERE)
+    all_of_them: bool = figure("switch", "run every entry of the gallery", False, key="all", panel=WHAT)
+    quick: bool = figure("switch", "use the smaller settings that the study defines for it", False, panel=WHAT)
+    neutral: bool = figure(
+        "switch", "switch the mechanism off: a check of the shape should then fail", False, panel=WHAT
+    )
+    again: bool = figure("switch", "run points that failed before again", False, panel=WHAT)
+    trust: bool = figure(
+        "switch", "let the file run programs and Python code, and write outside its folder", False, panel=WHAT
+    )
+    force: bool = figure("switch", "run all points again, also those that are known", False, names=("-f",), panel=WHAT)
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyInputs:
+    names: tuple[str, ...]
+    """Empty: the whole gallery."""
+    quick: bool
+    neutral: bool
+    trust: bool
+    out: Path
+    workers: int
+    ray: str
+    again: bool
+    force: bool
+
+    def studies(self) -> "list[Study]":
+        from etude.decide.study import entries, study
+
+        names = self.names or [str(entry["name"]) for entry in entries()]
+        return [study(name, quick=self.quick, neutral=self.neutral, trust=self.trust) for name in names]
+
+    def folder(self, name: str) -> Path:
+        return self.out / (name + (".quick" if self.quick else "") + (".neutral" if self.neutral else ""))
+
+
+def inputs(asked: RunStudy) -> StudyInputs:
+    from etude.decide.study.library import find, is_own
+
+    if asked.all_of_them == bool(asked.names):
+        both = f"only one of NAMES and {spelled(asked, 'all')} can be given"
+        hint = "a file, a name of `etude study list`, or --all"
+        raise UsageError(both if asked.names else "no study is given", hint=hint)
+    if asked.again and asked.force:
+        raise UsageError(f"{spelled(asked, 'force')} runs all points, also those of {spelled(asked, 'again')}")
+    is_own_code = all(is_own(find(name)) for name in asked.names)  # entries of the gallery are trusted
+    found = StudyInputs(
+        asked.names, asked.quick, asked.neutral, not is_own_code and asked.trust, Path(asked.out), asked.workers,
+        asked.ray, asked.again, asked.force,
+    )  # fmt: skip
+    _check_defined(asked, "quick", "smaller settings: quick: {...}")
+    _check_defined(asked, "neutral", "how its mechanism is switched off: neutral: {...}")
+    if asked.names:
+        found.studies()
+    return found
+
+
+def _check_defined(asked: RunStudy, key: str, what: str) -> None:
+    """Refuses a switch that none of the given studies defines."""
+    from etude.base.figures import keys_in
+    from etude.decide.study.library import find
+
+    if getattr(asked, key) and asked.names and not any(key in keys_in(find(name)) for name in asked.names):
+        where = f"{spelled(asked, key)}: {asked.names[0]}"
+        raise UsageError(f"does not define {what.partition(':')[0]}", where=where, hint=what.partition(": ")[2])
+
+
+@dataclass(slots=True)
+class Running:
+    """Studies that run one after the other, as they are asked for: what is done can be shown while others run."""
+
+    given: StudyInputs
+    done: "list[Outcome]" = field(default_factory=list)
+
+    def __iter__(self) -> "Iterator[tuple[Outcome, float]]":
+        """Outcomes, and the CPU time of each in seconds."""
+        from etude.decide.study.results import forget
+
+        given, studies = self.given, self.given.studies()
+        for one in studies:  # all of them before the first runs
+            one.admit(options_of)
+        for one in studies:
+            before_s, folder = _cpu_s(), given.folder(one.spec.name)
+            if given.force:
+                forget(folder)
+            points = len(one.spec.space.points()) * len(one.spec.variants) * max(1, len(one.spec.seeds))
+            workers = given.workers or (1 if given.quick or points <= FEW else 0)
+            outcome = one.outcome(
+                out=folder, workers=workers, ray=given.ray, again=given.again, execute=executed, progress=_progress
+            )
+            self.done.append(outcome)
+            yield outcome, _cpu_s() - before_s
+
+
+def record(running: Running) -> Any:
+    records = [outcome.record() for outcome, _ in running]
+    return records if len(records) > 1 or not running.given.names else records[0]
+
+
+def show(running: Running) -> None:
+    is_all, cpu_s = not running.given.names, 0.0
+    for outcome, one_s in running:
+        _show(outcome, brief=is_all, cpu_s=one_s)
+        cpu_s += one_s
+    if is_all:
+        say(_summary(running.done, cpu_s))
+
+
+def code(running: Running) -> int:
+    """1: a check fails."""
+    return 0 if all(outcome.ok for outcome in running.done) else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListStudies:
+    """The gallery: published systems as studies
+
+    etude study list
+    """
+
+    output: Printed = part(Printed)
+
+
+def listed(_: None) -> list[dict[str, Any]]:
     from etude.decide.study import entries
-    from etude.decide.study import study as opened
 
-    if all_of_them == bool(names):
-        raise UsageError("no study is given", hint="a file, a name of `etude study list`, or --all")
-    found: list[Outcome] = []
-    began_s = _cpu_s()
-    named = [entry["name"] for entry in entries()] if all_of_them else names or []
-    studies = [opened(name, quick=quick, neutral=neutral, trust=trust) for name in named]
-    for one in studies if len(studies) > 1 else ():  # all of them before the first runs
-        one.admit()
-    for one in studies:
-        before_s = _cpu_s()
-        points = len(one.spec.space.points()) * len(one.spec.variants) * max(1, len(one.spec.seeds))
-        outcome = one.outcome(
-            out=out / (one.spec.name + (".quick" if quick else "") + (".neutral" if neutral else "")),
-            workers=workers or (1 if quick or points <= FEW else 0),
-            ray=ray,
-            again=again,
-            execute=executed,
-            progress=_progress,
-        )
-        found.append(outcome)
-        if not json:
-            _show(outcome, brief=all_of_them, cpu_s=_cpu_s() - before_s)
-    if json:
-        records = [outcome.record() for outcome in found]
-        emit(records if all_of_them or len(records) > 1 else records[0], json=True)
-    if all_of_them:
-        say(_summary(found, _cpu_s() - began_s))
-    return 0 if all(outcome.ok for outcome in found) else 1
+    return list(entries())
 
 
-@study.command("list")
-def list_studies(json: AsJson = False) -> None:
-    """The gallery: published systems as studies"""
-    from etude.decide.study import entries
+@dataclass(frozen=True, kw_only=True)
+class ShowStudy:
+    """The file of a study, to be changed and run
 
-    emit(entries(), json=json)
+    etude study show zipccl
+    """
 
-
-@study.command()
-def show(name: Annotated[str, typer.Argument(help="A name that `etude study list` has, or a file.")]) -> None:
-    """The file of a study, to be changed and run, and the commands of its points"""
-    from etude.decide.study import study as opened
-
-    one = opened(name)
-    print(Path(one.spec.where).read_text("utf-8"), end="")
+    name: str = argument("text", "a name that `etude study list` has, or a file", like="my.yaml")
 
 
-@study.command()
-def new(
-    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("study.yaml"),
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
-) -> None:
-    """Write a small study that runs, to be changed into your own"""
+def text_of(path: Path) -> str:
+    from etude.decide.study import study
+
+    return Path(study(path).spec.where).read_text("utf-8")
+
+
+def study_file(asked: ShowStudy) -> Path:
+    from etude.decide.study.library import find
+
+    return find(asked.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewStudy:
+    """Write a small study that runs, to be changed into your own
+
+    etude study new
+    """
+
+    path: str = argument("path", "file to write", "study.yaml", like="other.yaml")
+    force: bool = figure("switch", "replace what is there", False, names=("-f",))
+
+
+def place_of(asked: NewStudy) -> Place | None:
+    return Place.at(asked.path, asked.force)
+
+
+def new(place: Place) -> Path:
     from etude.base.files import writing
     from etude.decide.study import template
 
-    with writing(path, force=force) as temporary:
+    with writing(place.path, force=place.force) as temporary:
         temporary.write_text(template(), "utf-8")
-    say(f"wrote {path}; etude study run {path}")
-
-
-@study.command(hidden=True)
-def worker() -> None:
-    """Carry out tasks that come as lines of JSON"""
-    from etude.decide.study import serve
-
-    out = sys.stdout
-
-    def write(line: str) -> None:
-        out.write(line)
-        out.flush()
-
-    serve(sys.stdin, write, executed)
-
-
-def executed(words: list[str]) -> tuple[int, str, str]:
-    """A command of Etude, run in this process: exit code, stdout, stderr."""
-    from etude.surface.cli import main
-
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main(words)
-    return code, out.getvalue(), err.getvalue()
+    say(f"wrote {place.path}; etude study run {place.path}")
+    return place.path
 
 
 @contextmanager
@@ -195,3 +260,17 @@ def _show(found: "Outcome", *, brief: bool, cpu_s: float) -> None:
 
 def _said(check: dict[str, Any]) -> dict[str, Any]:
     return {"check": check["name"], "kind": check["kind"], "holds": check["ok"], "detail": check["detail"][:150]}
+
+
+VERBS = (
+    Verb(name="study run", asks=RunStudy, inputs=inputs, run=Running, record=record, show=show, code=code),
+    Verb(name="study list", asks=ListStudies, inputs=lambda asked: None, run=listed),
+    Verb(name="study show", asks=ShowStudy, inputs=study_file, run=text_of, show=lambda text: print(text, end="")),
+    Verb(
+        name="study new",
+        asks=NewStudy,
+        inputs=place_of,
+        run=new,
+        show=lambda path: None,
+    ),
+)

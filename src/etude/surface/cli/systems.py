@@ -5,7 +5,7 @@ from typing import Any
 from etude.base.errors import UsageError
 from etude.base.figures import argument, part
 from etude.surface.cli.build import Printed
-from etude.surface.cli.output import emit, say
+from etude.surface.cli.output import emit, print_yaml, say
 from etude.surface.verb import Verb
 
 
@@ -80,12 +80,6 @@ def shown(name: str) -> dict[str, Any]:
     return dict(open_system(name).to_dict())
 
 
-def show_yaml(found: dict[str, Any]) -> None:
-    import yaml
-
-    print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
-
-
 def checked(path: Path) -> Any:
     from etude.machine import open_system
 
@@ -112,6 +106,6 @@ def say_checked(found: Any) -> None:
 VERBS = (
     Verb(name="systems", asks=Systems, inputs=lambda asked: None, run=listed, show=emit),
     Verb(name="systems list", asks=ListSystems, inputs=lambda asked: None, run=listed, show=emit),
-    Verb(name="systems show", asks=ShowSystem, inputs=lambda asked: asked.name, run=shown, show=show_yaml),
+    Verb(name="systems show", asks=ShowSystem, inputs=lambda asked: asked.name, run=shown, show=print_yaml),
     Verb(name="systems check", asks=CheckSystem, inputs=lambda asked: Path(asked.path), run=checked, show=say_checked),
 )

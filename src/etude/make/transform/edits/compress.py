@@ -257,4 +257,5 @@ EDIT = Definition(
     selects="communication",
     rewrite=rewrite,
     timed=True,
+    machine=lambda *, when, chunk, **_: when == "pays" or chunk > 0,
 )  # fmt: skip

@@ -139,6 +139,8 @@ class Definition:
     """(Job, parameters): who communicates with whom, for edits that add messages."""
     tier: str = ""
     """The parameter that names a tier of the system, which ranks share."""
+    machine: Callable[..., bool] = lambda **arguments: False
+    """(Parameters): whether it reads a system."""
 
 
 def rounded(values: NDArray[np.floating], *, up: bool = False) -> I64:

@@ -67,6 +67,7 @@ def _respelled(types: str, to: str) -> str:
 
 
 EDIT = Definition(
+    machine=lambda **_: True,
     doc="selected nodes in data type `to`: bytes by the widths, the device's peak by the type; FLOPs are unchanged",
     cannot="accuracy, casts at the boundaries, and the real speed of a kernel of that type",
     parameters={"to": Parameter(read=choice(*_SPELLED), doc="fp8, bf16, fp16, fp32, fp64, int8")},

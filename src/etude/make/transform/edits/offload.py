@@ -254,6 +254,7 @@ class _Tensors:
 
 
 EDIT = Definition(
+    machine=lambda **_: True,
     doc="the data of selected nodes is in the tier `to`: loaded on its own stream, up to `prefetch` nodes ahead; new "
     "data is stored there; with `policy` and `room` some of it stays on the device",
     cannot="other traffic on the link to the host, except with `--share`; ranks of a host that load at different times",

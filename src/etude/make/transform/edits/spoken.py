@@ -61,6 +61,11 @@ class Edit:
             found[key] = _said(f"edit `{self.name}`", key, parameter.read, text)
         return found
 
+    @property
+    def reads_system(self) -> bool:
+        """Whether a system makes a difference to it."""
+        return TABLE[self.name].machine(**self.arguments())
+
 
 def edit_table() -> list[dict[str, str]]:
     """The catalogue: what each edit does, its parameters, and what it cannot show."""
