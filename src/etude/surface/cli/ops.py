@@ -1,73 +1,131 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import is_given, spelled
 from etude.surface.cli import ops_tiers
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.groups import Group
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
+from etude.surface.cli.build import Place, Printed, Tabled
+from etude.surface.cli.ops_tiers import rows_record
+from etude.surface.cli.output import emit, progress, say
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.machine import System
-    from etude.steps.operators import Needs
+    import pyarrow as pa
 
-ops = typer.Typer(
-    cls=Group,
-    help="A database of measured operators: find what is missing for a set of models, measure, show, add, import",
-    no_args_is_help=True,
-)
-app.add_typer(ops, name="ops", rich_help_panel=RUN)
+    from etude.machine import Device, System
+    from etude.make.generate.model import Model
+    from etude.steps.operators import Needs, Workload
 
-Models = Annotated[
-    list[str], typer.Argument(help="Models: names, Hugging Face ids, YAML files, `config.json`.", show_default=False)
-]
-Db = Annotated[Path, typer.Option("--db", help="File of the database.")]
-DEFAULT = Path("operators.ops")
-DeviceName = Annotated[str, typer.Option("--device", "-d", help="Device: a name in the catalogue, or your own.")]
-Ways = Annotated[str, typer.Option("--tp", help="Tensor-parallel sizes: `1,2,4`.")]
-Train = Annotated[bool, typer.Option("--train", help="Keys of training steps instead of serving.")]
-Tokens = Annotated[str, typer.Option(help="Tokens per prompt or sample; default: `128,512,2048,8192`.")]
-Batch = Annotated[
-    str,
-    typer.Option(help="Decoding sequences, or samples of a micro-batch; default: `1,4,16,64,256`, or 1 for training."),
-]
-Keys = Annotated[str, typer.Option(help="Context length of each decoding sequence; default: `512,2048,8192`.")]
-Recipe = Annotated[str, typer.Option("--stack", help="Software stack whose recipe training follows.")]
-Repeats = Annotated[int, typer.Option(min=1, max=100, help="How often each point is measured.")]
-Backend = Annotated[str, typer.Option(help="Name of the backend whose kernels are measured.")]
 FLUSH = 64
 """Points after which the file is written."""
+ASKED = "What is asked for"
 
 
-@ops.command()
-def missing(
-    models: Models,
-    tp: Ways = "1",
-    db: Db = DEFAULT,
-    device: DeviceName = "h200",
-    train: Train = False,
-    tokens: Tokens = "",
-    batch: Batch = "",
-    keys: Keys = "",
-    stack: Recipe = "eager",
-    repeats: Repeats = 3,
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Database:
+    """The parameter of what reads or writes a database."""
+
+    db: str = figure("path", "file of the database", "operators.ops")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice:
+    """The parameter of what is about one device."""
+
+    device: str = figure(
+        "text", "device: a name in the catalogue, or your own", "h200", names=("-d",), metavar="NAME", like="h100"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeysInput(Database):
+    """Parameters of the keys of a set of models."""
+
+    models: tuple[str, ...] = argument(
+        "paths", "models: names, Hugging Face ids, YAML files, `config.json`", metavar="MODEL...", like="gpt2"
+    )
+    tp: tuple[int, ...] = figure("list", "tensor-parallel sizes: `1,2,4`", (1,), of=int, like="1,2", panel=ASKED)
+    train: bool = figure("switch", "keys of training steps instead of serving", False, panel=ASKED)
+    tokens: tuple[int, ...] = figure(
+        "list", "tokens per prompt or sample; default: `128,512,2048,8192`", (), of=int, like="256", panel=ASKED
+    )
+    batch: tuple[int, ...] = figure(
+        "list", "decoding sequences, or samples of a micro-batch; default: `1,4,16,64,256`, or 1 for training", (),
+        of=int, like="2", panel=ASKED,
+    )  # fmt: skip
+    keys: tuple[int, ...] = figure(
+        "list", "context length of each decoding sequence; default: `512,2048,8192`", (), of=int, like="1024",
+        panel=ASKED,
+    )  # fmt: skip
+    stack: str = figure(
+        "text", "software stack whose recipe training follows", "eager", needs="train", like="nemo", metavar="NAME"
+    )
+    repeats: int = figure("count", "how often each point is measured", 3, least=1, most=100, panel=ASKED)
+
+
+@dataclass(frozen=True, slots=True)
+class KeysWanted:
+    models: "tuple[Model, ...]"
+    tp: tuple[int, ...]
+    workload: "Workload"
+    db: Path
+    device: str
+    repeats: int
+
+    @classmethod
+    def of(cls, asked: KeysInput, device: str) -> "KeysWanted":
+        from etude.make.generate.model import open_model
+        from etude.steps.operators import Workload
+
+        base = Workload(train=True, stack=asked.stack, batch=(1,)) if asked.train else Workload()
+        names = ("tokens", "batch") if asked.train else ("tokens", "batch", "keys")
+        sizes: dict[str, Any] = {name: _positive(asked, name) for name in names if is_given(asked, name)}
+        models = tuple(open_model(name) for name in asked.models)
+        return cls(models, _positive(asked, "tp"), replace(base, **sizes), Path(asked.db), device, asked.repeats)
+
+    def needs(self) -> "Needs":
+        from etude.steps.operators import needs_of, open_ops
+
+        database = open_ops(self.db) if self.db.exists() else None
+        return needs_of(
+            self.models, self.tp, self.workload, _system(self.device),
+            database=database.select(device=self.device) if database else None, repeats=self.repeats,
+        )  # fmt: skip
+
+
+def _positive(asked: Any, name: str) -> tuple[int, ...]:
+    found: tuple[int, ...] = getattr(asked, name)
+    if not all(one > 0 for one in found):
+        raise UsageError(f"{spelled(asked, name)}: 0 is not a positive number", hint="1,2,4")
+    return found
+
+
+def _system(device: str) -> "System":
+    """A system with this device. A device that is not in the catalogue has only its name."""
+    from etude.machine import Device, device_names, open_device, open_system
+
+    found = open_device(device) if device in device_names() else Device(name=device)
+    return open_system("dgx-h200").replace(device=found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing(KeysInput, OnDevice):
     """The keys that a database is missing for a set of models, and the time to measure them
 
     etude ops missing llama3-8b qwen3-8b --tp 1,2,4 --db h200.ops
+    etude ops missing llama3-8b --train
 
     Models that share dimensions share keys: `saved` is the fraction of keys saved by this. A missing file counts as an
     empty database.
     """
-    found = _needs(models, tp, db, device, train, tokens, batch, keys, stack, repeats)
+
+    output: Printed = part(Printed)
+
+
+def show_missing(found: "Needs") -> None:
     numbers = found.summary()
-    if json:
-        emit(numbers, json=True)
-        return
     emit(found.by_op())
     say(f"{numbers['keys']:,} keys of {len(found.uses)} models and splits, {numbers['distinct']:,} distinct: "
         f"{numbers['saved_fraction']:.1%} saved")  # fmt: skip
@@ -75,80 +133,90 @@ def missing(
         f"measuring them takes about {numbers['cost_s']:,.0f} s")  # fmt: skip
 
 
-@ops.command()
-def measure(
-    models: Models,
-    tp: Ways = "1",
-    db: Db = DEFAULT,
-    device: DeviceName = "",
-    train: Train = False,
-    tokens: Tokens = "",
-    batch: Batch = "",
-    keys: Keys = "",
-    stack: Recipe = "eager",
-    repeats: Repeats = 3,
-    backend: Backend = "torch",
-    budget: Annotated[str, typer.Option(help="Time limit: `5m`; default: none.")] = "",
-    plan_only: Annotated[
-        Path | None,
-        typer.Option(help="Only write the plan (JSON), and the worker script next to it, for another machine."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing plan.")] = False,
-    json: AsJson = False,
-) -> None:
-    """Measure the keys that a database is missing for a set of models, with PyTorch on this machine, most valuable
-    first
+@dataclass(frozen=True, kw_only=True)
+class Measure(KeysInput):
+    """Measure the keys that a database is missing for a set of models, with PyTorch on this machine
 
     etude ops measure llama3-8b qwen3-8b --tp 1,2 --device h200 --db h200.ops --budget 5m
     etude ops measure llama3-8b --device h200 --plan-only plan.json
+    etude ops measure llama3-8b --device my-cpu --train
 
-    Ctrl-C keeps what was measured, and the next call continues. With --plan-only nothing is measured here: copy
-    plan.json and plan_worker.py to the machine with the device, run `python plan_worker.py plan.json -o points.csv`
-    there (it needs only PyTorch), and `etude ops add points.csv` here.
+    The most valuable are first; Ctrl-C keeps what was measured, and the next call continues. With --plan-only nothing
+    is measured here: copy plan.json and plan_worker.py to the machine with the device, run `python plan_worker.py
+    plan.json -o points.csv` there (it needs only PyTorch), and `etude ops add points.csv` here.
     """
-    from etude.base.units import parse_time
 
-    if not device:
-        raise UsageError("no device is named", hint="--device h200; for your own machine any name, such as `my-cpu`")
-    budget_s = parse_time(budget) / 1e9 if budget else 0.0
-    found = _needs(models, tp, db, device, train, tokens, batch, keys, stack, repeats)
-    plan = found.plan(device, backend, budget_s=budget_s)
-    if train and not _has_host(db):
+    device: str = figure(
+        "text", "device: a name in the catalogue, or your own", names=("-d",), metavar="NAME", like="h100"
+    )
+    backend: str = figure("text", "name of the backend whose kernels are measured", "torch", like="mine")
+    budget_ns: int | None = figure("time", "time limit; default: none", None)
+    plan_only: str | None = figure(
+        "out", "only write the plan (JSON), and the worker script next to it, for another machine", None,
+        like="other.json",
+    )  # fmt: skip
+    force: bool = figure("switch", "replace an existing plan", False, names=("-f",), needs="plan_only")
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureInputs:
+    wanted: KeysWanted
+    backend: str
+    budget_s: float
+    plan: Place | None
+
+
+def measure_inputs(asked: Measure) -> MeasureInputs:
+    budget_s = (asked.budget_ns or 0) / 1e9
+    plan = Place.at(asked.plan_only, asked.force)
+    return MeasureInputs(KeysWanted.of(asked, asked.device), asked.backend, budget_s, plan)
+
+
+def measure(given: MeasureInputs) -> dict[str, Any]:
+    wanted = given.wanted
+    plan = wanted.needs().plan(wanted.device, given.backend, budget_s=given.budget_s)
+    if wanted.workload.train and not _has_host(wanted.db):
         plan["points"].insert(0, {"op": "host", "dtype": "bf16"})
-    if plan_only is not None:
-        _write_plan(plan, plan_only, force)
-        return
-    emit(_measured(plan, db, budget_s or 1e9), json=json)
+    if given.plan is not None:
+        return _write_plan(plan, given.plan)
+    return _measured(plan, wanted.db, given.budget_s or 1e9)
 
 
-@ops.command()
-def show(
-    db: Annotated[Path, typer.Argument(help="A database, or a profile folder.", show_default=False)],
-    op: Annotated[str, typer.Option(help="Show the points of one operator: `linear`.")] = "",
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ShowPoints:
     """The content of a database: keys and points by device, backend and op; or the points of one op
 
     etude ops show h200.ops
     etude ops show h200.ops --op linear --csv
     """
+
+    db: str = argument("path", "a database, or a profile folder", like="other.ops")
+    op: str = figure("text", "show the points of one operator: `linear`", "", like="attention")
+    output: Tabled = part(Tabled)
+
+
+def show_inputs(asked: ShowPoints) -> tuple[Path, str]:
+    from etude.cost.opdb.schema import OPS
+
+    if asked.op and asked.op not in OPS:
+        raise UsageError(f"{spelled(asked, 'op')}: unknown op `{asked.op}`", hint=f"known: {', '.join(OPS)}")
+    return Path(asked.db), asked.op
+
+
+def shown(given: tuple[Path, str]) -> "pa.Table | list[dict[str, Any]]":
     import numpy as np
 
     from etude.cost.opdb.database import keys_in
     from etude.cost.opdb.schema import OPS
     from etude.steps.operators import open_ops
 
-    found = open_ops(db)
-    if op and op not in OPS:
-        raise UsageError(f"unknown op `{op}`", hint=f"known: {', '.join(OPS)}")
+    found, op = open_ops(given[0]), given[1]
     if op:
         keep = np.array(found.table["op"].to_pylist(), np.str_) == op
         names = ("device", "backend", "dtype", *OPS[op].fixed, *OPS[op].free, "time_us", "repeat", "source")
         rows = found.table.select(list(names)).filter(keep)
-        emit(rows.sort_by([(name, "ascending") for name in names]), json=json, csv=csv, md=md)
-        return
+        return rows.sort_by([(name, "ascending") for name in names])
     lines = []
     for device in found.devices:
         for backend in found.select(device=device).backends:
@@ -161,39 +229,44 @@ def show(
                         "points": int(here.sum()), "least us": round(float(time_ns[here].min()) / 1e3, 2),
                         "most us": round(float(time_ns[here].max()) / 1e3, 2), "what": OPS[name].doc,
                     })  # fmt: skip
-    emit(lines, json=json, csv=csv, md=md)
+    return lines
 
 
-@ops.command()
-def add(
-    points: Annotated[list[Path], typer.Argument(help="CSV files of the worker, or databases.", show_default=False)],
-    db: Db = DEFAULT,
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class AddPoints(Database):
     """Add measured points to a database; points that it already has are skipped
 
     etude ops add points.csv --db h200.ops
     """
+
+    points: tuple[str, ...] = argument("paths", "CSV files of the worker, or databases", like="other.csv")
+    output: Printed = part(Printed)
+
+
+def add(given: tuple[Path, tuple[Path, ...]]) -> dict[str, Any]:
     from etude.cost.opdb import read_ops, read_points
 
-    tables = [(path, read_points(path) if path.suffix == ".csv" else read_ops(path).table) for path in points]
-    _put(db, tables, json)
+    db, points = given
+    return _put(db, [(path, read_points(path) if path.suffix == ".csv" else read_ops(path).table) for path in points])
 
 
-@ops.command("import")
-def import_points(
-    path: Annotated[Path, typer.Argument(help="Vidur's CSV, or a profile folder.", show_default=False)],
-    db: Db = DEFAULT,
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ImportPoints(Database):
     """Import measurements of another tool: Vidur's operators, or a profile folder of a serving simulator
 
     etude ops import vidur_ops.csv --db vidur.ops
     etude ops import profiles/RTXPRO6000/Qwen/Qwen3-32B/bf16 --db vllm.ops
     """
+
+    path: str = argument("path", "Vidur's CSV, or a profile folder", like="other.csv")
+    output: Printed = part(Printed)
+
+
+def import_points(given: tuple[Path, Path]) -> dict[str, Any]:
     from etude.cost.opdb.profiles import VIDUR, is_vidur, read_vidur
     from etude.steps.operators import open_ops
 
+    db, path = given
     if path.is_dir():
         table = open_ops(path).table
     elif is_vidur(path):
@@ -203,19 +276,22 @@ def import_points(
     else:
         hint = f"a folder with meta.yaml, or a CSV with {', '.join(VIDUR)}; `etude ops add` reads points of the worker"
         raise UsageError("is not in the format of a known tool", where=str(path), hint=hint)
-    _put(db, [(path, table)], json)
+    return _put(db, [(path, table)])
 
 
-@ops.command()
-def contend(
-    rows: Annotated[
-        Path, typer.Argument(help="CSV file: one row for each pair, or for each number of occupied cores.")
-    ],
-    device: DeviceName = "h200",
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+def _put(db: Path, tables: list[tuple[Path, Any]]) -> dict[str, Any]:
+    import pyarrow as pa
+
+    from etude.cost.opdb import add_rows
+
+    where = ", ".join(str(path) for path, _ in tables)
+    added, rows = add_rows(db, pa.concat_tables([table for _, table in tables]), where=where)
+    say(f"{db}: {added:,} rows added, {rows:,} in total")
+    return {"added": added, "rows": rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contend(OnDevice):
     """The slowdown of an operator next to another, or on a device with occupied cores: one prediction per row of a file
 
     etude ops contend pairs.csv --device h200
@@ -225,35 +301,34 @@ def contend(
     background_bytes; of occupied cores: op, holder, sms_held, op_alone_ns, holder_bytes_per_s_alone. An empty time
     alone is predicted, too. `slowdown`, where the file has it, is shown as measured.
     """
-    from etude.cost.contention import predicted_rows
+
+    rows: str = argument(
+        "path", "CSV file: one row for each pair, or for each number of occupied cores", like="other.csv"
+    )
+    output: Tabled = part(Tabled)
+
+
+def contend_inputs(asked: Contend) -> "tuple[Device, Path]":
     from etude.machine import open_device
 
-    found = predicted_rows(open_device(device), rows)
-    if json:
-        emit({"rows": found}, json=True)
-        return
-    emit(
-        [{name: round(v, 3) if isinstance(v, float) else v for name, v in row.items()} for row in found], csv=csv, md=md
-    )
+    return open_device(asked.device), Path(asked.rows)
+
+
+def contend(given: "tuple[Device, Path]") -> list[dict[str, Any]]:
+    from etude.cost.contention import predicted_rows
+
+    return predicted_rows(*given)
+
+
+def contend_table(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     errors = sorted(abs(r["predicted"] / r["measured"] - 1) for r in found if r["measured"] and r["covered"])
     if errors:
         say(f"{len(errors)} measured rows: median error {errors[len(errors) // 2]:.1%}")
+    return [{name: round(v, 3) if isinstance(v, float) else v for name, v in row.items()} for row in found]
 
 
-for command in (ops_tiers.offload, ops_tiers.graph, ops_tiers.place):
-    ops.command()(command)
-
-
-@ops.command()
-def kernels(
-    shapes: Annotated[list[str], typer.Argument(help="Shapes of matrix products: `M,N,K`.", show_default=False)],
-    kernel: Annotated[list[str] | None, typer.Option(help="`product:w4a16:g128`, `product:lcma:auto`, ...")] = None,
-    units: Annotated[str, typer.Option(help="Units of the device: `auto`, a name, or a split: `cpu+sme`.")] = "",
-    device: DeviceName = "h200",
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Kernels(OnDevice):
     """The speed of other kernels for bf16 matrix products, by closed forms at the device's peak rates
 
     etude ops kernels 1,4096,4096 --kernel product:w4a16:g128 --kernel product:lcma:auto --device h200
@@ -262,17 +337,51 @@ def kernels(
 
     `GOP/s` counts the operations of the plain product, whichever way it is done.
     """
-    from etude.cost.menu import PLAIN, kernel_figures
+
+    shapes: tuple[str, ...] = argument("paths", "shapes of matrix products: `M,N,K`", metavar="M,N,K...", like="8,8,8")
+    kernel: tuple[str, ...] = figure(
+        "several", "`product:w4a16:g128`, `product:lcma:auto`, ...", (), like="product:w8a8"
+    )
+    units: str = figure("text", "units of the device: `auto`, a name, or a split: `cpu+sme`", "", like="auto")
+    output: Tabled = part(Tabled)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInputs:
+    device: "Device"
+    shapes: tuple[tuple[int, ...], ...]
+    kernels: tuple[str, ...]
+    units: str
+
+
+def kernel_inputs(asked: Kernels) -> KernelInputs:
+    from etude.cost.menu import PLAIN
     from etude.machine import open_device
 
-    found, rows = open_device(device), list[dict[str, Any]]()
-    for shape in shapes:
-        sizes = _counts("shape", shape)
-        if len(sizes) != 3:
-            raise UsageError(f"`{shape}` is not M,N,K", hint="1,4096,4096")
-        mine = [kernel_figures(found, *sizes, name, units) for name in dict.fromkeys((PLAIN, *(kernel or ())))]
+    shapes = tuple(_shape(text) for text in asked.shapes)
+    kernels = tuple(dict.fromkeys((PLAIN, *asked.kernel)))
+    return KernelInputs(open_device(asked.device), shapes, kernels, asked.units)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = [one.strip() for one in text.split(",")]
+    if len(parts) != 3 or not all(one.isdecimal() and int(one) > 0 for one in parts):
+        raise UsageError(f"`{text}` is not M,N,K", where="SHAPES", hint="1,4096,4096")
+    return tuple(map(int, parts))
+
+
+def kernels(given: KernelInputs) -> list[dict[str, Any]]:
+    from etude.cost.menu import kernel_figures
+
+    rows = []
+    for shape in given.shapes:
+        mine = [kernel_figures(given.device, *shape, name, given.units) for name in given.kernels]
         rows += [one | {"speedup": mine[0]["time_ns"] / one["time_ns"]} for one in mine]
-    emit({"rows": rows} if json else [_kernel_row(row) for row in rows], json=json, csv=csv, md=md)
+    return rows
+
+
+def kernel_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [_kernel_row(row) for row in rows]
 
 
 def _kernel_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -292,77 +401,28 @@ def _kernel_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _put(db: Path, tables: list[tuple[Path, Any]], json: bool) -> None:
-    import pyarrow as pa
-
-    from etude.cost.opdb import add_rows
-
-    where = ", ".join(str(path) for path, _ in tables)
-    added, rows = add_rows(db, pa.concat_tables([table for _, table in tables]), where=where)
-    say(f"{db}: {added:,} rows added, {rows:,} in total")
-    if json:
-        emit({"added": added, "rows": rows}, json=True)
-
-
-# -- needs -------------------------------------------------------------------------------------------------------------
-
-
-def _needs(
-    models: list[str], tp: str, db: Path, device: str, train: bool, tokens: str, batch: str, keys: str, stack: str,
-    repeats: int,
-) -> "Needs":  # fmt: skip
-    from etude.make.generate.model import open_model
-    from etude.steps.operators import Workload, needs_of, open_ops
-
-    base = Workload(train=train, stack=stack, **({"batch": (1,)} if train else {}))
-    given = {"tokens": tokens, "batch": batch, "keys": keys}
-    sizes: dict[str, Any] = {name: _counts(name, text) for name, text in given.items() if text}
-    workload = replace(base, **sizes)
-    database = open_ops(db) if db.exists() else None
-    return needs_of(
-        [open_model(name) for name in models], _counts("tp", tp), workload, _system(device),
-        database=database.select(device=device) if database else None, repeats=repeats,
-    )  # fmt: skip
-
-
-def _counts(name: str, text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--{name}: `{text}` is not a list of positive numbers", hint="1,2,4")
-    return tuple(int(part) for part in parts)
-
-
-def _system(device: str) -> "System":
-    """A system with this device. A device that is not in the catalogue has only its name."""
-    from etude.machine import Device, device_names, open_device, open_system
-
-    found = open_device(device) if device in device_names() else Device(name=device)
-    return open_system("dgx-h200").replace(device=found)
-
-
 def _has_host(db: Path) -> bool:
     from etude.steps.operators import open_ops
 
     return db.exists() and open_ops(db).host_ns() is not None
 
 
-# -- measuring ---------------------------------------------------------------------------------------------------------
-
-
-def _write_plan(plan: dict[str, Any], path: Path, force: bool) -> None:
+def _write_plan(plan: dict[str, Any], place: Place) -> dict[str, Any]:
     from importlib.resources import files
 
     import msgspec
 
     from etude.base.files import writing
 
+    path = place.path
     worker = path.with_name(f"{path.stem}_worker.py")
     with writing(worker, force=True) as temporary:
         temporary.write_text(files("etude.cost.opdb").joinpath("worker.py").read_text("utf-8"), "utf-8")
-    with writing(path, force=force) as temporary:
+    with writing(path, force=place.force) as temporary:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1))
     say(f"wrote {path} with {len(plan['points']):,} points, and {worker}")
     say(f"there run python {worker.name} {path.name} -o points.csv; then here: etude ops add points.csv --db FILE")
+    return {"plan": str(path), "points": len(plan["points"])}
 
 
 def _measured(plan: dict[str, Any], db: Path, budget_s: float) -> dict[str, Any]:
@@ -409,3 +469,29 @@ def _check_machine(device: str) -> None:
             f"points of `{device}` cannot be measured here: this machine has {here}",
             hint="--plan-only plan.json for that machine, or --device with a name for this one",
         )
+
+
+def show_measured(found: dict[str, Any]) -> None:
+    """What was measured; a plan was said to be written."""
+    if "plan" not in found:
+        emit(found)
+
+
+def nothing(found: Any) -> None:
+    """All of it was said."""
+
+
+VERBS = (
+    Verb(name="ops missing", asks=Missing, inputs=lambda asked: KeysWanted.of(asked, asked.device),
+         run=KeysWanted.needs, record=lambda found: found.summary(), show=show_missing),
+    Verb(name="ops measure", asks=Measure, inputs=measure_inputs, run=measure, show=show_measured),
+    Verb(name="ops show", asks=ShowPoints, inputs=show_inputs, run=shown),
+    Verb(name="ops add", asks=AddPoints, inputs=lambda asked: (Path(asked.db), tuple(map(Path, asked.points))),
+         run=add, show=nothing),
+    Verb(name="ops import", asks=ImportPoints, inputs=lambda asked: (Path(asked.db), Path(asked.path)),
+         run=import_points, show=nothing),
+    Verb(name="ops contend", asks=Contend, inputs=contend_inputs, run=contend, record=rows_record,
+         table=contend_table),
+    *ops_tiers.VERBS,
+    Verb(name="ops kernels", asks=Kernels, inputs=kernel_inputs, run=kernels, record=rows_record, table=kernel_table),
+)  # fmt: skip

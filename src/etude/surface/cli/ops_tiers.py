@@ -1,24 +1,41 @@
 """`etude ops offload`, `graph` and `place`: what lies below a device's memory."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import is_given, spelled
+from etude.surface.cli.build import Printed, Tabled
+from etude.surface.cli.output import emit, say
+from etude.surface.verb import Verb
+
+if TYPE_CHECKING:
+    from etude.cost.tiers.graphs import Graph, Pass
+    from etude.machine.system import Device, System
+    from etude.steps.placing import Parts
+
+MEMORY = "--room"
+"""What `--memory` was called."""
+OF_RANDOM = ("nodes", "edges", "exponent", "shuffle", "locality", "reach", "seed")
+"""Parameters of a graph that is drawn."""
+GRAPH, READING = "Graph", "Features and reading"
 
 
-def offload(
-    rows: Annotated[Path, typer.Argument(help="CSV file of measured copies, files, checkpoints or streamed layers.")],
-    system: Annotated[
-        str, typer.Option("--system", "-s", help="Simulate there: the tiers and the host link of this system.")
-    ] = ("h200-server"),
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class OnServer:
+    """The parameter of what reads the tiers of a system."""
+
+    system: str = figure(
+        "text", "simulate there: the tiers and the host link of this system", "h200-server", names=("-s",),
+        metavar="NAME", like="dgx-h100", panel="Machine",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offload(OnServer):
     """Transfer times below the device's memory: copies, files, checkpoints, layers streamed from the host
 
     etude ops offload transfer.csv --system h200-server
@@ -26,57 +43,51 @@ def offload(
 
     The kind of a file follows from its columns; docs/tiers.md names them. Times are in ns.
     """
-    from etude.cost.tiers import offload_rows
+
+    rows: str = argument("path", "CSV file of measured copies, files, checkpoints or streamed layers", like="other.csv")
+    output: Tabled = part(Tabled)
+
+
+def offload_inputs(asked: Offload) -> "tuple[System, Path]":
     from etude.machine import open_system
 
-    found = offload_rows(open_system(system), rows)
-    if json:
-        emit({"rows": found}, json=True)
-        return
-    emit([row | {"predicted": round(row["predicted"])} for row in found], csv=csv, md=md)
+    return open_system(asked.system), Path(asked.rows)
+
+
+def offloaded(given: "tuple[System, Path]") -> list[dict[str, Any]]:
+    from etude.cost.tiers import offload_rows
+
+    return list(offload_rows(*given))
+
+
+def offload_table(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     errors = [abs(r["predicted"] / r["measured"] - 1) for r in found if r["measured"]]
     if errors:
         say(f"{len(errors)} measured values: mean error {sum(errors) / len(errors):.1%}")
+    return [row | {"predicted": round(row["predicted"])} for row in found]
 
 
-def graph(
-    feature: Annotated[str, typer.Option(help="Bytes of a node's features: `4kB`.")],
-    room: Annotated[
-        str, typer.Option("--memory", "--room", help="Host memory for features, or for partial sums: `32GB`.")
-    ],
-    nodes: Annotated[int, typer.Option(min=0, help="Number of nodes of a random graph.")] = 0,
-    edges: Annotated[
-        int, typer.Option(min=0, help="Number of its edges, up to 2,000,000; describe a larger graph by its ratios.")
-    ] = 0,
-    file: Annotated[Path | None, typer.Option("--graph", help="CSV file of edges instead: source,target.")] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Number of equal parts that are processed in turn.")] = 1,
-    layers: Annotated[int, typer.Option(min=1, help="Number of layers of the network.")] = 2,
-    read: Annotated[str, typer.Option(help="`gather` pages, whole `partitions`, or `stream` all features.")] = "gather",
-    policy: Annotated[
-        str, typer.Option(help="Eviction policy of that memory: lru, lfu, pinned, belady, min_pending.")
-    ] = "lru",
-    page: Annotated[str, typer.Option(help="Page size in bytes, for `gather`.")] = "4kB",
-    train: Annotated[bool, typer.Option("--train", help="Also run a backward pass.")] = False,
-    regather: Annotated[bool, typer.Option("--regather", help="Gather again in the backward pass.")] = False,
-    locality: Annotated[float, typer.Option(help="Fraction of the edges that stay inside a partition.")] = 0.5,
-    reach: Annotated[int, typer.Option(min=0, help="Distance in partitions that other edges reach; 0: anywhere.")] = 0,
-    exponent: Annotated[
-        float, typer.Option(help="Exponent of power-law degrees: `2.2`; 0: all nodes have the same degree.")
-    ] = 0.0,
-    shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="Number the nodes at random, not partition by partition.")
-    ] = False,
-    partitioner: Annotated[str, typer.Option(help="Partition by `order` of the nodes, or `greedy` by neighbours.")] = (
-        "order"
-    ),
-    seed: Annotated[int, typer.Option(help="Random seed of the graph.")] = 0,
-    system: Annotated[
-        str, typer.Option("--system", "-s", help="Simulate there: a tier of this system holds the features.")
-    ] = ("h200-server"),
-    tier: Annotated[str, typer.Option(help="Name of the tier.")] = "disk",
-    host: Annotated[str, typer.Option(help="Device of the catalogue whose memory gathers and sums.")] = "xeon-8480",
-    json: AsJson = False,
-) -> None:
+class Reading(StrEnum):
+    GATHER = "gather"
+    PARTITIONS = "partitions"
+    STREAM = "stream"
+
+
+class Policy(StrEnum):
+    LRU = "lru"
+    LFU = "lfu"
+    PINNED = "pinned"
+    BELADY = "belady"
+    MIN_PENDING = "min_pending"
+
+
+class Partitioner(StrEnum):
+    ORDER = "order"
+    GREEDY = "greedy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphNetwork(OnServer):
     """The reads, writes and time of a graph network whose features are in storage
 
     etude ops graph --nodes 100000 --edges 1000000 --feature 512B --partitions 100 --memory 8MB --read partitions
@@ -85,49 +96,137 @@ def graph(
 
     The tier, the host, the link and the device work in parallel, as a pipeline over parts. docs/tiers.md says how.
     """
-    from etude.base.units import format_bytes, format_time, parse_bytes
-    from etude.cost.tiers.graph_time import pass_time
-    from etude.cost.tiers.graphs import Graph, out_of_core
+
+    feature_bytes: int = figure("bytes", "bytes of a node's features", panel=READING)
+    room_bytes: int = figure(
+        "bytes", "host memory for features, or for partial sums", key="memory", names=(MEMORY,), panel=READING
+    )
+    nodes: int = figure("count", "number of nodes of a random graph", 0, zero=True, like=200_000, panel=GRAPH)
+    edges: int = figure(
+        "count", "number of its edges, up to 2,000,000; describe a larger graph by its ratios", 0, zero=True,
+        like=500_000, panel=GRAPH,
+    )  # fmt: skip
+    graph: str | None = figure("path", "CSV file of edges instead: source,target", None, panel=GRAPH)
+    partitions: int = figure("count", "number of equal parts that are processed in turn", 1, panel=GRAPH)
+    layers: int = figure("count", "number of layers of the network", 2, panel=GRAPH)
+    locality: float = figure(
+        "fraction", "fraction of the edges of a random graph that stay inside a partition", 0.5, zero=True, panel=GRAPH
+    )
+    reach: int = figure(
+        "count", "distance in partitions that other edges reach; 0: anywhere", 0, zero=True, panel=GRAPH
+    )
+    exponent: float = figure(
+        "number", "exponent of power-law degrees: `2.2`; 0: all nodes have the same degree", 0.0, zero=True, like=2.5,
+        panel=GRAPH,
+    )  # fmt: skip
+    shuffle: bool = figure("switch", "number the nodes at random, not partition by partition", False, panel=GRAPH)
+    partitioner: Partitioner = figure(
+        "choice", "partition by `order` of the nodes, or `greedy` by neighbours", Partitioner.ORDER, of=Partitioner,
+        panel=GRAPH,
+    )  # fmt: skip
+    seed: int = figure("count", "random seed of the graph", 0, zero=True, panel=GRAPH)
+    read: Reading = figure(
+        "choice", "`gather` pages, whole `partitions`, or `stream` all features", Reading.GATHER, of=Reading,
+        panel=READING,
+    )  # fmt: skip
+    policy: Policy = figure(
+        "choice", "eviction policy of that memory", Policy.LRU, of=Policy, needs="read=gather|read=partitions",
+        panel=READING,
+    )  # fmt: skip
+    page_bytes: int = figure("bytes", "page size", 4000, needs="read=gather", panel=READING)
+    train: bool = figure("switch", "also run a backward pass", False, panel=READING)
+    regather: bool = figure("switch", "gather again in the backward pass", False, needs="train", panel=READING)
+    tier: str = figure("text", "name of the tier that holds the features", "disk", like="host", panel="Machine")
+    host: str = figure(
+        "text", "device of the catalogue whose memory gathers and sums", "xeon-8480", like="desktop", panel="Machine"
+    )
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphInputs:
+    graph: "Graph | None"
+    """None: the one of a file."""
+    file: Path | None
+    partitions: int
+    feature_bytes: int
+    partitioner: str
+    how: dict[str, Any]
+    system: "System"
+    tier: str
+    host: "Device"
+
+
+def graph_inputs(asked: GraphNetwork) -> GraphInputs:
     from etude.machine import open_device, open_system
 
-    given: dict[str, Any] = {"feature_bytes": parse_bytes(feature), "partitioner": partitioner}
-    if file is not None:
-        if nodes or edges or exponent or shuffle:
-            raise UsageError(
-                "a graph is either read or drawn, not both",
-                hint="give --graph, or --nodes and --edges with the options of a random graph",
-            )
-        drawn = Graph.read(file, partitions=partitions, **given)
-    else:
-        drawn = Graph(nodes=nodes, edges=edges, partitions=partitions, locality=locality, reach=reach,
-                      exponent=exponent, shuffle=shuffle, seed=seed, **given)  # fmt: skip
-    found = out_of_core(drawn, layers=layers, room_bytes=parse_bytes(room), read=read, policy=policy,
-                        page_bytes=parse_bytes(page), train=train, regather=regather)  # fmt: skip
-    took = asdict(pass_time(found, open_system(system), tier, open_device(host)))
-    names = ("read", "written", "used", "gathered", "spilled", "partitioner")
-    sizes = {f"{name}_bytes": getattr(found, f"{name}_bytes") for name in names}
-    if json:
-        times = {name: round(one) for name, one in took.items()}
-        sizes |= {"nodes": drawn.nodes, "edges": drawn.edges}
-        emit(sizes | {"amplification": found.amplification, "inside": drawn.inside} | times, json=True)
-        return
-    shown = {name.removesuffix("_bytes"): format_bytes(size) for name, size in sizes.items()}
+    if asked.train and asked.read is Reading.STREAM:
+        said = spelled(asked, "read")
+        raise UsageError(f"{said} stream applies only to inference, not to {spelled(asked, 'train')}",
+                         hint="whole partitions can be trained: `partitions`")  # fmt: skip
+    how = {"layers": asked.layers, "room_bytes": asked.room_bytes, "read": asked.read.value}
+    if asked.read is not Reading.STREAM:
+        how |= {"policy": asked.policy.value, "train": asked.train, "regather": asked.regather}
+    if asked.read is Reading.GATHER:
+        how |= {"page_bytes": asked.page_bytes}
+    file, partitions = None if asked.graph is None else Path(asked.graph), asked.partitions
+    common = {"partitions": partitions, "feature_bytes": asked.feature_bytes, "partitioner": asked.partitioner.value}
+    drawn = [name for name in OF_RANDOM if file is not None and is_given(asked, name)]
+    if drawn:
+        raise UsageError(f"a graph is either read, by {spelled(asked, 'graph')}, or drawn, by "
+                         f"{spelled(asked, drawn[0])}, not both")  # fmt: skip
+    return GraphInputs(
+        graph=_drawn(asked, common) if file is None else None, file=file, **common, how=how,
+        system=open_system(asked.system), tier=asked.tier, host=open_device(asked.host),
+    )  # fmt: skip
+
+
+def _drawn(asked: GraphNetwork, common: dict[str, Any]) -> "Graph":
+    from etude.cost.tiers.graphs import Graph
+
+    if not asked.nodes or not asked.edges:
+        nodes, edges, graph = (spelled(asked, name) for name in ("nodes", "edges", "graph"))
+        raise UsageError("no graph is given", hint=f"{nodes} and {edges} of a random one, or {graph} and a file")
+    near = {"locality": asked.locality, "reach": asked.reach} if common["partitions"] > 1 else {}
+    more = {"exponent": asked.exponent, "shuffle": asked.shuffle, "seed": asked.seed}
+    return Graph(nodes=asked.nodes, edges=asked.edges, **near, **more, **common)
+
+
+def graph_run(given: GraphInputs) -> "tuple[Graph, Pass, dict[str, float]]":
+    from etude.cost.tiers.graph_time import pass_time
+    from etude.cost.tiers.graphs import Graph, out_of_core
+
+    graph = given.graph
+    if graph is None:
+        assert given.file is not None
+        graph = Graph.read(
+            given.file, partitions=given.partitions, feature_bytes=given.feature_bytes, partitioner=given.partitioner
+        )
+    found = out_of_core(graph, **given.how)
+    return graph, found, asdict(pass_time(found, given.system, given.tier, given.host))
+
+
+SIZES = ("read_bytes", "written_bytes", "used_bytes", "gathered_bytes", "spilled_bytes", "partitioner_bytes")
+
+
+def graph_record(result: "tuple[Graph, Pass, dict[str, float]]") -> dict[str, Any]:
+    graph, found, took = result
+    sizes = {name: getattr(found, name) for name in SIZES} | {"nodes": graph.nodes, "edges": graph.edges}
+    times = {name: round(one) for name, one in took.items()}
+    return sizes | {"amplification": found.amplification, "inside": graph.inside} | times
+
+
+def show_graph(result: "tuple[Graph, Pass, dict[str, float]]") -> None:
+    from etude.base.units import format_bytes, format_time
+
+    graph, found, took = result
+    shown = {name.removesuffix("_bytes"): format_bytes(getattr(found, name)) for name in SIZES}
     times = {name.removesuffix("_ns"): format_time(round(one)) for name, one in took.items()}
-    emit(shown | {"read over used": f"{found.amplification:.2f}", "edges inside": f"{drawn.inside:.2f}"} | times)
+    emit(shown | {"read over used": f"{found.amplification:.2f}", "edges inside": f"{graph.inside:.2f}"} | times)
 
 
-def place(
-    model: Annotated[str, typer.Argument(help="Name, Hugging Face id, YAML file or `config.json`.")],
-    room: Annotated[str, typer.Option("--memory", "--room", help="Usable device memory: `2GiB,4GiB,8GiB`.")],
-    context: Annotated[int, typer.Option(min=1, help="Context length in tokens.")] = 4096,
-    bits: Annotated[float, typer.Option(help="Bits per weight; keys and values have 16.")] = 16.0,
-    buffers: Annotated[str, typer.Option(help="Fraction of the memory that is used in any case.")] = "0.5GB",
-    device: Annotated[
-        str, typer.Option("--device", "-d", help="Device: a name in the catalogue, or your own.")
-    ] = "rtx5090",
-    host: Annotated[str, typer.Option(help="Device of the catalogue whose memory holds the rest.")] = "desktop",
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PlaceModel:
     """Tokens per second of one sequence if a device holds part of a model and the host the rest, by memory
 
     etude ops place llama3-8b --memory 2GiB,8GiB,24GiB --context 16384
@@ -135,19 +234,67 @@ def place(
 
     Only reads take time: an upper bound, whose order by memory was compared with a published table.
     """
-    from etude.base.units import format_bytes, parse_bytes
+
+    model: str = argument("text", "name, Hugging Face id, YAML file or `config.json`", like="gpt2")
+    room: tuple[str, ...] = figure(
+        "list", "usable device memory: `2GiB,4GiB,8GiB`", key="memory", names=(MEMORY,), of=str, like="1GiB,3GiB"
+    )
+    context: int = figure("count", "context length in tokens", 4096, least=1)
+    bits: float = figure("number", "bits per weight; keys and values have 16", 16.0)
+    buffers_bytes: int = figure("bytes", "memory that is used in any case", 500_000_000, zero=True)
+    device: str = figure("text", "device: a name in the catalogue", "rtx5090", names=("-d",), like="h100")
+    host: str = figure("text", "device of the catalogue whose memory holds the rest", "desktop", like="xeon-8480")
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceInputs:
+    parts: "tuple[Parts, ...]"
+    device: "Device"
+    host: "Device"
+    names: tuple[str, str]
+    rooms_bytes: tuple[float, ...]
+    buffers_bytes: float
+
+
+def place_inputs(asked: PlaceModel) -> PlaceInputs:
+    from etude.base.units import parse_bytes
     from etude.machine import open_device
     from etude.make.generate.model import open_model
-    from etude.steps.placing import parts_of, tokens_by_room
+    from etude.steps.placing import parts_of
 
-    rooms, parts = [float(parse_bytes(text)) for text in room.split(",")], parts_of(open_model(model), context, bits)
-    found = tokens_by_room(parts, open_device(device), open_device(host), rooms, float(parse_bytes(buffers)))
-    if json:
-        emit({"device": device, "host": host, "rooms": found}, json=True)
-        return
+    parts = parts_of(open_model(asked.model), asked.context, asked.bits)
+    rooms = tuple(float(parse_bytes(text)) for text in asked.room)
+    names = (asked.device, asked.host)
+    return PlaceInputs(parts, open_device(names[0]), open_device(names[1]), names, rooms, float(asked.buffers_bytes))
+
+
+def placed(given: PlaceInputs) -> dict[str, Any]:
+    from etude.steps.placing import tokens_by_room
+
+    found = tokens_by_room(given.parts, given.device, given.host, list(given.rooms_bytes), given.buffers_bytes)
+    return {"device": given.names[0], "host": given.names[1], "rooms": found}
+
+
+def show_placed(found: dict[str, Any]) -> None:
+    from etude.base.units import format_bytes
+
     emit([
         {"room": format_bytes(row["room_bytes"], binary=True), "tokens/s": round(row["tokens_per_s"], 1)}
         | {name: format_bytes(size) for name, size in row["resident_bytes"].items()}
         | {"read far": format_bytes(row["far_read_bytes"])}
-        for row in found
+        for row in found["rooms"]
     ])  # fmt: skip
+
+
+def rows_record(found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"rows": found}
+
+
+VERBS = (
+    Verb(name="ops offload", asks=Offload, inputs=offload_inputs, run=offloaded, record=rows_record,
+         table=offload_table),
+    Verb(name="ops graph", asks=GraphNetwork, inputs=graph_inputs, run=graph_run, record=graph_record,
+         show=show_graph),
+    Verb(name="ops place", asks=PlaceModel, inputs=place_inputs, run=placed, show=show_placed),
+)  # fmt: skip

@@ -93,17 +93,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Place": "region regions",
         "Output": "timeline every",
     },
-    "ops missing": {"What is asked for": "tp train tokens batch keys repeats", "Input": "db"},
-    "ops measure": {"What is measured": "tp train tokens batch keys repeats backend budget plan-only", "Output": "db"},
-    "ops graph": {
-        "Graph": "nodes edges graph partitions layers locality reach exponent shuffle partitioner seed",
-        "Features and reading": "feature room read policy page train regather",
-        "Machine": "tier",
-    },
-    "qualify": {
-        "Measurement": "measured processes job repetitions seconds",
-        "Comparison": "against baseline least",
-    },
 }
 
 
