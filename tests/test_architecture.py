@@ -72,7 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "surface.verb": GROUND,
     "surface.mcp": BASE
     | {"store", "cost", "capture.opening", "make.generate", "make.transform", "run.simulate", "analyse", "steps"}
-    | {"__init__"},
+    | {"surface.verb", "__init__"},
     "surface.cli": BASE
     | VERBS
     | WORLD

@@ -14,8 +14,8 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.surface.cli import main
+from etude.surface.cli.registry import all_verbs
 from etude.surface.mcp import Access, make_server
-from etude.surface.mcp.access import check_model, check_names
 from etude.surface.mcp.bounds import BYTES, ROWS, bounded, rows_of
 from later import later
 
@@ -43,7 +43,7 @@ def asked(access: Access, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool
     """(is it an error, the text or the record) of each call, in one session."""
 
     async def go() -> list[tuple[bool, Any]]:
-        async with mcp.Client(make_server(access)) as client:
+        async with mcp.Client(make_server(access, all_verbs())) as client:
             found = [await client.call_tool(name, given) for name, given in calls]
         return [(one.is_error, one.content[0].text if one.is_error else one.structured_content) for one in found]
 
@@ -62,18 +62,60 @@ def refusal(access: Access, name: str, **given: Any) -> str:
     return str(found)
 
 
-def test_the_tools_are_these_and_say_what_they_take(root: Path):
-    async def go(access: Access) -> Any:
-        async with mcp.Client(make_server(access)) as client:
+def listed(access: Access) -> dict[str, Any]:
+    async def go() -> Any:
+        async with mcp.Client(make_server(access, all_verbs())) as client:
             return (await client.list_tools()).tools
 
-    tools = {tool.name: tool for tool in asyncio.run(go(Access.of(root)))}
-    assert list(tools) == ["info", "query", "breakdown", "critical_path", "compare", "predict", "edit"]
-    assert set(tools["query"].input_schema["properties"]) == {"path", "sql"}
-    assert all("access" not in tool.input_schema["properties"] and tool.description for tool in tools.values())
-    assert all(tool.annotations.read_only_hint for tool in tools.values())
-    writing = {tool.name: tool for tool in asyncio.run(go(Access.of(root, root)))}
-    assert [name for name, tool in writing.items() if not tool.annotations.read_only_hint] == ["edit"]
+    return {tool.name: tool for tool in asyncio.run(go())}
+
+
+ANALYSES = {
+    "breakdown", "idle", "kernels", "collectives", "critical_path", "stragglers", "trend", "compare", "metrics",
+    "requests", "roofline", "memory",
+}  # fmt: skip
+
+
+def test_the_tools_are_verbs_and_say_what_they_take(root: Path):
+    tools = listed(Access.of(root))
+    assert {"info", "query", "check", "diff", "predict", "edit", *ANALYSES} <= set(tools)
+    assert "report" not in tools  # which writes
+    assert set(tools["query"].input_schema["properties"]) >= {"path", "sql"}
+    assert all(tool.description and tool.annotations.read_only_hint for tool in tools.values())
+    writing = listed(Access.of(root, root))
+    assert {"edit", "report"} <= {name for name, tool in writing.items() if not tool.annotations.read_only_hint}
+    assert writing["report"].input_schema["required"] == ["paths", "out"]
+
+
+def test_schemas_are_strict(root: Path):
+    jsonschema = later("jsonschema")
+    tools = listed(Access.of(root))
+    for tool in tools.values():
+        jsonschema.Draft202012Validator.check_schema(tool.input_schema)
+        assert tool.input_schema["additionalProperties"] is False
+        assert not {"json", "csv", "md", "force", "workers", "out"} & set(tool.input_schema["properties"])
+    axes = tools["predict"].input_schema["properties"]
+    assert axes["tp"] | {"description": ""} == {"type": "integer", "minimum": 1, "default": 1, "description": ""}
+    assert "bf16" in axes["precision"]["enum"]
+    assert tools["critical_path"].input_schema["properties"]["top"]["default"] == 20
+
+
+def test_an_unknown_argument_is_refused_with_its_nearest(root: Path):
+    access = Access.of(root)
+    assert "did you mean `system`?" in refusal(access, "breakdown", path="run", sistem="dgx-h100")
+    assert "did you mean `gpus`?" in refusal(access, "predict", model="gpt2", system="dgx-h100", gpu=16)
+    assert "unknown parameter `json`" in refusal(access, "info", path="job", json=True)
+    assert "`calls` is read only with `launches` or `queues`" in refusal(access, "idle", path="run", calls="^cuda")
+    assert "`as` was given" in refusal(access, "breakdown", path="run", steps=True, **{"as": "hta"})
+    assert "unknown tool" in refusal(access, "brakdown", path="run")
+
+
+def test_axes_of_a_plan_are_arguments_too(root: Path):
+    access = Access.of(root)
+    flat = one(access, "predict", model="gpt2", system="dgx-h100", gpus=16, tp=2)
+    assert flat["ranks"] == 16
+    assert flat == one(access, "predict", model="gpt2", system="dgx-h100", plan={"gpus": 16, "tp": 2})
+    assert "given twice" in refusal(access, "predict", model="gpt2", system="dgx-h100", tp=2, plan={"tp": 4})
 
 
 def test_the_answers_are_those_of_the_commands(root: Path, capsys: pytest.CaptureFixture[str]):
@@ -195,26 +237,45 @@ def test_edit_writes_below_its_folder_and_nowhere_else(root: Path, tmp_path: Pat
 
 def test_an_error_has_its_hint(root: Path):
     access = Access.of(root)
-    assert "hint: give `system`" in refusal(access, "breakdown", path="job")
+    assert "hint: `system` dgx-h100 simulates it there" in refusal(access, "breakdown", path="job")
+    assert str(root) not in refusal(access, "breakdown", path="job")
     assert "known: " in refusal(access, "breakdown", path="job", system="no-such-system")
     assert "unknown model" in refusal(access, "predict", model="nothing", system="dgx-h100")
-    assert "unknown key" in refusal(access, "predict", model="gpt2", system="dgx-h100", plan={"gpu": 2})
-    assert "not a stack" in refusal(access, "predict", model="gpt2", system="dgx-h100", stack="x.yaml")
+    assert "did you mean `gpus`" in refusal(access, "predict", model="gpt2", system="dgx-h100", plan={"gpu": 2})
+    assert "no file below the root" in refusal(access, "predict", model="gpt2", system="dgx-h100", stack="x.yaml")
 
 
 @pytest.mark.parametrize("value", ["loads.csv", "/etc/passwd", "mine.py:plan", "..\\x", "@file", ["a.csv"]])
-def test_a_plan_names_no_files(value: Any):
+def test_a_text_names_no_file(root: Path, value: Any):
+    access = Access.of(root)
     with pytest.raises(UsageError, match="names a file"):
-        check_names({"moe_loads": value})
-    with pytest.raises(UsageError, match="files"):
-        check_names({"directives": "mine"})
-    check_names({"gpus": 8, "schedule": "interleaved:4", "lengths": "512:0.5,4096:0.5", "order": "tp-cp-dp-pp"})
+        access.plain("moe_loads", value)
+    for text in ("interleaved:4", "512:0.5,4096:0.5", "tp-cp-dp-pp", "speed op=aten::mm by=1.3"):
+        access.plain("schedule", text)
 
 
-@pytest.mark.parametrize("name", ["../m.yaml", "m.yaml", "config.json", "a/b/c", "/etc/passwd", ""])
-def test_a_model_is_no_file(name: str):
-    with pytest.raises(UsageError, match="not the name of a model"):
-        check_model(name)
+@pytest.mark.parametrize("name", ["../m.yaml", "m.yaml", "config.json", "a/b/c", "/etc/passwd", "", "mine.py:x"])
+def test_a_name_is_no_file_outside(root: Path, name: str):
+    with pytest.raises(UsageError, match="is no name|is outside"):
+        Access.of(root).noun(name)
+
+
+def test_a_system_may_be_a_file_below_the_root(root: Path):
+    (root / "mine.yaml").write_text("")
+    access = Access.of(root)
+    assert access.noun("mine.yaml") == str(root / "mine.yaml")
+    assert access.noun("dgx-h100") == "dgx-h100"
+    assert access.noun("org/name-8B") == "org/name-8B"
+
+
+def test_a_report_is_written_below_the_folder(root: Path, tmp_path: Path):
+    access = Access.of(root, tmp_path)
+    found = one(access, "report", paths=["run"], out="page.html")
+    assert found["written"] == "page.html" and found["verdict"]
+    assert "exists already" in refusal(access, "report", paths=["run"], out="page.html")
+    assert "is outside" in refusal(access, "report", paths=["run", "../x"], out="other.html")
+    assert "`out` is missing" in refusal(access, "report", paths=["run"])
+    assert sorted(os.listdir(tmp_path)) == ["page.html"]
 
 
 def test_a_result_is_bounded():
@@ -234,9 +295,12 @@ def test_a_session_over_stdio(root: Path):
             command=sys.executable, args=["-m", "etude", "mcp", "--root", str(root)], env=dict(os.environ)
         )
         async with mcp.Client(server) as client:
-            return await client.call_tool("info", {"path": "job"})
+            wrong = {"model": "gpt2", "gpu": 16, "system": "dgx-h100"}
+            return await client.call_tool("info", {"path": "job"}), await client.call_tool("predict", wrong)
 
-    assert asyncio.run(asyncio.wait_for(go(), 120)).structured_content["ranks"] == 2
+    found, refused = asyncio.run(asyncio.wait_for(go(), 120))
+    assert found.structured_content["ranks"] == 2
+    assert refused.is_error and "did you mean `gpus`" in refused.content[0].text
 
 
 def test_a_root_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -247,6 +311,6 @@ def test_a_root_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.Capt
 def test_without_the_package_the_command_says_what_to_install(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
     assert main(["mcp", "--root", str(root)]) == 2
     assert "pip install 'etude[mcp]'" in capsys.readouterr().err

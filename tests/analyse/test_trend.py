@@ -264,7 +264,7 @@ def test_jitter_from_what_is_no_trend_is_refused(
         ("step,rank,step_time\n1,,5\n2,0,6\n", [], "column `rank` has no whole number in row 1"),
         ("step,rank,step_time\n1,0,5\n2,0.5,6\n", [], "column `rank` has no whole number in row 2"),
         ("step,step_time\n1,9007199254740993\n2,5\n", [], "numbers from 2**53 on"),
-        ("step_time\n1\n2\n3\n", ["--system", "dgx-h100"], "a table has its values in it"),
+        ("step_time\n1\n2\n3\n", ["--system", "dgx-h100"], "--system was given, but this run does not read it"),
     ],
 )
 def test_a_bad_table_is_refused(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.gate_samples import MEASURES, Sampled, samples
@@ -15,7 +16,7 @@ from etude.analyse.noise import Shift, shift
 from etude.base.errors import EtudeError, UsageError
 from etude.base.units import format_bytes, format_time, parse_bytes, parse_time
 
-__all__ = ["Limit", "gate", "parse_limit", "shown"]
+__all__ = ["Limit", "gate", "parse_limit", "shown", "table"]
 
 F64 = NDArray[np.float64]
 
@@ -165,3 +166,17 @@ def shown(value: float, unit: str) -> str:
     if unit == "ns":
         return format_time(round(value))
     return format_bytes(round(value)) if unit == "B" else f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+def table(checks: Sequence[dict[str, Any]]) -> pa.Table:
+    """What `gate` found, for readers: one row per check, values with their units."""
+    return pa.table({
+        "check": [c["check"] for c in checks],
+        "base": [shown(c["base"], c["unit"]) for c in checks],
+        "new": [shown(c["new"], c["unit"]) for c in checks],
+        "ratio": pa.array([c["ratio"] for c in checks], pa.float64()),
+        "low": pa.array([c["interval"][0] if c["interval"] else None for c in checks], pa.float64()),
+        "high": pa.array([c["interval"][1] if c["interval"] else None for c in checks], pa.float64()),
+        "samples": ["{} and {} {}".format(*c["samples"], c["of"]) for c in checks],
+        "verdict": ["failed" if c["failed"] else "passed" for c in checks],
+    })  # fmt: skip

@@ -16,10 +16,12 @@ from etude.analyse.expected import expected
 from etude.analyse.periods import find_period
 from etude.analyse.samples import Samples
 from etude.analyse.series import Parts, decompose, level_and_drift, spread
+from etude.analyse.series import forecast as continued
 from etude.analyse.trend_words import Finding, told_changes, told_drift, told_period, told_slow
 from etude.base.errors import UsageError
+from etude.base.units import parse_time
 
-__all__ = ["Trend", "record", "trend"]
+__all__ = ["Trend", "forecast", "record", "trend"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -34,6 +36,8 @@ MOST_NAMED: Final = 4
 """At most one rank in this many may be slower than the others, or drift alone."""
 FEWEST: Final = 3
 """Fewest ranks of which one can be slower than the others."""
+MOST_AHEAD: Final = 1_000_000
+"""Steps that can be forecast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +237,31 @@ def _slow_ranks(own: F64) -> list[tuple[int, float]]:
     if len(named) * MOST_NAMED > len(own):
         return []
     return [(row, float(np.exp(middle[row]))) for row in named.tolist()]
+
+
+def forecast(found: Trend, ahead: str) -> list[dict[str, Any]]:
+    """The next steps (`20`), or those of a time (`7d`): their numbers and values, and their start times if times are
+    known."""
+    steps, start = found.samples.steps, found.samples.start_ns
+    known = len(start) > 1 and int(start.min()) > np.iinfo(np.int64).min
+    apart_ns = int(np.median(np.diff(start))) if known else 0
+    if ahead.isdecimal():
+        count = int(ahead)
+    elif apart_ns > 0:
+        count = -(-parse_time(ahead) // apart_ns)
+    else:
+        raise UsageError(
+            f"--forecast: the number of steps in `{ahead}` is not known", hint="a number of steps, or a time column"
+        )
+    if not 1 <= count <= MOST_AHEAD:
+        raise UsageError(f"--forecast: {count:,} steps", hint=f"1 to {MOST_AHEAD:,}")
+    values = continued(found.parts, count)
+    numbers = int(steps[-1]) + 1 + np.arange(count)
+    rows: list[dict[str, Any]] = [
+        {"step": n, "value": round(v) if found.samples.whole else v}
+        for n, v in zip(numbers.tolist(), values.tolist(), strict=True)
+    ]
+    if apart_ns > 0:
+        for i, row in enumerate(rows):
+            row["start_ns"] = int(start[-1]) + (i + 1) * apart_ns
+    return rows

@@ -29,7 +29,7 @@ from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin
 from etude.model.use import uses
 
-__all__ = ["FASTER", "MOST_NODES", "Retimed", "what_if"]
+__all__ = ["FASTER", "MOST_NODES", "Retimed", "what_if", "with_gains"]
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -195,3 +195,17 @@ class Retimed:
 def _edges(part: RunPart, role: NDArray[np.uint8], *, copies: bool) -> tuple[I64, I64, I64, NDArray[np.uint8]]:
     found: tuple[I64, I64, I64, NDArray[np.uint8]] = k.edges_of_run(columns_of(part, part.timed, role, copies=copies))
     return found
+
+
+def with_gains(run: Run, names: pa.Table, count: int) -> pa.Table:
+    """A table of classes (kind, name) with columns of what making each faster gains, for the first `count` rows; None
+    in the others, and of a run of more than `MOST_NODES` nodes."""
+    count = 0 if run.job.nodes > MOST_NODES else count
+    chosen = names.slice(0, count).select(["kind", "name"]).to_pylist()
+    bought = what_if(run, [(row["kind"], row["name"]) for row in chosen]) if count else None
+    for part in FASTER:
+        column = f"buys_{100 * part:.0f}_ns"
+        values = bought[column].to_pylist() if bought is not None else []
+        values += [None] * (len(names) - len(values))
+        names = names.append_column(column, pa.array(values, pa.int64()))
+    return names

@@ -76,6 +76,8 @@ def figure(
       panel, rare   its panel of the help; shown by --help-all alone
       metavar       what stands for its value in the help
       key           its name on surfaces, where the field has another: `as` is a word of Python
+      plain         a text that never names a file: assistants may give any
+      local         not for assistants: it reaches beyond the files of a server
     """
     if unknown := more.keys() - MORE:
         raise TypeError(f"figure: unknown {', '.join(sorted(unknown))}")
@@ -87,7 +89,9 @@ def figure(
     return field(default=default, metadata=about)
 
 
-MORE: Final = frozenset({"least", "most", "needs", "like", "names", "panel", "rare", "metavar", "place", "key"})
+MORE: Final = frozenset(
+    {"least", "most", "needs", "like", "names", "panel", "rare", "metavar", "place", "key", "plain", "local"}
+)
 
 
 def argument(kind: str, doc: str, default: Any = MISSING, **more: Any) -> Any:

@@ -272,8 +272,11 @@ def only_one(asked: Any, *names: str) -> str:
 def refuse_unread(asked: Any) -> None:
     """Raises UsageError for the first parameter that was given and that nothing has read."""
     request = request_of(asked)
+    known = parameters_of(request.cls)
+    others = [request.spelling.name(n) for n in request.given if n in request.read and not known[n].is_argument]
     for name in request.given:
         if name not in request.read:
             raise UsageError(
-                f"{request.spelling.name(name)} was given, but this run does not read it", hint=_help_of(request)
+                f"{request.spelling.name(name)} was given, but this run does not read it",
+                hint=(f"it was given with {', '.join(others)}; " if others else "") + _help_of(request),
             )

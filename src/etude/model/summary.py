@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.units import format_bytes, format_count, format_time
 from etude.kernels.arrays import distinct_values
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
@@ -118,3 +120,30 @@ def _group_sizes(job: Job) -> dict[str, int]:
     }
     unknown = int((~job.groups.known).sum())
     return found | ({"unknown": unknown} if unknown else {})
+
+
+def for_people(found: Mapping[str, Any]) -> dict[str, str]:
+    """A summary with units, under the names that a reader sees."""
+    shown = {
+        "job": found["name"],
+        "ranks": f"{found['ranks']:,} of {found['world_size']:,}",
+        "distinct traces": f"{found['distinct_traces']:,}",
+        "nodes": f"{found['nodes']:,}",
+    }
+    shown |= {f"  {kind}": f"{count:,}" for kind, count in found["nodes_by_kind"].items()}
+    shown["dependencies"] = f"{found['data_dependencies']:,} data, {found['ctrl_dependencies']:,} control"
+    for row in found["collectives"]:
+        shown[f"  {row['type']}"] = f"{row['count']:,} calls, {format_bytes(row['bytes'])} in"
+    if found["p2p"]["sends"] or found["p2p"]["recvs"]:
+        p2p = found["p2p"]
+        sent = format_bytes(p2p["bytes_sent"])
+        shown["point to point"] = f"{p2p['sends']:,} sends, {p2p['recvs']:,} receives, {sent} sent"
+    sizes = ", ".join(f"{count:,} of {size}" for size, count in found["group_sizes"].items())
+    shown["groups"] = f"{found['groups']:,}" + (f" ({sizes} ranks)" if sizes else "")
+    if found["flops"] is not None:
+        shown["operations"] = format_count(found["flops"])
+    if found["duration_ns"] is not None:
+        shown["node time"] = format_time(found["duration_ns"])
+    shown["span"] = "no times recorded" if found["span_ns"] is None else format_time(found["span_ns"])
+    shown["written by"] = ", ".join(f"{k} {v}" for k, v in found["written_by"].items()) or "unknown"
+    return shown

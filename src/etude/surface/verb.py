@@ -10,11 +10,11 @@ else. `record` is what `--json`, Python callers and MCP clients get of the resul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from inspect import cleandoc
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from etude.base.parameters import Spelling, ask, refuse_unread, request_of, whole
+from etude.base.parameters import MCP, Spelling, ask, refuse_unread, request_of, whole
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741
@@ -39,6 +39,10 @@ class Verb(Generic[A, I, R]):
     """The exit code: 1 is an answer of no."""
     tool: bool = False
     """Assistants may call it (MCP)."""
+    answer: Callable[[R], Any] | None = None
+    """What an assistant gets of a result; by default its record."""
+    tool_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters that have another default for assistants."""
 
     @property
     def help(self) -> str:
@@ -74,6 +78,8 @@ def resolve(
     which verbs read a name that this one does not have."""
     where = elsewhere or (lambda name, but: "")
     asked = ask(verb.asks, given, spelling, verb=verb.name, elsewhere=lambda name: where(name, verb.name))
+    if spelling is MCP:
+        request_of(asked).values.update({k: v for k, v in verb.tool_defaults.items() if k not in given})
     inputs = verb.inputs(asked)
     output = whole(asked.output) if any(f.name == "output" for f in fields(verb.asks)) else None
     refuse_unread(asked)

@@ -1,40 +1,15 @@
-from typing import Annotated
+from dataclasses import dataclass
+from functools import partial
 
-import typer
+from etude.base.errors import UsageError
+from etude.base.figures import figure
+from etude.base.parameters import only_one
+from etude.surface.cli.runs import Analysed, Analysis, Counted, RunSource
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import ANALYSE, app
-from etude.surface.cli.inputs import GroupFile, JobPath, OnRay, Workers
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown, say
-from etude.surface.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
 
-
-@app.command(rich_help_panel=ANALYSE)
-def breakdown(
-    path: JobPath,
-    overlap: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--overlap",
-            help="Show the overlap of two groups instead; give the option twice. compute, communication, memory, "
-            "all_reduce, ..., "
-            "`name:REGEX`, `module:REGEX`, `phase:REGEX`, `stream:7`, or several with `|` between them.",
-        ),
-    ] = None,
-    types: Annotated[
-        bool, typer.Option("--types", help="Show the time in which exactly these classes run, instead.")
-    ] = False,
-    steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank instead.")] = False,
-    variation: Annotated[bool, typer.Option("--variation", help="How much each rank's steps vary instead.")] = False,
-    counted: CountedAs = "etude",
-    system: OnSystem = "",
-    timing: TimesFile = None,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    ray: OnRay = "",
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Breakdown(Analysis, Counted):
     """Where each device's time goes: compute, exposed communication, exposed memory, idle
 
     etude breakdown run/
@@ -44,24 +19,38 @@ def breakdown(
     etude breakdown run/ --ray auto            read the ranks on a Ray cluster
     etude breakdown trace.json.gz --as hta     count as HTA does
     """
+
+    overlap: tuple[str, ...] = figure(
+        "several",
+        "show the overlap of two groups instead; give the option twice. compute, communication, memory, all_reduce, "
+        "..., `name:REGEX`, `module:REGEX`, `phase:REGEX`, `stream:7`, or several with `|` between them",
+        (), like=[["compute", "memory"]], plain=True,
+    )  # fmt: skip
+    types: bool = figure("switch", "show the time in which exactly these classes run, instead", False)
+    steps: bool = figure("switch", "every step of every rank instead", False)
+    variation: bool = figure("switch", "how much each rank's steps vary instead", False)
+    ray: str = figure(
+        "text",
+        "read the ranks of a recording on Ray: `auto`, or the address of a cluster that sees its files",
+        "", like="auto", local=True,
+    )  # fmt: skip
+
+
+def inputs(asked: Breakdown) -> Analysed:
     from etude.analyse import breakdown as analyse
+    from etude.analyse import steps as by_step
     from etude.analyse.counting import counting_of
-    from etude.base.errors import UsageError
 
-    if overlap is not None and len(overlap) != 2:
-        raise UsageError(f"an overlap needs two groups, not {len(overlap)}", hint="--overlap compute --overlap memory")
-    if steps + variation + types + (overlap is not None) > 1:
-        raise UsageError("only one of --steps, --variation, --types and --overlap can be given")
-    counting = counting_of(counted)
-    run = open_run(path, groups, workers, system, timing, ray=ray)
-    if steps or variation:
-        from etude.analyse import steps as by_step
+    view, source = only_one(asked, "steps", "variation", "types", "overlap"), RunSource.of(asked, asked.ray)
+    if view in ("steps", "variation"):
+        by = by_step.steps if view == "steps" else by_step.step_times
+        return Analysed(source, by, nothing="no steps were recorded")
+    counting, pair = counting_of(asked.counted), asked.overlap
+    if view == "overlap" and len(pair) != 2:
+        raise UsageError(f"an overlap needs two groups, not {len(pair)}", hint="--overlap compute --overlap memory")
+    if view == "overlap":
+        return Analysed(source, partial(analyse.overlap, a=pair[0], b=pair[1], counting=counting))
+    return Analysed(source, partial(analyse.kernel_types if view else analyse.breakdown, counting=counting))
 
-        found = by_step.steps(run) if steps else by_step.step_times(run)
-        if not len(found):
-            say("note: no steps were recorded")
-    elif overlap:
-        found = analyse.overlap(run, overlap[0], overlap[1], counting)
-    else:
-        found = (analyse.kernel_types if types else analyse.breakdown)(run, counting)
-    show(found, json=json, csv=csv, md=md)
+
+VERBS = (Verb(name="breakdown", asks=Breakdown, inputs=inputs, run=Analysed.run, tool=True),)

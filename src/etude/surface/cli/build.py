@@ -154,8 +154,7 @@ def group_of(name: str, line: str) -> Any:
 def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
     """Runs a verb with what Typer has parsed; a file of `--yaml` lies beneath the flags."""
     from etude.base.figures import read_mapping
-    from etude.surface.cli.output import emit
-    from etude.surface.cli.runs import shortened
+    from etude.surface.cli.output import emit, shortened
 
     said = by_name(given)
     file = said.pop("yaml", None)
@@ -166,7 +165,7 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
         verb.show(result)
         return verb.code(result)
     record = verb.record(result) if verb.table is None or "json" in how else verb.table(result)
-    is_read = hasattr(record, "schema") and not how.keys() & {"json", "csv"}
+    is_read = hasattr(record, "schema") and verb.show is None and not how.keys() & {"json", "csv"}
     emit(shortened(record) if is_read else record, **how)
     return verb.code(result)
 

@@ -1,34 +1,42 @@
-from typing import Annotated
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-import typer
+from etude.base.figures import figure
+from etude.base.parameters import only_one
+from etude.surface.cli.runs import Analysed, Analysis, RunSource
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import ANALYSE, app
-from etude.surface.cli.inputs import GroupFile, JobPath, Workers
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.surface.cli.runs import OnSystem, TimesFile, open_run, show
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.model.run import Run
 
 
-@app.command(rich_help_panel=ANALYSE)
-def collectives(
-    path: JobPath,
-    each: Annotated[bool, typer.Option("--each", help="Show one row per call instead of one per kind.")] = False,
-    by_group: Annotated[bool, typer.Option("--by-group", help="One row per group.")] = False,
-    system: OnSystem = "",
-    timing: TimesFile = None,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Collectives(Analysis):
     """Collectives matched across ranks: transfer time, waiting time, algorithm and bus bandwidth
 
     etude collectives run/
-    etude collectives run/ --each --csv > calls.csv
+    etude collectives run/ --each --csv
     """
-    from etude.analyse.collectives import collectives as table
-    from etude.analyse.collectives import summarised
 
-    run = open_run(path, groups, workers, system, timing)
-    found = table(run)
-    show(found if each else summarised(found, by_group=by_group), json=json, csv=csv, md=md)
+    each: bool = figure("switch", "show one row per call instead of one per kind", False)
+    by_group: bool = figure("switch", "one row per group", False)
+
+
+def inputs(asked: Collectives) -> Analysed:
+    from etude.analyse.collectives import collectives
+
+    view = only_one(asked, "each", "by_group")
+    compute = collectives if view == "each" else partial(_summary, by_group=view == "by_group")
+    return Analysed(RunSource.of(asked), compute)
+
+
+def _summary(run: "Run", by_group: bool) -> "pa.Table":
+    from etude.analyse.collectives import collectives, summarised
+
+    return summarised(collectives(run), by_group=by_group)
+
+
+VERBS = (Verb(name="collectives", asks=Collectives, inputs=inputs, run=Analysed.run, tool=True),)

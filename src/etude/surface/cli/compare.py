@@ -1,13 +1,13 @@
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from etude.surface.cli.app import ANALYSE, app
-from etude.surface.cli.inputs import Workers
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
+from etude.base.figures import argument, figure, part
+from etude.surface.cli.build import Tabled
+from etude.surface.cli.output import progress, say
 from etude.surface.cli.repetitions import opened_runs, sampled
-from etude.surface.cli.runs import RanOn, show
+from etude.surface.cli.runs import RanOnInput, RunInput, show, times_of
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.analyse.gate import Limit
@@ -18,42 +18,14 @@ FEW = 10
 Runs = list[tuple[Path, "Run"]]
 
 
-@app.command(rich_help_panel=ANALYSE)
-def compare(
-    a: Annotated[
-        Path,
-        typer.Argument(
-            help="A job, a profiler's trace, a folder of several runs, a served stream, or a fleet.", show_default=False
-        ),
-    ],
-    b: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
-    fail_if: Annotated[
-        list[str],
-        typer.Option("--fail-if", help='Exit with 1 if B is worse, e.g. "step > +3%"; may be given several times.'),
-    ] = [],  # noqa: B006 - Typer copies it
-    system: Annotated[
-        str, typer.Option("--system", "-s", help="Simulate both there: a name of `etude systems`, or a file.")
-    ] = "",
-    system_a: Annotated[str, typer.Option("--system-a", help="Simulate A there.")] = "",
-    system_b: Annotated[str, typer.Option("--system-b", help="Simulate B there.")] = "",
-    timing_a: Annotated[Path | None, typer.Option("--timing-a", help="Times of A's nodes from a file.")] = None,
-    timing_b: Annotated[Path | None, typer.Option("--timing-b", help="Times of B's nodes from a file.")] = None,
-    ran_on: RanOn = "",
-    operators: Annotated[
-        bool, typer.Option("--operators", help="Match by launching operators, which recordings of other devices share.")
-    ] = False,
-    why: Annotated[bool, typer.Option("--why", help="Show only the ranked list of causes of the difference.")] = False,
-    top: Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")] = 30,
-    workers: Workers = 0,
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Compare(RanOnInput):
     """Two runs side by side: why one takes longer, operation by operation, and whether it became worse
 
     etude compare before.json.gz after.json.gz
     etude compare before.json.gz after.json.gz --why --md
     etude compare base/ new/ --fail-if "step > +3%" --fail-if "memory > 70 GB"
+    etude compare base/ new/ --fail-if "mfu < -1%" --ran-on h200
     etude compare run/ run/ --system-b dgx-h200
     etude compare small/ large/ --system dgx-h100
     etude compare h100.json.gz mi300.json.gz --operators
@@ -65,54 +37,113 @@ def compare(
     is a change if it has a sign, else a value of B. It fails if the change is beyond the limit and beyond the noise of
     steps, or of runs where A and B are folders of several.
     """
-    from etude.analyse.gate import parse_limit
-    from etude.world.fleet import is_fleet
 
-    if (a / "served.json").is_file() or (b / "served.json").is_file() or is_fleet(a) or is_fleet(b):
-        return _records(a, b, fail_if, json=json, csv=csv, md=md)
-    limits = [parse_limit(text) for text in fail_if]
-    first = opened_runs(a, workers, system_a or ("" if timing_a else system), timing_a)
-    second = opened_runs(b, workers, system_b or ("" if timing_b else system), timing_b)
-    checks = _checked(first, second, limits, ran_on) if limits else []
-    failed = any(check["failed"] for check in checks)
+    a: str = argument(
+        "path", "a job, a profiler's trace, a folder of several runs, a served stream, or a fleet", like="a.json.gz"
+    )
+    b: str = argument("path", "another", like="b.json.gz")
+    fail_if: tuple[str, ...] = figure(
+        "several", 'exit with 1 if B is worse, e.g. "step > +3%"; may be given several times', (),
+        like=[["idle > +5%"]], plain=True,
+    )  # fmt: skip
+    system: str = figure(
+        "noun", "simulate both there: a name of `etude systems`, or a file", "", names=("-s",), like="dgx-h100"
+    )
+    system_a: str = figure("noun", "simulate A there", "", like="dgx-h200")
+    system_b: str = figure("noun", "simulate B there", "", like="dgx-a100")
+    timing_a: str | None = figure("path", "times of A's nodes from a file", None)
+    timing_b: str | None = figure("path", "times of B's nodes from a file", None)
+    operators: bool = figure("switch", "match by launching operators, which recordings of other devices share", False)
+    why: bool = figure("switch", "show only the ranked list of causes of the difference", False)
+    top: int = figure("count", "number of rows to show; 0: all", 30, zero=True)
+    reading: RunInput = part(RunInput, only=("workers",))
+    output: Tabled = part(Tabled)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    path: Path
+    system: str
+    timing: Path | None
+    workers: int
+
+    def open(self) -> Runs:
+        return opened_runs(self.path, self.workers, self.system, self.timing)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareInputs:
+    sides: tuple[Side, Side]
+    limits: "tuple[Limit, ...]" = ()
+    ran_on: str = ""
+    detailed: bool = True
+    """The runs are compared in detail, not only held to the limits."""
+    operators: bool = False
+    why: bool = False
+    top: int = 0
+
+
+def inputs(asked: Compare) -> "CompareInputs | tuple[Path, Path]":
+    """What two runs are compared by; two served streams or fleets are nothing but their folders."""
+    from etude.analyse.gate import parse_limit
+
+    paths = Path(asked.a), Path(asked.b)
+    if any((path / name).is_file() for path in paths for name in ("served.json", "fleet.json")):
+        return paths
+    sides = _side(asked, "a", paths[0]), _side(asked, "b", paths[1])
+    limits = tuple(parse_limit(text) for text in asked.fail_if)
+    ran_on = asked.ran_on if any(limit.measure == "mfu" for limit in limits) else ""
+    output = asked.output
+    if limits and (output.csv or output.md):
+        return CompareInputs(sides, limits, ran_on, detailed=False)
+    why = not output.json and asked.why
+    return CompareInputs(sides, limits, ran_on, True, not why and asked.operators, why, asked.top)
+
+
+def _side(asked: Compare, which: str, path: Path) -> Side:
+    own, timing = times_of(asked, f"system_{which}", f"timing_{which}")
+    return Side(path, own or ("" if timing else asked.system), timing, asked.reading.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    checks: list[dict[str, Any]]
+    record: dict[str, Any]
+    """All results of the comparison of two runs, or of two records: tables and what is said of them."""
+    top: int = 0
+    why: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return any(check["failed"] for check in self.checks)
+
+
+def run(given: "CompareInputs | tuple[Path, Path]") -> Compared:
+    if isinstance(given, tuple):
+        return Compared([], _records(*given))
+    first, second = (side.open() for side in given.sides)
+    checks = _checked(first, second, given.limits, given.ran_on) if given.limits else []
     one, two = (_typical(runs) for runs in (first, second))
-    if json:
-        emit(_verdict(checks, failed) | _record(one, two, operators, top), json=True)
-    elif limits and (csv or md):
-        show(_rows(checks), csv=csv, md=md)
-    else:
-        if limits:
-            show(_rows(checks))
-            print()
-        _show(one, two, operators=operators, why=why, top=top, csv=csv, md=md)
+    found = Compared(checks, _record(one, two, given.operators) if given.detailed else {}, given.top, given.why)
     for check in checks:
         if check["note"]:
             say(f"note: {check['check']}: {check['note']}")
-    if limits:
-        say("failed: " + ", ".join(c["check"] for c in checks if c["failed"]) if failed else "passed")
-    return 1 if failed else 0
+    if checks:
+        say("failed: " + ", ".join(c["check"] for c in checks if c["failed"]) if found.failed else "passed")
+    return found
 
 
-def _records(a: Path, b: Path, fail_if: list[str], *, json: bool, csv: bool, md: bool) -> int:
-    """Prints the comparison of two served streams, or of two fleets. Returns the exit code."""
-    from etude.base.errors import UsageError
+def _records(a: Path, b: Path) -> dict[str, Any]:
+    """The comparison of two served streams, or of two fleets."""
     from etude.world.fleet import is_fleet, read_fleet
     from etude.world.serve.stored import compared, read_served
 
-    if fail_if:
-        raise UsageError("--fail-if is for runs of traces", hint="--json shows all measures")
     read = read_fleet if is_fleet(a) or is_fleet(b) else read_served
     measures, settings = compared(read(a).record, read(b).record)
-    if json:
-        emit({"measures": measures.to_pylist(), "settings": settings.to_pylist()}, json=True)
-        return 0
-    show(measures, csv=csv, md=md)
-    for row in settings.to_pylist():
-        say(f"{row['setting']}: {row['a']} and {row['b']}")
-    return 0
+    return {"measures": measures, "settings": settings}
 
 
-def _checked(first: Runs, second: Runs, limits: "list[Limit]", ran_on: str) -> list[dict[str, Any]]:
+def _checked(first: Runs, second: Runs, limits: "tuple[Limit, ...]", ran_on: str) -> list[dict[str, Any]]:
     from etude.analyse.gate import gate
     from etude.tell.report import device_of
 
@@ -123,31 +154,6 @@ def _checked(first: Runs, second: Runs, limits: "list[Limit]", ran_on: str) -> l
     ]
     with progress("checking"):
         return gate(sides[0], sides[1], limits)
-
-
-def _verdict(checks: list[dict[str, Any]], failed: bool) -> dict[str, Any]:
-    """The result of several checks, with the figures of the first that failed, or of the first if none did."""
-    if not checks:
-        return {}
-    named = next((check for check in checks if check["failed"]), checks[0])
-    return {"failed": failed, "ratio": named["ratio"], "interval": named["interval"], "checks": checks}
-
-
-def _rows(checks: list[dict[str, Any]]) -> Any:
-    import pyarrow as pa
-
-    from etude.analyse.gate import shown
-
-    return pa.table({
-        "check": [c["check"] for c in checks],
-        "base": [shown(c["base"], c["unit"]) for c in checks],
-        "new": [shown(c["new"], c["unit"]) for c in checks],
-        "ratio": pa.array([c["ratio"] for c in checks], pa.float64()),
-        "low": pa.array([c["interval"][0] if c["interval"] else None for c in checks], pa.float64()),
-        "high": pa.array([c["interval"][1] if c["interval"] else None for c in checks], pa.float64()),
-        "samples": ["{} and {} {}".format(*c["samples"], c["of"]) for c in checks],
-        "verdict": ["failed" if c["failed"] else "passed" for c in checks],
-    })  # fmt: skip
 
 
 def _typical(runs: Runs) -> "Run":
@@ -162,39 +168,84 @@ def _typical(runs: Runs) -> "Run":
     return runs[chosen][1]
 
 
-def _record(first: "Run", second: "Run", operators: bool, top: int) -> dict[str, Any]:
-    """All results of the comparison of two runs, as tables."""
+def _record(first: "Run", second: "Run", operators: bool) -> dict[str, Any]:
     from etude.analyse import compare as analyse
     from etude.analyse.reasons import host_side, reasons
 
+    if analyse.per_step(first, second) != (1.0, 1.0):
+        say("note: the runs have different numbers of steps; times and counts are per step")
     with progress("comparing"):
         found = analyse.compare(first, second, operators=operators)
-        ranked = reasons(first, second)
         return {
             "similarity": analyse.similarity(found),
-            "breakdown": analyse.breakdowns(first, second).to_pylist(),
-            "host": host_side(first, second).to_pylist(),
-            "reasons": (ranked.slice(0, top) if top else ranked).to_pylist(),
-            "causes": (found.slice(0, top) if top else found).to_pylist(),
+            "breakdown": analyse.breakdowns(first, second),
+            "host": host_side(first, second),
+            "reasons": reasons(first, second),
+            "causes": found,
         }
 
 
-def _show(first: "Run", second: "Run", *, operators: bool, why: bool, top: int, csv: bool, md: bool) -> None:
-    import pyarrow as pa
+def record(found: Compared) -> dict[str, Any]:
+    """As JSON: the verdict, with the figures of the first check that failed or of the first, and all tables."""
+    made: dict[str, Any] = {}
+    if found.checks:
+        named = next((check for check in found.checks if check["failed"]), found.checks[0])
+        made = {"failed": found.failed, "ratio": named["ratio"], "interval": named["interval"], "checks": found.checks}
+    first = {name: _first(found, name) for name in found.record if name != "similarity"}
+    similar = {"similarity": found.record["similarity"]} if "similarity" in found.record else {}
+    return made | similar | {name: rows.to_pylist() for name, rows in first.items()}
 
-    from etude.analyse.compare import per_step
 
-    record = _record(first, second, operators, top)
-    tables = {name: pa.Table.from_pylist(record[name]) for name in ("breakdown", "host", "reasons", "causes")}
-    if per_step(first, second) != (1.0, 1.0):
-        say("note: the runs have different numbers of steps; times and counts are per step")
-    if why:
-        show(tables["reasons"], csv=csv, md=md)
-        return
-    if not csv and not md:
-        for table in (tables["breakdown"], tables["host"], tables["reasons"].slice(0, FEW)):
-            show(table)
-            print()
-    show(tables["causes"], csv=csv, md=md)
-    alike = ", ".join(f"{name} {100 * value:.1f}%" for name, value in record["similarity"].items())
+def _first(found: Compared, name: str) -> Any:
+    """A table of the comparison, with its first rows where it is long."""
+    cut = found.top and name in ("reasons", "causes")
+    return found.record[name].slice(0, found.top) if cut else found.record[name]
+
+
+def table(found: Compared) -> Any:
+    """What is printed last, or alone; what else is known is said."""
+    if "measures" in found.record:
+        for row in found.record["settings"].to_pylist():
+            say(f"{row['setting']}: {row['a']} and {row['b']}")
+        return found.record["measures"]
+    if not found.record:
+        from etude.analyse.gate import table as checks
+
+        return checks(found.checks)
+    if found.why:
+        return _first(found, "reasons")
+    alike = ", ".join(f"{name} {100 * value:.1f}%" for name, value in found.record["similarity"].items())
     say(f"similarity of the operations on the devices: {alike}")
+    return _first(found, "causes")
+
+
+def print_compared(found: Compared) -> None:
+    from etude.analyse.gate import table as checks
+
+    above = [checks(found.checks)] if found.checks else []
+    if "breakdown" in found.record and not found.why:
+        above += [found.record["breakdown"], found.record["host"], _first(found, "reasons").slice(0, FEW)]
+    for one in above:
+        show(one)
+        print()
+    show(table(found))
+
+
+def answer(found: Compared) -> dict[str, Any]:
+    """For assistants: the same, with tables that say how long they are."""
+    from etude.surface.mcp.bounds import ROWS, rows_of
+
+    made = {name: value for name, value in record(found).items() if name not in found.record}
+    for name, value in found.record.items():
+        is_cut = found.top and name in ("reasons", "causes")
+        rows = value if name == "similarity" else rows_of(value, min(found.top, ROWS) if is_cut else ROWS)
+        made["operations" if name == "causes" else name] = rows
+    return made
+
+
+VERBS = (
+    Verb(
+        name="compare", asks=Compare, inputs=inputs, run=run, record=record, table=table, show=print_compared,
+        code=lambda found: int(found.failed), tool=True, answer=answer, tool_defaults={"top": 20},
+    ),
+)  # fmt: skip

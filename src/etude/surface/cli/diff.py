@@ -1,31 +1,49 @@
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+from etude.base.figures import argument, part
+from etude.surface.cli.build import Printed
+from etude.surface.cli.inputs import JobInput, JobSource
+from etude.surface.cli.output import emit
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import LOOK, app
-from etude.surface.cli.inputs import MaxBytes, Workers, open_job
-from etude.surface.cli.output import AsJson, emit
+
+@dataclass(frozen=True, kw_only=True)
+class Diff:
+    """The first rank, node and column in which two jobs differ, or `same`; exit code 1 if they differ
+
+    etude diff job/ copy/
+    """
+
+    a: str = argument("path", "a job", like="job/")
+    b: str = argument("path", "another, in any format", like="other/")
+    reading: JobInput = part(JobInput, only=("workers", "max_bytes"))
+    output: Printed = part(Printed)
 
 
-@app.command(rich_help_panel=LOOK)
-def diff(
-    a: Annotated[Path, typer.Argument(help="A job.", show_default=False)],
-    b: Annotated[Path, typer.Argument(help="Another, in any format.", show_default=False)],
-    workers: Workers = 0,
-    max_bytes: MaxBytes = None,
-    json: AsJson = False,
-) -> int:
-    """The first rank, node and column in which two jobs differ, or `same`; exit code 1 if they differ"""
-    from dataclasses import asdict
+def inputs(asked: Diff) -> tuple[JobSource, JobSource]:
+    workers, limit = asked.reading.workers, asked.reading.max_bytes
+    first, second = (JobSource(Path(path), workers=workers, max_bytes=limit) for path in (asked.a, asked.b))
+    return first, second
 
-    from etude.model.diff import diff as diff_jobs
 
-    found = diff_jobs(open_job(a, None, workers, max_bytes), open_job(b, None, workers, max_bytes))
-    if json:
-        emit({"same": found is None, "difference": asdict(found) if found else None}, json=True)
-    elif found is None:
+def run(jobs: tuple[JobSource, JobSource]) -> dict[str, Any]:
+    from etude.model.diff import diff
+
+    found = diff(jobs[0].open(), jobs[1].open())
+    return {"same": found is None, "difference": asdict(found) if found else None}
+
+
+def show(found: dict[str, Any]) -> None:
+    if found["same"]:
         print("same")
     else:
-        emit(asdict(found))
-    return 1 if found else 0
+        emit(found["difference"])
+
+
+VERBS = (
+    Verb(
+        name="diff", asks=Diff, inputs=inputs, run=run, show=show, code=lambda found: int(not found["same"]), tool=True
+    ),
+)

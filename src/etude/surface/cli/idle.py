@@ -1,24 +1,19 @@
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
-from etude.base.figures import figure, part
-from etude.base.parameters import only_one
-from etude.surface.cli.build import Tabled
-from etude.surface.cli.runs import Counted, RunInput, RunSource
+from etude.base.figures import figure
+from etude.base.parameters import is_given, only_one
+from etude.surface.cli.runs import Analysed, Analysis, Counted, RunSource
 from etude.surface.verb import Verb
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from etude.analyse.counting import Counting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idle(RunInput, Counted):
+class Idle(Analysis, Counted):
     """Why devices are idle: the host, synchronisation, launches, communication; launches and queues
 
     etude idle run/
     etude idle trace.json.gz --launches
+    etude idle trace.json.gz --streams --as hta
     etude idle trace.json.gz --queues --calls '^cudaLaunchKernel'
     """
 
@@ -27,39 +22,27 @@ class Idle(RunInput, Counted):
     streams: bool = figure("switch", "show the gaps of each stream", False)
     each: bool = figure("switch", "list every gap", False)
     calls: str = figure(
-        "text", "only calls whose names match this pattern", "", needs="launches|queues", like="^cudaLaunchKernel"
-    )
-    output: Tabled = part(Tabled)
+        "text", "only calls whose names match this pattern", "", needs="launches|queues", like="^cudaLaunchKernel",
+        plain=True,
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class IdleInputs:
-    source: RunSource
-    view: str
-    """launches, queues, streams, each; empty: the causes of idle time."""
-    calls: str
-    counting: "Counting"
-
-
-def inputs(asked: Idle) -> IdleInputs:
+def inputs(asked: Idle) -> Analysed:
+    from etude.analyse import idle as analyse
+    from etude.analyse import launches
     from etude.analyse.counting import counting_of
 
-    view, counting = only_one(asked, "launches", "queues", "streams", "each"), counting_of(asked.counted)
-    return IdleInputs(RunSource.of(asked), view, asked.calls, counting)
+    view, source = only_one(asked, "launches", "queues", "streams", "each"), RunSource.of(asked)
+    if view in ("", "each"):
+        return Analysed(source, analyse.gaps if view else analyse.idle)
+    if view == "streams":
+        return Analysed(source, partial(analyse.stream_gaps, counting=counting_of(asked.counted)))
+    if is_given(asked, "calls"):
+        calls = asked.calls
+    else:
+        counting = counting_of(asked.counted)
+        calls = counting.launches if view == "launches" else counting.enqueues
+    return Analysed(source, partial(launches.launches if view == "launches" else launches.queue_depth, calls=calls))
 
 
-def run(given: IdleInputs) -> "pa.Table":
-    from etude.analyse import idle as analyse
-    from etude.analyse.launches import launches, queue_depth
-
-    found, counting = given.source.open(), given.counting
-    if given.view == "launches":
-        return launches(found, given.calls or counting.launches)
-    if given.view == "queues":
-        return queue_depth(found, given.calls or counting.enqueues)
-    if given.view == "streams":
-        return analyse.stream_gaps(found, counting)
-    return (analyse.gaps if given.view == "each" else analyse.idle)(found)
-
-
-VERBS = (Verb(name="idle", asks=Idle, inputs=inputs, run=run, tool=True),)
+VERBS = (Verb(name="idle", asks=Idle, inputs=inputs, run=Analysed.run, tool=True),)

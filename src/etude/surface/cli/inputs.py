@@ -31,12 +31,6 @@ Workers = Annotated[
         "--workers", "-j", min=0, help="Number of ranks read in parallel; 0: one per core for large recordings."
     ),
 ]
-OnRay = Annotated[
-    str,
-    typer.Option(
-        "--ray", help="Read the ranks of a recording on Ray: `auto`, or the address of a cluster that sees its files."
-    ),
-]
 MaxBytes = Annotated[
     str | None, typer.Option("--max-bytes", help="Largest size that a file may have, also when unpacked, e.g. `4GiB`.")
 ]
@@ -72,8 +66,14 @@ class JobSource:
         return cls(Path(path or asked.path), groups, asked.workers, asked.max_bytes)
 
     def open(self, **options: Any) -> "Job":
-        limit = None if self.max_bytes is None else str(self.max_bytes)
-        return open_job(self.path, self.groups, self.workers, limit, **options)
+        return open_job(self.path, self.groups, self.workers, self._limit(), **options)
+
+    def options(self) -> Any:
+        """What readers take, with a bar while they read."""
+        return read_options(self.path, self.groups, self.workers, self._limit())
+
+    def _limit(self) -> str | None:
+        return None if self.max_bytes is None else str(self.max_bytes)
 
 
 def open_job(

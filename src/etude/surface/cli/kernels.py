@@ -1,46 +1,24 @@
-from typing import Annotated
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-import typer
+from etude.base.figures import figure
+from etude.base.parameters import only_one
+from etude.surface.cli.runs import Analysed, Analysis, Counted, RunSource, Topped
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import ANALYSE, app
-from etude.surface.cli.inputs import GroupFile, JobPath, Workers
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.surface.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.model.run import Run
+
+PATTERNS = 50
+"""Sequences of kernels that are shown by default."""
 
 
-@app.command(rich_help_panel=ANALYSE)
-def kernels(
-    path: JobPath,
-    operators: Annotated[bool, typer.Option("--operators", help="Show operators of the hosts instead.")] = False,
-    graphs: Annotated[
-        bool, typer.Option("--graphs", help="Show replays of CUDA graphs, each with its launch.")
-    ] = False,
-    patterns: Annotated[bool, typer.Option("--patterns", help="Show repeated sequences of kernels instead.")] = False,
-    counters: Annotated[
-        bool,
-        typer.Option(
-            "--counters",
-            help="Show hardware counters that CUPTI recorded, summed by kernel; with --operators by operator.",
-        ),
-    ] = False,
-    by: Annotated[
-        str,
-        typer.Option(
-            "--by",
-            help="name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; separated by "
-            "commas. With --counters: kernel, operator, module, phase, step, rank.",
-        ),
-    ] = "",
-    top: Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")] = 0,
-    counted: CountedAs = "etude",
-    system: OnSystem = "",
-    timing: TimesFile = None,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Kernels(Analysis, Counted, Topped):
     """Kernels by time, or operators by their own time and that of their kernels
 
     etude kernels run/ --top 20
@@ -51,29 +29,47 @@ def kernels(
     etude kernels trace.json.gz --patterns --top 10
     etude kernels counted.json.gz --counters --operators
     """
+
+    operators: bool = figure("switch", "show operators of the hosts instead", False)
+    graphs: bool = figure("switch", "show replays of CUDA graphs, each with its launch", False)
+    patterns: bool = figure("switch", "show repeated sequences of kernels instead", False)
+    counters: bool = figure(
+        "switch", "show hardware counters that CUPTI recorded, summed by kernel; with --operators by operator", False
+    )
+    by: str = figure(
+        "text",
+        "name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; separated by commas. With "
+        "--counters: kernel, operator, module, phase, step, rank",
+        "", like="module", plain=True,
+    )  # fmt: skip
+
+
+def inputs(asked: Kernels) -> Analysed:
+    from etude.analyse import graphs, patterns
     from etude.analyse import operators as analyse
     from etude.analyse.counting import counting_of
-    from etude.base.errors import UsageError
 
-    counting = counting_of(counted)
-    keys = [name.strip() for name in by.split(",") if name.strip()]
-    run = open_run(path, groups, workers, system, timing)
-    if graphs + (operators or counters) + patterns > 1:
-        raise UsageError("only one of --operators, --graphs, --patterns and --counters can be given")
-    if counters:
-        from etude.analyse.counters import counters as counted_by
+    view = only_one(asked, "graphs", "patterns", "counters") or only_one(asked, "graphs", "patterns", "operators")
+    source, top = RunSource.of(asked, recorded=view == "counters"), asked.top
+    if view == "patterns":
+        most = PATTERNS if top is None else top or sys.maxsize
+        return Analysed(source, partial(patterns.patterns, top=most))
+    if view == "graphs":
+        return Analysed(source, graphs.graph_replays, top or 0)
+    keys = [name.strip() for name in asked.by.split(",") if name.strip()]
+    if view == "counters":
+        keys = keys or ["operator" if asked.operators else "kernel"]
+        return Analysed(source, partial(_counted, by=keys), top or 0)
+    if view == "operators":
+        return Analysed(source, partial(analyse.operators, by=keys or ["name"]), top or 0)
+    counting = counting_of(asked.counted)
+    return Analysed(source, partial(analyse.kernels, by=keys or ["name", "kind"], counting=counting), top or 0)
 
-        found = counted_by(run.job, keys or ["operator" if operators else "kernel"])
-    elif patterns:
-        from etude.analyse.patterns import patterns as repeated
 
-        found = repeated(run, top=top or 50)
-    elif graphs:
-        from etude.analyse.graphs import graph_replays
+def _counted(run: "Run", by: list[str]) -> "pa.Table":
+    from etude.analyse.counters import counters
 
-        found = graph_replays(run)
-    elif operators:
-        found = analyse.operators(run, keys or ["name"])
-    else:
-        found = analyse.kernels(run, keys or ["name", "kind"], counting)
-    show(found.slice(0, top) if top else found, json=json, csv=csv, md=md)
+    return counters(run.job, by)
+
+
+VERBS = (Verb(name="kernels", asks=Kernels, inputs=inputs, run=Analysed.run, tool=True),)

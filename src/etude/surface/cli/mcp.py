@@ -1,29 +1,34 @@
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Any
 
-import typer
+from etude.base.figures import figure
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import LOOK, app
 
-
-@app.command(rich_help_panel=LOOK)
-def mcp(
-    root: Annotated[
-        Path, typer.Option("--root", help="Only files below this folder may be opened; links out of it are refused.")
-    ] = Path(),
-    write: Annotated[
-        Path | None,
-        typer.Option("--write", help="Let `edit` write copies below this folder; without it nothing is written."),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Mcp:
     """A server for assistants (Model Context Protocol, on stdin and stdout): ask about traces, predict, what-if
 
     etude mcp --root traces/
     etude mcp --root traces/ --write copies/
 
-    Tools: info, query, breakdown, critical_path, compare, predict, edit. Needs `pip install 'etude[mcp]'`;
-    docs/mcp.md shows how a client is configured.
+    Tools: info, query, check, diff, every analysis, predict, edit; with --write also report. Needs
+    `pip install 'etude[mcp]'`; docs/mcp.md shows how a client is configured.
     """
-    from etude.surface.mcp import Access, make_server
 
-    make_server(Access.of(root, write)).run()
+    root: str = figure("path", "only files below this folder may be opened; links out of it are refused", ".")
+    write: str | None = figure("path", "let tools write below this folder; without it nothing is written", None)
+
+
+def run(given: tuple[str, str | None]) -> None:
+    from etude.surface.cli.registry import all_verbs
+    from etude.surface.mcp import Access, serve
+
+    serve(Access.of(*given), all_verbs())
+
+
+def _nothing(found: Any) -> None:
+    """The server has said all."""
+
+
+VERBS = (Verb(name="mcp", asks=Mcp, inputs=lambda asked: (asked.root, asked.write), run=run, show=_nothing),)

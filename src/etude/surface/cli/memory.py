@@ -1,67 +1,74 @@
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from etude.surface.cli.app import ANALYSE, app
-from etude.surface.cli.inputs import GroupFile, JobPath, Workers
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown, say
-from etude.surface.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
+from etude.base.errors import UsageError
+from etude.base.figures import figure
+from etude.base.parameters import only_one
+from etude.surface.cli.runs import Analysed, Analysis, RunSource, counted_as
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from etude.model.run import Run
 
-@app.command(rich_help_panel=ANALYSE)
-def memory(
-    path: JobPath,
-    copies: Annotated[bool, typer.Option("--copies", help="Show the bandwidth of copies, by direction.")] = False,
-    each: Annotated[bool, typer.Option("--each", help="List the memory in use over time, event by event.")] = False,
-    counted: CountedAs = "etude",
-    system: OnSystem = "",
-    timing: TimesFile = None,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+NO_EVENTS = "no memory event is in this job; profile(profile_memory=True) records them, --copies needs none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(Analysis):
     """Memory in use over time and its peaks; bandwidth of copies
 
     etude memory trace.json.gz                 needs profile_memory=True
     etude memory trace.json.gz --copies
     """
+
+    copies: bool = figure("switch", "show the bandwidth of copies, by direction", False)
+    each: bool = figure("switch", "list the memory in use over time, event by event", False)
+    counted: str = counted_as(needs="copies")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """Inputs of what a profiler's trace says of its allocator."""
+
+    path: Path
+    workers: int
+    each: bool
+
+    def run(self) -> "pa.Table":
+        from etude.analyse.memory import peaks
+        from etude.capture.ingest import allocations, reading
+
+        found = allocations.allocations(reading.load_device(self.path))
+        if not len(found):
+            raise UsageError(
+                "no allocation was recorded",
+                where=str(self.path),
+                hint="profile(profile_memory=True) records allocations; --copies needs none",
+            )
+        return found if self.each else peaks(found)
+
+
+def inputs(asked: Memory) -> Analysed | Allocated:
+    from etude.analyse import memory as analyse
     from etude.analyse.counting import counting_of
-    from etude.base.errors import UsageError
     from etude.capture.opening import is_profile
 
-    counting = counting_of(counted)
-    if copies and each:
-        raise UsageError("only one of --copies and --each can be given")
-    if not copies and is_profile(path) and not system and timing is None:
-        found = _allocated(path, each)
-    else:
-        from etude.analyse import memory as analyse
-
-        run = open_run(path, groups, workers, system, timing)
-        found = analyse.copies(run, counting) if copies else analyse.levels(run)
-        if not copies and not len(found):
-            say("note: no memory event is in this job; profile(profile_memory=True) records them, --copies needs none")
-        if not copies and not each:
-            found = analyse.level_peaks(found)
-    show(found, json=json, csv=csv, md=md)
+    view = only_one(asked, "copies", "each")
+    if view == "copies":
+        return Analysed(RunSource.of(asked), partial(analyse.copies, counting=counting_of(asked.counted)))
+    if not asked.system and asked.timing is None and is_profile(Path(asked.path)):
+        return Allocated(Path(asked.path), asked.workers, view == "each")
+    return Analysed(RunSource.of(asked), analyse.levels if view == "each" else _peaks, nothing=NO_EVENTS)
 
 
-def _allocated(path: Path, each: bool) -> "pa.Table":
-    from etude.analyse.memory import peaks
-    from etude.base.errors import UsageError
-    from etude.capture.ingest import allocations, reading
+def _peaks(run: "Run") -> "pa.Table":
+    from etude.analyse.memory import level_peaks, levels
 
-    found = allocations.allocations(reading.load_device(path))
-    if not len(found):
-        raise UsageError(
-            "no allocation was recorded",
-            where=str(path),
-            hint="profile(profile_memory=True) records allocations; --copies needs none",
-        )
-    return found if each else peaks(found)
+    return level_peaks(levels(run))
+
+
+VERBS = (Verb(name="memory", asks=Memory, inputs=inputs, run=lambda given: given.run(), tool=True),)

@@ -1,28 +1,18 @@
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import typer
+from etude.base.figures import figure
+from etude.surface.cli.inputs import open_job
+from etude.surface.cli.output import emit, say
+from etude.surface.cli.runs import Analysis, RanOnInput, RunSource, grown
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import ANALYSE, app
-from etude.surface.cli.inputs import GroupFile, JobPath, Workers, open_job
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.surface.cli.runs import OnSystem, RanOn, TimesFile, grown, open_run
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
-@app.command(rich_help_panel=ANALYSE)
-def metrics(
-    path: JobPath,
-    ran_on: RanOn = "",
-    system: OnSystem = "",
-    traffic: Annotated[
-        bool, typer.Option("--traffic", help="Show the bytes sent between each pair of ranks instead.")
-    ] = False,
-    timing: TimesFile = None,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Metrics(Analysis, RanOnInput):
     """Metrics that benchmarks publish: step time, MFU, communication, overlap, bandwidth, balance, TTFT and TPOT
 
     etude metrics run/
@@ -30,19 +20,41 @@ def metrics(
     etude metrics job/ --system dgx-h100
     etude metrics run/ --traffic --csv
     """
-    if traffic:
-        from etude.analyse.traffic import traffic as sent
 
-        emit(sent(open_job(path, groups, workers)), json=json, csv=csv, md=md)
-        return
-    from dataclasses import replace
+    traffic: bool = figure("switch", "show the bytes sent between each pair of ranks instead", False)
 
+
+@dataclass(frozen=True, slots=True)
+class MetricsInputs:
+    source: RunSource
+    traffic: bool
+    ran_on: str = ""
+    exact: bool = False
+    """Numbers are printed as they are, not with units for a reader."""
+
+
+def inputs(asked: Metrics) -> MetricsInputs:
+    if asked.traffic:
+        return MetricsInputs(RunSource.of(asked, recorded=True), True)
+    return MetricsInputs(RunSource.of(asked), False, asked.ran_on, asked.output.csv)
+
+
+def run(given: MetricsInputs) -> "tuple[pa.Table, bool]":
+    """The table, and whether it is printed as it is."""
+    if given.traffic:
+        from etude.analyse.traffic import traffic
+
+        return traffic(open_job(given.source.path, given.source.groups, given.source.workers)), True
+    return _metrics(given), given.exact
+
+
+def _metrics(given: MetricsInputs) -> "pa.Table":
     from etude.analyse import metrics as analyse
     from etude.analyse.engine import of_engine
     from etude.machine import device_names, open_system
     from etude.tell.report import device_of, recognised
 
-    run = open_run(path, groups, workers, system, timing)
+    run, system, ran_on = given.source.open(), given.source.system, given.ran_on
     job, card = run.job, run.card
     if system and job.timing is not None:  # before there was --ran-on, --system meant that here
         say(f"note: recorded times are replaced by a simulation on {system}; what the run ran on is --ran-on")
@@ -51,9 +63,22 @@ def metrics(
     if machine and not system:
         run = replace(run, system=grown(open_system(machine), machine, job.world_size))
     device = device_of(job, ran_on, system) or (recognised(card.hardware.device) if card is not None else None)
-    found = analyse.metrics(run, device=device)
-    emit(found if json or csv else analyse.shown(found), json=json, csv=csv, md=md)
     if any(of_engine(trace) for trace in job.traces):
         say("note: an engine's trace does not say when requests arrived, so TTFT is not shown: see `etude requests`")
     if card is None:
-        say(f"note: this job has no card, so its model is not known; `etude card {path} --write`")
+        say(f"note: this job has no card, so its model is not known; `etude card {given.source.path} --write`")
+    return analyse.metrics(run, device=device)
+
+
+def table(found: Any) -> Any:
+    from etude.analyse.metrics import shown
+
+    return found[0] if found[1] else shown(found[0])
+
+
+VERBS = (
+    Verb(
+        name="metrics", asks=Metrics, inputs=inputs, run=run, record=lambda found: found[0], table=table,
+        show=lambda found: emit(table(found)), tool=True,
+    ),
+)  # fmt: skip

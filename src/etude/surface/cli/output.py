@@ -32,6 +32,8 @@ _MEASURES = ("part", "measure")
 """Columns that name the measure of a row, `span_ns` ..."""
 _OF_MEASURE = ("a", "b", "delta")
 """... and those that have its values."""
+LONGEST = 80
+"""Letters of a name that a reader is shown: those of kernels can have a thousand."""
 _NOTHING = "-"  # what a missing value looks like to a reader
 
 
@@ -66,6 +68,20 @@ def print_yaml(value: Mapping[str, Any]) -> None:
     import yaml
 
     print(yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True), end="")
+
+
+def shortened(table: "pa.Table") -> "pa.Table":
+    """A table for readers, with long names cut."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for number, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            text = table.column(number).combine_chunks()
+            short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(text, 0, LONGEST - 1), "…", "")
+            text = pc.if_else(pc.greater(pc.utf8_length(text), LONGEST), short, text)
+            table = table.set_column(number, field.name, text)
+    return table
 
 
 @contextmanager

@@ -1,37 +1,24 @@
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from etude.surface.cli.app import LOOK, app
-from etude.surface.cli.edits_given import WhatIfEdits, edits_of, run_times
-from etude.surface.cli.inputs import GroupFile, Workers, open_job
+from etude.base.errors import UsageError
+from etude.base.figures import argument, figure, part
+from etude.surface.cli.build import Place, Written
+from etude.surface.cli.edits_given import edits_of, run_times
+from etude.surface.cli.inputs import open_job
 from etude.surface.cli.output import progress, say
-from etude.surface.cli.runs import OnSystem, RanOn, TimesFile, grown, open_run
+from etude.surface.cli.runs import RanOnInput, RunInput, RunSource, grown, times_of
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
+    from etude.make.transform.edits import Edit
     from etude.model.job import Job
     from etude.model.run import Run
 
 
-@app.command(rich_help_panel=LOOK)
-def report(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            help="A job, a profiler trace or a served stream; two runs are compared on one page.", show_default=False
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML page to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Title of the page; by default the name of the input.")] = "",
-    ran_on: RanOn = "",
-    system: OnSystem = "",
-    timing: TimesFile = None,
-    edit: WhatIfEdits = None,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Report(Written, RanOnInput):
     """One HTML page about a run: what happened, why, and where the time goes; it opens offline
 
     etude report run/ -o report.html
@@ -42,46 +29,97 @@ def report(
     etude report served/ -o serve.html
     etude report run/ --edit "speed op=aten::mm by=1.3" -o whatif.html
     """
-    from etude.base.errors import UsageError
-    from etude.surface.api.reporting import allocated, folder_page, is_folder, plain, run_page, written
-    from etude.tell.report import PARTS
 
+    paths: tuple[str, ...] = argument(
+        "paths", "a job, a profiler trace or a served stream; two runs are compared on one page", like=[["a/", "b/"]]
+    )
+    out: str = figure("out", "the HTML page to write", "report.html", names=("-o",))
+    title: str = figure("text", "title of the page; by default the name of the input", "", like="One day", plain=True)
+    edit: tuple[str, ...] = figure(
+        "several",
+        "apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See docs/edits.md",
+        (), like=[["compress group=dp ratio=2"]],
+    )  # fmt: skip
+    reading: RunInput = part(RunInput, but=("path",))
+
+
+@dataclass(frozen=True, slots=True)
+class ReportInputs:
+    paths: tuple[Path, ...]
+    place: Place
+    title: str
+    sources: tuple[RunSource, ...] = ()
+    """Of a page about runs; none where the paths are folders that `etude serve` or `etude fleet` wrote."""
+    edits: "tuple[Edit, ...]" = ()
+    ran_on: str = ""
+
+
+def inputs(asked: Report) -> ReportInputs:
+    from etude.surface.api.reporting import is_folder
+
+    paths, place, title = tuple(Path(path) for path in asked.paths), Place(Path(asked.out), asked.force), asked.title
     if is_folder(paths):
-        _tell(written(lambda: folder_page(paths, title), out, force=force), out)
-        return
+        return ReportInputs(paths, place, title)
     if len(paths) > 2:
         raise UsageError("a page shows one run or two", hint="etude report measured/ simulated/ -o compare.html")
-    if edit and (len(paths) > 1 or timing is not None):
-        raise UsageError("--edit shows one job before and after", hint="give one path, and no --timing")
-    runs = (
-        before_and_after(open_job(paths[0], groups, workers), edit, system, title or plain(paths[0]))
-        if edit
-        else opened(paths, groups, workers, system, timing)
-    )
-    memory = allocated(paths[0]) if len(runs) == 1 and not system and timing is None else None
-    with progress(f"writing {out}", PARTS) as advance:
-        asked: dict[str, Any] = {
-            "title": title,
-            "ran_on": ran_on,
-            "system": system,
+    edits = tuple(edits_of(list(asked.edit)))
+    if edits and len(paths) > 1:
+        raise UsageError("--edit shows one job before and after", hint="PATHS is one job then")
+    reading, groups = asked.reading, None if asked.reading.groups is None else Path(asked.reading.groups)
+    if edits:
+        return ReportInputs(
+            paths, place, title, (RunSource(paths[0], reading.system, None, groups, reading.workers),), edits
+        )
+    system, timing = times_of(reading)
+    sources = tuple(RunSource(path, system, timing, groups, reading.workers) for path in paths)
+    return ReportInputs(paths, place, title, sources, ran_on=asked.ran_on if len(paths) == 1 else "")
+
+
+def run(given: ReportInputs) -> Any:
+    """The page, once it is written."""
+    from etude.surface.api.reporting import allocated, folder_page, plain, run_page, written
+    from etude.tell.report import PARTS
+
+    place, title = given.place, given.title
+    if not given.sources:
+        return written(lambda: folder_page(given.paths, title), place.path, force=place.force), place.path
+    source = given.sources[0]
+    if given.edits:
+        job = open_job(source.path, source.groups, source.workers)
+        runs = before_and_after(job, given.edits, source.system, title or plain(source.path))
+    else:
+        runs = opened(given.sources)
+    recorded = len(runs) == 1 and not source.system and source.timing is None
+    memory = allocated(source.path) if recorded else None
+    with progress(f"writing {place.path}", PARTS) as advance:
+        more: dict[str, Any] = {
+            "ran_on": given.ran_on,
+            "system": source.system,
             "allocated": memory,
             "advance": advance,
         }
-        page = written(lambda: run_page(runs, **asked), out, force=force)
-    _tell(page, out)
+        page = written(lambda: run_page(runs, title=title, **more), place.path, force=place.force)
+    return page, place.path
 
 
-def _tell(page: Any, out: Path) -> None:
-    """Prints the verdict, the findings, and where the page was written."""
+def show(found: Any) -> None:
+    """The verdict, the findings, and where the page was written."""
     from etude.tell.view.page import MARKS
 
+    page, out = found
     say(page.verdict)
     for told in page.told:
         say(f"{MARKS[told.tone]} {told.what}{f' [{told.cost}]' if told.cost else ''}")
     say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
 
 
-def before_and_after(job: "Job", edits: list[str], system: str, name: str) -> "list[tuple[Run, str]]":
+def record(found: Any) -> dict[str, Any]:
+    page, out = found
+    findings = [{"what": told.what, "cost": told.cost} for told in page.told]
+    return {"verdict": page.verdict, "findings": findings, "written": out.name}
+
+
+def before_and_after(job: "Job", edits: "tuple[Edit, ...]", system: str, name: str) -> "list[tuple[Run, str]]":
     """The job and what edits make of it, both simulated. Without a system recorded times are kept, of communication
     too, and what has none takes that of a DGX H100."""
     from etude.machine import open_system
@@ -89,13 +127,13 @@ def before_and_after(job: "Job", edits: list[str], system: str, name: str) -> "l
     from etude.make.transform.edits import apply_edits
     from etude.run.simulate import simulate
 
-    asked, machine = edits_of(edits), system or "dgx-h100"
+    machine = system or "dgx-h100"
     if not system:
         say(f"note: no system is given: recorded times are kept, and nodes without a time take that of {machine}")
     times = "modelled" if system else "recorded"
     on = grown(open_system(machine), machine, job.world_size)
     timed = with_durations(job, on.device)
-    found = apply_edits(timed, asked, system=on, times=run_times(on, collective_times=times))
+    found = apply_edits(timed, edits, system=on, times=run_times(on, collective_times=times))
     for note in found.notes:
         say(f"note: {note}")
     larger = on if found.job.world_size == job.world_size else on.for_ranks(found.job.world_size)
@@ -104,18 +142,17 @@ def before_and_after(job: "Job", edits: list[str], system: str, name: str) -> "l
     return [(before, f"{name} before"), (after, f"{name} after")]
 
 
-def opened(
-    paths: list[Path], groups: Path | None, workers: int, system: str, timing: Path | None
-) -> "list[tuple[Run, str]]":
+def opened(sources: tuple[RunSource, ...]) -> "list[tuple[Run, str]]":
     """The runs with their names. Of two, the first is taken as recorded where it is, and the second as asked for: so
     a recording is compared with its simulation."""
     from etude.surface.api.reporting import plain
 
     runs = []
-    for number, path in enumerate(paths):
-        as_recorded = number == 0 and len(paths) == 2 and (system or timing is not None) and _has_times(path, workers)
-        asked = ("", None) if as_recorded else (system, timing)
-        runs.append((open_run(path, groups, workers, *asked), plain(path)))
+    for number, source in enumerate(sources):
+        asked = source.system or source.timing is not None
+        as_recorded = number == 0 and len(sources) == 2 and asked and _has_times(source.path, source.workers)
+        found = replace(source, system="", timing=None) if as_recorded else source
+        runs.append((found.open(), plain(source.path)))
     return runs
 
 
@@ -123,3 +160,6 @@ def _has_times(path: Path, workers: int) -> bool:
     from etude.capture.opening import is_profile, is_run, open
 
     return is_profile(path) or (path.is_dir() and is_run(path)) or open(path, workers=workers).timing is not None
+
+
+VERBS = (Verb(name="report", asks=Report, inputs=inputs, run=run, record=record, show=show, tool=True),)

@@ -1,15 +1,18 @@
 """What commands that analyse a run have in common: a run, measured, with times from a file, or simulated."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import spelled
+from etude.surface.cli.build import Tabled
 from etude.surface.cli.inputs import GROUPS_HELP, JOB_HELP, open_job
-from etude.surface.cli.output import emit, progress, say
+from etude.surface.cli.output import emit, progress, say, shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,9 +39,6 @@ RanOn = Annotated[
 TimesFile = Annotated[
     Path | None, typer.Option("--timing", help="Times of the nodes, as `etude simulate --timing` writes them.")
 ]
-CountedAs = Annotated[
-    str, typer.Option("--as", help="Count as `hta` (HolisticTraceAnalysis) or `tracelens` does; by default `etude`.")
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class RunInput:
 
     path: str = argument("path", JOB_HELP, like="job/")
     system: str = figure(
-        "text", "simulate the job there and analyse that: a name of `etude systems`, or a file", "", names=("-s",),
+        "noun", "simulate the job there and analyse that: a name of `etude systems`, or a file", "", names=("-s",),
         like="dgx-h100",
     )  # fmt: skip
     timing: str | None = figure("path", "times of the nodes, as `etude simulate --timing` writes them", None)
@@ -58,12 +58,51 @@ class RunInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted:
-    """The parameter of how time is counted."""
+class Analysis(RunInput):
+    """Parameters of what makes a table of a run."""
 
-    counted: str = figure(
-        "text", "count as `hta` (HolisticTraceAnalysis) or `tracelens` does", "etude", key="as", like="hta"
-    )
+    output: Tabled = part(Tabled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topped:
+    """The parameter of how much of a table is shown."""
+
+    top: int | None = figure("count", "number of rows to show; 0: all", None, zero=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanOnInput:
+    """The parameter of what a run was measured on."""
+
+    ran_on: str = figure(
+        "noun",
+        "the hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in the run",
+        "", names=("--device",), like="h200",
+    )  # fmt: skip
+
+
+def counted_as(**more: Any) -> Any:
+    """The parameter of how time is counted."""
+    text = "count as `hta` (HolisticTraceAnalysis) or `tracelens` does"
+    return figure("text", text, "etude", key="as", like="hta", plain=True, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    counted: str = counted_as()
+
+
+def times_of(asked: Any, system: str = "system", timing: str = "timing") -> tuple[str, Path | None]:
+    """Where times come from, if not from the recording: a system that simulates, or a file; not both."""
+    on, file = getattr(asked, system), getattr(asked, timing)
+    if on and file is not None:
+        raise UsageError(
+            "times cannot come both from a file and from a simulation",
+            hint=f"give one of {spelled(asked, timing)} and {spelled(asked, system)}; {spelled(asked, 'ran_on')} names "
+            "the hardware of the run",
+        )
+    return on, None if file is None else Path(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +117,13 @@ class RunSource:
     ray: str = ""
 
     @classmethod
-    def of(cls, asked: RunInput, ray: str = "") -> "RunSource":
-        if asked.system and asked.timing is not None:
-            raise UsageError(
-                "times cannot come both from a file and from a simulation",
-                hint="give one of --timing and --system; --ran-on names the hardware of the run",
-            )
-        timing, groups = (None if one is None else Path(one) for one in (asked.timing, asked.groups))
-        return cls(Path(asked.path), asked.system, timing, groups, asked.workers, ray)
+    def of(cls, asked: RunInput, ray: str = "", *, recorded: bool = False) -> "RunSource":
+        """The source that was asked for; `recorded`: of what only a recording has, whatever the times."""
+        groups = None if asked.groups is None else Path(asked.groups)
+        if recorded:
+            return cls(Path(asked.path), groups=groups, workers=asked.workers)
+        system, timing = times_of(asked)
+        return cls(Path(asked.path), system, timing, groups, asked.workers, ray)
 
     def open(self) -> "Run":
         return open_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray)
@@ -95,24 +133,26 @@ class RunSource:
         return find_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray)
 
 
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """Inputs of an analysis: a run, and what is computed of it."""
+
+    source: RunSource
+    compute: "Callable[[Run], Any]"
+    top: int = 0
+    """Rows of the table that are kept; 0: all."""
+    nothing: str = ""
+    """What is said of a table without rows."""
+
+    def run(self) -> Any:
+        found = self.compute(self.source.open())
+        if self.nothing and not len(found):
+            say(f"note: {self.nothing}")
+        return found.slice(0, self.top) if self.top else found
+
+
 NOTES = 8
 """Notes about a job that are said."""
-LONGEST = 80
-"""Letters of a name that a reader is shown: those of kernels can have a thousand."""
-
-
-def shortened(table: "pa.Table") -> "pa.Table":
-    """A table for readers, with long names cut."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for number, field in enumerate(table.schema):
-        if pa.types.is_string(field.type):
-            text = table.column(number).combine_chunks()
-            short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(text, 0, LONGEST - 1), "…", "")
-            text = pc.if_else(pc.greater(pc.utf8_length(text), LONGEST), short, text)
-            table = table.set_column(number, field.name, text)
-    return table
 
 
 def show(table: "pa.Table", *, json: bool = False, csv: bool = False, md: bool = False) -> None:

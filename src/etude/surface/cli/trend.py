@@ -1,141 +1,168 @@
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.app import ANALYSE, app
-from etude.surface.cli.inputs import Workers
-from etude.surface.cli.output import AsJson, emit, progress, say
-from etude.surface.cli.runs import OnSystem, TimesFile, open_run
+from etude.base.figures import argument, figure, part
+from etude.surface.cli.build import Place, Printed, Written
+from etude.surface.cli.output import emit, progress, say
+from etude.surface.cli.runs import RunInput, RunSource, times_of
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from etude.analyse.samples import Samples
     from etude.analyse.trend import Trend
     from etude.model.run import Run
 
 NONE = "none"
 AUTO = "auto"
-MOST_AHEAD = 1_000_000
-"""Steps that can be forecast."""
+DETECTED = ("value", "period", "change_points", "residual_spread", "findings", "signals")
+"""Keys of the record that `--detect` keeps."""
 
 
-@app.command(rich_help_panel=ANALYSE)
-def trend(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            help="A run, whose steps are analysed; several recordings of one job, in the order of their start; or one "
-            "CSV or Parquet file of values.",
-            show_default=False,
-        ),
-    ],
-    value: Annotated[
-        str, typer.Option(help="The value to analyse: `step_time`, `compute`, `idle`, ...; for a table, a column.")
-    ] = "step_time",
-    period: Annotated[str, typer.Option(help="Steps per cycle; `auto` searches for a cycle, `none` does not.")] = AUTO,
-    forecast: Annotated[str, typer.Option(help="Forecast `20` steps, or a time, `7d`.")] = "",
-    work: Annotated[
-        str,
-        typer.Option(
-            help="Amount of work: `auto` takes the trace's FLOPs, `none` ignores work, or a CSV file: step,rank,tokens."
-        ),
-    ] = AUTO,
-    signals: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV or Parquet file of power, clocks, errors, ...: time, rank (or host and gpu), one column per "
-            "signal."
-        ),
-    ] = None,
-    checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Show the write bandwidth of each rank to storage, by step, instead.")
-    ] = False,
-    least: Annotated[float, typer.Option(min=0, help="Smallest change of level that is reported.")] = 0.03,
-    detect: Annotated[bool, typer.Option("--detect", help="Print the findings alone.")] = False,
-    system: OnSystem = "",
-    timing: TimesFile = None,
-    workers: Workers = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the whole result as JSON, for `--jitter @FILE`.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TrendOf(Written):
     """Step time over a run or many recordings: trend, cycle, changes of ranks relative to their own history, forecast
 
     etude trend run/
     etude trend windows/*/ --forecast 7d
-    etude trend run/ -o trend.json; etude simulate job/ --system dgx-h100 --jitter @trend.json
+    etude trend run/ -o trend.json             for etude simulate --jitter @trend.json
     etude trend metrics.parquet --value step_time --detect
     etude trend run/ --signals dcgm.csv
+    etude trend run/ --checkpoints
     """
-    from etude.analyse.trend import record
-    from etude.analyse.trend import trend as analyse
 
-    if checkpoints:
-        if out is not None:
-            raise UsageError("--out does not apply to --checkpoints", hint="--checkpoints --json > FILE")
-        _checkpoints(paths, _Source(system, timing, workers), json=json)
-        return
-    samples = _samples(paths, value, _Source(system, timing, workers))
-    samples = _with_work(samples, work)
+    paths: tuple[str, ...] = argument(
+        "paths",
+        "a run, whose steps are analysed; several recordings of one job, in the order of their start; or one CSV or "
+        "Parquet file of values",
+        like="run2/",
+    )
+    value: str = figure(
+        "text", "the value to analyse: `step_time`, `compute`, `idle`, ...; for a table, a column", "step_time",
+        like="idle", plain=True,
+    )  # fmt: skip
+    period: str = figure("text", "steps per cycle; `auto` searches for a cycle, `none` does not", AUTO, like="10")
+    forecast: str = figure("text", "forecast `20` steps, or a time, `7d`", "", like="20")
+    work: str = figure(
+        "noun",
+        "amount of work: `auto` takes the trace's FLOPs, `none` ignores work, or a CSV file: step,rank,tokens",
+        AUTO, like=["none", "work.csv"],
+    )  # fmt: skip
+    signals: str | None = figure(
+        "path",
+        "CSV or Parquet file of power, clocks, errors, ...: time, rank (or host and gpu), one column per signal",
+        None,
+    )
+    checkpoints: bool = figure("switch", "show the write bandwidth of each rank to storage, by step, instead", False)
+    least: float = figure("number", "smallest change of level that is reported", 0.03, zero=True)
+    detect: bool = figure("switch", "print the findings alone", False)
+    out: str | None = figure("out", "write the whole result as JSON, for `--jitter @FILE`", None, names=("-o",))
+    reading: RunInput = part(RunInput, only=("system", "timing", "workers"))
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class TrendInputs:
+    sources: tuple[RunSource, ...]
+    """A table is a source without a system or a file of times."""
+    value: str
+    period: int | None
+    least: float
+    work: str
+    forecast: str
+    signals: Path | None
+    place: Place | None
+    detect: bool
+
+
+def inputs(asked: TrendOf) -> TrendInputs | RunSource:
+    """What a trend is computed of; for checkpoints the run alone."""
+    sources = _sources(asked)
+    if asked.checkpoints:
+        if len(sources) > 1:
+            raise UsageError(f"{len(sources)} runs", hint="--checkpoints needs exactly one run")
+        return sources[0]
+    place, detect = Place.of(asked), asked.detect
+    signals = None if asked.signals is None else Path(asked.signals)
+    forecast = asked.forecast if place is not None or not detect else ""
+    return TrendInputs(
+        sources, asked.value, _period(asked.period), asked.least, asked.work, forecast, signals, place, detect
+    )
+
+
+def _sources(asked: TrendOf) -> tuple[RunSource, ...]:
+    from etude.store.tables import is_table
+
+    paths, reading = [Path(path) for path in asked.paths], asked.reading
+    if any(is_table(path) for path in paths):
+        if len(paths) > 1:
+            raise UsageError(f"{len(paths)} files, of which one is a table", hint="give one table, or runs")
+        return (RunSource(paths[0]),)
+    system, timing = times_of(reading)
+    if timing is not None and len(paths) > 1:
+        raise UsageError(f"one file of times for {len(paths)} recordings", hint="--timing needs exactly one run")
+    return tuple(RunSource(path, system, timing, workers=reading.workers) for path in paths)
+
+
+def _period(text: str) -> int | None:
+    if text in (AUTO, NONE):
+        return None if text == AUTO else 0
+    if not text.isdecimal():
+        raise UsageError(f"--period: `{text}` is not a number of steps", hint="10, auto, none")
+    return int(text)
+
+
+def run(given: TrendInputs | RunSource) -> "pa.Table | dict[str, Any]":
+    from etude.analyse.checkpoints import checkpoints
+    from etude.analyse.trend import forecast, record, trend
+
+    if isinstance(given, RunSource):
+        written = checkpoints(given.open())
+        if not len(written):
+            say("no node of this run stores to memory or storage with a known size")
+        return written
+    samples = _with_work(_samples(given), given.work)
     with progress("following"):
-        found = analyse(samples, period=_period(period), least=least, use_work=work != NONE)
-    shown: dict[str, Any] = record(found)
-    if forecast:
-        shown["forecast"] = _forecast(found, forecast)
-    if signals is not None:
-        shown["signals"] = _signals(found, signals)
-    if out is not None:
-        _write(shown, out, force)
-    _show(shown, detect=detect, json=json)
+        found = trend(samples, period=given.period, least=given.least, use_work=given.work != NONE)
+    made: dict[str, Any] = record(found)
+    if given.forecast:
+        made["forecast"] = forecast(found, given.forecast)
+    if given.signals is not None:
+        made["signals"] = _signals(found, given.signals)
+    if given.place is not None:
+        _write(made, given.place)
+    return {name: made[name] for name in DETECTED if name in made} if given.detect else made
 
 
-def _write(shown: dict[str, Any], path: Path, force: bool) -> None:
+def _write(made: dict[str, Any], place: Place) -> None:
     import msgspec
 
     from etude.base.files import writing
 
-    with writing(path, force=force) as place:
-        place.write_bytes(msgspec.json.encode(shown, enc_hook=lambda value: value.item()))  # numbers of NumPy
-    say(f"wrote {path}")
+    with writing(place.path, force=place.force) as temporary:
+        temporary.write_bytes(msgspec.json.encode(made, enc_hook=lambda value: value.item()))  # numbers of NumPy
+    say(f"wrote {place.path}")
 
 
-class _Source(NamedTuple):
-    """The source of times, if they do not come from the recording."""
-
-    system: str
-    timing: Path | None
-    workers: int
-
-    def open(self, path: Path) -> "Run":
-        return open_run(path, None, self.workers, self.system, self.timing)
-
-
-def _samples(paths: list[Path], value: str, source: _Source) -> "Samples":
+def _samples(given: TrendInputs) -> "Samples":
     from etude.analyse.samples import from_table, of_run, of_runs
     from etude.store.tables import is_table, read_table
 
-    if any(is_table(path) for path in paths):
-        if len(paths) > 1:
-            raise UsageError(f"{len(paths)} files, of which one is a table", hint="give one table, or runs")
-        if source.system or source.timing is not None:
-            raise UsageError(
-                "a table has its values in it", where=str(paths[0]), hint="leave out --system and --timing"
-            )
-        return from_table(read_table(paths[0]), value, where=str(paths[0]))
-    if len(paths) == 1:
-        return of_run(source.open(paths[0]), value)
-    if source.timing is not None:
-        raise UsageError(f"one file of times for {len(paths)} recordings", hint="--timing needs exactly one run")
-    with progress("reading recordings", len(paths)) as advance:
-        runs = []
-        for path in paths:
-            runs.append(source.open(path))
+    first, value = given.sources[0], given.value
+    if is_table(first.path):
+        return from_table(read_table(first.path), value, where=str(first.path))
+    if len(given.sources) == 1:
+        return of_run(first.open(), value)
+    runs: list[Run] = []
+    with progress("reading recordings", len(given.sources)) as advance:
+        for source in given.sources:
+            runs.append(source.open())
             advance(1)
     found = of_runs(runs, value)
-    if len(set(found.start_ns.tolist())) < len(paths):
+    if len(set(found.start_ns.tolist())) < len(runs):
         say("note: recordings that begin at one time are taken in the order given")
     return found
 
@@ -150,17 +177,6 @@ def _signals(found: "Trend", path: Path) -> dict[str, Any]:
     return correlated(found, beside)
 
 
-def _checkpoints(paths: list[Path], source: _Source, *, json: bool) -> None:
-    from etude.analyse.checkpoints import checkpoints
-
-    if len(paths) > 1:
-        raise UsageError(f"{len(paths)} runs", hint="--checkpoints needs exactly one run")
-    found = checkpoints(source.open(paths[0]))
-    emit(found, json=json)
-    if not len(found):
-        say("no node of this run stores to memory or storage with a known size")
-
-
 def _with_work(samples: "Samples", work: str) -> "Samples":
     from etude.analyse.samples import with_work, work_of_table
     from etude.store.tables import read_table
@@ -170,60 +186,19 @@ def _with_work(samples: "Samples", work: str) -> "Samples":
     return with_work(samples, work_of_table(samples, read_table(Path(work)), where=work))
 
 
-def _period(text: str) -> int | None:
-    if text in (AUTO, NONE):
-        return None if text == AUTO else 0
-    if not text.isdecimal():
-        raise UsageError(f"--period: `{text}` is not a number of steps", hint="10, auto, none")
-    return int(text)
-
-
-def _forecast(found: "Trend", text: str) -> list[dict[str, Any]]:
-    """The next steps: their numbers and values, and their start times if times are known."""
-    import numpy as np
-
-    from etude.analyse.series import forecast
-    from etude.base.units import parse_time
-
-    steps, start = found.samples.steps, found.samples.start_ns
-    known = len(start) > 1 and int(start.min()) > np.iinfo(np.int64).min
-    apart_ns = int(np.median(np.diff(start))) if known else 0
-    if text.isdecimal():
-        ahead = int(text)
-    elif apart_ns > 0:
-        ahead = -(-parse_time(text) // apart_ns)
-    else:
-        raise UsageError(
-            f"--forecast: the number of steps in `{text}` is not known", hint="a number of steps, or a time column"
-        )
-    if not 1 <= ahead <= MOST_AHEAD:
-        raise UsageError(f"--forecast: {ahead:,} steps", hint=f"1 to {MOST_AHEAD:,}")
-    values = forecast(found.parts, ahead)
-    numbers = int(steps[-1]) + 1 + np.arange(ahead)
-    whole = found.samples.whole
-    rows: list[dict[str, Any]] = [
-        {"step": n, "value": round(v) if whole else v} for n, v in zip(numbers.tolist(), values.tolist(), strict=True)
-    ]
-    if apart_ns > 0:
-        for i, row in enumerate(rows):
-            row["start_ns"] = int(start[-1]) + (i + 1) * apart_ns
-    return rows
-
-
-def _show(shown: dict[str, Any], *, detect: bool, json: bool) -> None:
-    if json:
-        kept = ("value", "period", "change_points", "residual_spread", "findings", "signals")
-        emit({name: shown[name] for name in kept if name in shown} if detect else shown, json=True)
+def show(made: Any) -> None:
+    if not isinstance(made, dict):
+        emit(made)
         return
-    if not detect:
-        emit(_summary(shown))
-        if "forecast" in shown:
-            emit(shown["forecast"])
-    rows = [{"finding": found["kind"], "text": found["text"]} for found in shown["findings"]]
-    rows += [{"finding": "signal", "text": text} for text in shown.get("signals", {}).get("texts", ())]
+    if "series" in made:
+        emit(_summary(made))
+    if "forecast" in made:
+        emit(made["forecast"])
+    rows = [{"finding": found["kind"], "text": found["text"]} for found in made["findings"]]
+    rows += [{"finding": "signal", "text": text} for text in made.get("signals", {}).get("texts", ())]
     if rows:
         emit(rows)
-    if not shown["findings"]:
+    if not made["findings"]:
         say("no change, cycle, drift or slow rank found")
 
 
@@ -242,3 +217,6 @@ def _summary(shown: dict[str, Any]) -> dict[str, Any]:
     found["changes"] = f"{len(shown['change_points'])}"
     found["residual spread"] = f"{shown['residual_spread']:.2%}"
     return found
+
+
+VERBS = (Verb(name="trend", asks=TrendOf, inputs=inputs, run=run, show=show, tool=True),)

@@ -2,7 +2,9 @@
 
 access      which files may be opened and where a copy may be written
 bounds      how much of a result is sent
-tools       what can be asked, each a function of the access and its arguments
+schema      what may be given to a tool, from the declaration of its verb
+tools       what can be asked: verbs, called within the access
+own_tools   tools that are not commands' verbs
 server      the tools as the `mcp` package serves them
 """
 
@@ -13,6 +15,6 @@ from etude.base.faces import face
 if TYPE_CHECKING:
     from etude.surface.mcp.access import Access as Access
     from etude.surface.mcp.server import make_server as make_server
-    from etude.surface.mcp.tools import TOOLS as TOOLS
+    from etude.surface.mcp.server import serve as serve
 
 __getattr__ = face(__name__)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from etude.base.errors import UsageError
-
-if TYPE_CHECKING:
-    from etude.machine.system import System
 
 MOST_ENTRIES: Final = 1_000_000
 """Entries of a folder that are looked at before it is refused."""
 _LISTS: Final = frozenset(",*?[")
 """What makes a path stand for several files, wherever these lie."""
+_DESCRIBES: Final = (".yaml", ".yml", ".json", ".py", ".csv")
+"""How names of files end that describe a model, a system or a stack."""
 _NAMES_A_FILE: Final = re.compile(r"[/\\@]|\.[A-Za-z]")
 
 
@@ -57,15 +56,27 @@ class Access:
             raise UsageError("exists already", where=name, hint="give another name; nothing is overwritten")
         return place
 
-    def system(self, name: str) -> System:
-        """A system or a device of the catalogue; files are not read."""
-        from etude.machine import open_system, system_names
-        from etude.machine.open import device_names
+    def noun(self, name: str) -> str:
+        """A name of a catalogue, or the path of a file below the root that describes the thing. A folder that happens
+        to have the name of a model is none."""
+        if "\0" in name:
+            raise UsageError("is no name", where=repr(name))
+        there, here = (place.exists() if "/" in name else place.is_file() for place in (self.root / name, Path(name)))
+        if name and there:
+            return str(self.readable(name))
+        if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)?", name) or name.lower().endswith(_DESCRIBES) or here:
+            raise UsageError(
+                f"`{name[:100]}` is no name, and no file below the root of this server",
+                hint="a name of a catalogue: llama3-8b, org/name-8B, dgx-h100; or a file below the root",
+            )
+        return name
 
-        if name not in (*system_names(), *device_names()):
-            hint = f"known: {', '.join(system_names())}"
-            raise UsageError(f"`{name[:100]}` is not a system of the catalogue", hint=hint)
-        return open_system(name)
+    def plain(self, key: str, value: Any) -> Any:
+        """A value that names no file: what is in one is read through a parameter that is a path."""
+        for text in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+            if isinstance(text, str) and (_NAMES_A_FILE.search(text) or (text and Path(text).is_file())):
+                raise UsageError("names a file, which this server does not read", where=key, hint="give the value")
+        return value
 
     def _inside(self, place: Path) -> bool:
         return any(place.is_relative_to(folder) for folder in (self.root, self.write) if folder is not None)
@@ -83,22 +94,6 @@ class Access:
                 entry = Path(folder) / name
                 if entry.is_symlink() and not self._inside(_resolved(entry)):
                     raise UsageError(f"the link `{name}` points outside the root", where=shown, hint="copy the file")
-
-
-def check_names(given: Mapping[str, Any]) -> None:
-    """Refuses values that could name a file: a plan of a caller is read from its values alone."""
-    if "directives" in given:
-        raise UsageError("are read from files, which this server does not open", where="directives")
-    for key, value in given.items():
-        for text in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
-            if isinstance(text, str) and _NAMES_A_FILE.search(text):
-                raise UsageError("names a file, which this server does not read", where=key, hint="give the value")
-
-
-def check_model(name: str) -> None:
-    """Refuses what is not a name of the catalogue or an id of two words."""
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.lower().endswith((".yaml", ".yml", ".json")):
-        raise UsageError(f"`{name[:100]}` is not the name of a model", hint="llama3-8b, or an id such as `org/name-8B`")
 
 
 def _resolved(path: Path) -> Path:

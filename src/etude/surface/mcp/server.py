@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
+import json
+import re
 import threading
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from etude import __version__
 from etude.base.errors import EtudeError, UsageError
+from etude.base.parameters import parameters_of
 from etude.surface.mcp.access import Access
-from etude.surface.mcp.bounds import bounded
-from etude.surface.mcp.tools import TOOLS
+from etude.surface.mcp.schema import schema
+from etude.surface.mcp.tools import call, tools
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from mcp.server.mcpserver import MCPServer
+    from mcp.server.lowlevel import Server
 
 INSTRUCTIONS: Final = (
     "Execution traces of machine-learning jobs (MLCommons Chakra). Paths are relative to the root of this server. "
@@ -23,40 +26,84 @@ INSTRUCTIONS: Final = (
 )
 
 
-def make_server(access: Access) -> MCPServer[Any]:
-    """A server of all tools; `.run()` serves it on stdin and stdout."""
+def make_server(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> Server[Any]:
+    """A server of the verbs that are tools; `serve` runs it."""
     try:
-        from mcp.server.mcpserver import MCPServer
-        from mcp.types import ToolAnnotations
+        from mcp import types
+        from mcp.server.lowlevel import Server
     except ImportError:
         raise UsageError("the package `mcp` (2.0 or newer) is not installed", hint="pip install 'etude[mcp]'") from None
+    import anyio
 
-    server = MCPServer("etude", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
-    turn = threading.Lock()
-    for tool in TOOLS:
-        writes = tool.__name__ == "edit" and access.write is not None
-        notes = ToolAnnotations(read_only_hint=not writes, destructive_hint=False, open_world_hint=False)
-        server.add_tool(_served(tool, access, turn), annotations=notes, structured_output=True)
-    return server
+    known, turn = tools(access, verbs), threading.Lock()
+
+    async def listed(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_described(name, verb, access) for name, verb in known.items()])
+
+    async def called(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        answer = partial(_answered, known, params.name, params.arguments or {}, access, turn)
+        is_error, found = await anyio.to_thread.run_sync(answer)
+        text = found if is_error else json.dumps(found)
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=text)],
+            structured_content=None if is_error else found,
+            is_error=is_error,
+        )
+
+    return Server("etude", version=__version__, instructions=INSTRUCTIONS, on_list_tools=listed, on_call_tool=called)
 
 
-def _served(tool: Callable[..., dict[str, Any]], access: Access, turn: threading.Lock) -> Callable[..., dict[str, Any]]:
-    """The tool without its access, as a client calls it. Etude's own errors are returned with their hint; any other is
-    a crash, for which a client only gets the name of the tool."""
-    from mcp.server.mcpserver.exceptions import ToolError
+def serve(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> None:
+    """Answers a client on stdin and stdout until it is gone."""
+    server = make_server(access, verbs)
+    import anyio
+    from mcp.server.stdio import stdio_server
 
-    @wraps(tool)
-    def call(**given: Any) -> dict[str, Any]:
-        try:
-            with turn:
-                return bounded(tool(access, **given))
-        except EtudeError as problem:
-            raise ToolError(str(problem)) from problem
-        except OSError as problem:
-            raise ToolError(f"cannot be read: {problem.strerror or type(problem).__name__}") from problem
+    async def run() -> None:
+        async with stdio_server() as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
 
-    signature = inspect.signature(tool, eval_str=True)
-    wanted = [parameter for name, parameter in signature.parameters.items() if name != "access"]
-    vars(call)["__signature__"] = signature.replace(parameters=wanted)
-    call.__annotations__ = {p.name: p.annotation for p in wanted} | {"return": dict[str, Any]}
-    return call
+    anyio.run(run)
+
+
+def _described(name: str, verb: Verb[Any, Any, Any], access: Access) -> Any:
+    from mcp import types
+
+    writes = access.write is not None and any(p.kind == "out" for p in parameters_of(verb.asks).values())
+    prose = [part for part in verb.help.split("\n\n") if not part.startswith("etude ")]
+    return types.Tool(
+        name=name,
+        description="\n\n".join(prose),
+        input_schema=schema(verb, access.write is not None),
+        output_schema={"type": "object"},
+        annotations=types.ToolAnnotations(read_only_hint=not writes, destructive_hint=False, open_world_hint=False),
+    )
+
+
+def _answered(
+    known: Mapping[str, Verb[Any, Any, Any]], name: str, given: Mapping[str, Any], access: Access, turn: threading.Lock
+) -> tuple[bool, Any]:
+    """(is it an error, the answer or what is wrong). Etude's own errors are returned with their hint; of any other a
+    client gets the name of the tool alone."""
+    if name not in known:
+        return True, f"unknown tool `{name[:100]}`\nhint: known: {', '.join(known)}"
+    try:
+        with turn:
+            return False, call(known[name], given, access)
+    except EtudeError as problem:
+        return True, _in_words_of_tools(str(problem), access)
+    except OSError as problem:
+        return True, f"cannot be read: {problem.strerror or type(problem).__name__}"
+    except Exception:
+        import logging
+
+        logging.getLogger(__name__).exception("tool %r failed", name)
+        return True, f"Error executing tool {name}"
+
+
+def _in_words_of_tools(text: str, access: Access) -> str:
+    """An error as a client reads it: parameters instead of flags, paths below the root."""
+    named = re.sub(r"(?<![\w-])--(?!help)([a-z][a-z0-9-]*)", lambda found: f"`{found[1].replace('-', '_')}`", text)
+    for folder in filter(None, (access.root, access.write)):
+        named = named.replace(f"{folder}/", "")
+    return named
