@@ -47,6 +47,10 @@ class Tabled:
     csv: bool = figure("switch", "print CSV", False)
     md: bool = figure("switch", "print a Markdown table", False)
 
+    def __post_init__(self) -> None:
+        if self.json + self.csv + self.md > 1:
+            raise UsageError("only one of --json, --csv and --md can be given")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Written:

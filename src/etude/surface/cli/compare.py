@@ -6,7 +6,7 @@ from etude.base.figures import argument, figure, part
 from etude.surface.cli.build import Tabled
 from etude.surface.cli.output import progress, say
 from etude.surface.cli.repetitions import opened_runs, sampled
-from etude.surface.cli.runs import RanOnInput, RunInput, show, times_of
+from etude.surface.cli.runs import RunInput, ran_on, show, times_of
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ Runs = list[tuple[Path, "Run"]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(RanOnInput):
+class Compare:
     """Two runs side by side: why one takes longer, operation by operation, and whether it became worse
 
     etude compare before.json.gz after.json.gz
@@ -46,6 +46,7 @@ class Compare(RanOnInput):
         "several", 'exit with 1 if B is worse, e.g. "step > +3%"; may be given several times', (),
         like=[["idle > +5%"]], plain=True,
     )  # fmt: skip
+    ran_on: str = ran_on(needs="fail_if")
     system: str = figure(
         "noun", "simulate both there: a name of `etude systems`, or a file", "", names=("-s",), like="dgx-h100"
     )
@@ -92,12 +93,12 @@ def inputs(asked: Compare) -> "CompareInputs | tuple[Path, Path]":
         return paths
     sides = _side(asked, "a", paths[0]), _side(asked, "b", paths[1])
     limits = tuple(parse_limit(text) for text in asked.fail_if)
-    ran_on = asked.ran_on if any(limit.measure == "mfu" for limit in limits) else ""
+    device = asked.ran_on if any(limit.measure == "mfu" for limit in limits) else ""
     output = asked.output
     if limits and (output.csv or output.md):
-        return CompareInputs(sides, limits, ran_on, detailed=False)
+        return CompareInputs(sides, limits, device, detailed=False)
     why = not output.json and asked.why
-    return CompareInputs(sides, limits, ran_on, True, not why and asked.operators, why, asked.top)
+    return CompareInputs(sides, limits, device, True, not why and asked.operators, why, asked.top)
 
 
 def _side(asked: Compare, which: str, path: Path) -> Side:

@@ -3,12 +3,12 @@ from functools import partial
 
 from etude.base.figures import figure
 from etude.base.parameters import is_given, only_one
-from etude.surface.cli.runs import Analysed, Analysis, Counted, RunSource
+from etude.surface.cli.runs import Analysed, Analysis, RunSource, counted_as
 from etude.surface.verb import Verb
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idle(Analysis, Counted):
+class Idle(Analysis):
     """Why devices are idle: the host, synchronisation, launches, communication; launches and queues
 
     etude idle run/
@@ -21,6 +21,7 @@ class Idle(Analysis, Counted):
     queues: bool = figure("switch", "show the depth of the streams' queues", False)
     streams: bool = figure("switch", "show the gaps of each stream", False)
     each: bool = figure("switch", "list every gap", False)
+    counted: str = counted_as(needs="launches|queues|streams")
     calls: str = figure(
         "text", "only calls whose names match this pattern", "", needs="launches|queues", like="^cudaLaunchKernel",
         plain=True,

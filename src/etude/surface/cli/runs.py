@@ -71,15 +71,15 @@ class Topped:
     top: int | None = figure("count", "number of rows to show; 0: all", None, zero=True)
 
 
+def ran_on(**more: Any) -> Any:
+    """The parameter of what a run was measured on."""
+    text = "the hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in the run"
+    return figure("noun", text, "", names=("--device",), like="h200", **more)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RanOnInput:
-    """The parameter of what a run was measured on."""
-
-    ran_on: str = figure(
-        "noun",
-        "the hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in the run",
-        "", names=("--device",), like="h200",
-    )  # fmt: skip
+    ran_on: str = ran_on()
 
 
 def counted_as(**more: Any) -> Any:
