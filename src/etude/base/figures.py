@@ -99,9 +99,13 @@ def argument(kind: str, doc: str, default: Any = MISSING, **more: Any) -> Any:
     return figure(kind, doc, default, place="argument", **more)
 
 
-def part(cls: type[Any], panel: str = "", *, but: tuple[str, ...] = (), only: tuple[str, ...] = ()) -> Any:
-    """A field that is a dataclass of figures, whose fields are parameters of the whole: `--block-size` of an engine."""
+def part(
+    cls: type[Any], panel: str = "", *, but: tuple[str, ...] = (), only: tuple[str, ...] = (), later: bool = False
+) -> Any:
+    """A field that is a dataclass of figures, whose fields are parameters of the whole: `--block-size` of an engine.
+    `later`: what its figures need may come from a file or a recipe, and is checked by whoever puts them together."""
     about = {"kind": "part", "doc": "", "zero": False, "of": cls, "panel": panel, "but": but, "only": only}
+    about["later"] = later
     return field(default=None, metadata=about)
 
 

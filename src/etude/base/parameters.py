@@ -17,7 +17,8 @@ among the parameters; `whole(asked.engine)` reads all of them, `given_in(asked.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from enum import Enum
@@ -41,6 +42,8 @@ class Parameter:
     part: str = ""
     """The field of the verb that it is a figure of; empty: one of its own."""
     panel: str = ""
+    later: bool = False
+    """What it needs is not checked by `ask`."""
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -92,7 +95,8 @@ def _declared(cls: type[Any]) -> Iterator[Parameter]:
         for inner in fields(about["of"]):
             left_out = inner.name in about["but"] or (about["only"] and inner.name not in about["only"])
             if inner.metadata and not left_out:
-                yield Parameter(key_of(inner), inner, f.name, inner.metadata.get("panel") or about["panel"])
+                yield Parameter(key_of(inner), inner, f.name, inner.metadata.get("panel") or about["panel"],
+                                about["later"])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +153,9 @@ def ask(
     missing = [name for name, p in known.items() if p.is_required and name not in said]
     if missing:
         p = known[missing[0]]
+        example = f"for example {p.about['like']}" if "like" in p.about else _help_of(request)
         what = missing[0].upper() if p.is_argument and spelling is FLAGS else spelling.name(missing[0])
-        raise UsageError(f"{what} is missing", hint=f"for example {p.about.get('like', '') or _help_of(request)}")
+        raise UsageError(f"{what} is missing", hint=f"{p.about['doc']}; {example}")
     for name in said:
         _check_needs(request, known[name])
     return cast(T, _Asked(request, ""))
@@ -177,7 +182,7 @@ def _value(p: Parameter, given: Any, spelling: Spelling) -> Any:
 
 
 def _check_needs(request: Request, p: Parameter) -> None:
-    needs = p.about.get("needs", "")
+    needs = "" if p.later else p.about.get("needs", "")
     if needs and not any(_holds(request, one) for one in needs.split("|")):
         name = request.spelling.name
         wanted = " or ".join(
@@ -194,7 +199,10 @@ def _holds(request: Request, condition: str) -> bool:
     value = request.values[name]
     if isinstance(value, Enum):
         value = value.value
-    return str(value) == wanted if equals else bool(value)
+    if equals:
+        return str(value) == wanted
+    p = parameters_of(request.cls)[name]
+    return value != p.default if p.kind == "count" else bool(value)  # a count of 1 may be one's way to say none
 
 
 def _help_of(request: Request) -> str:
@@ -242,10 +250,11 @@ def whole(part: T) -> T:
         raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
-def given_in(part: Any) -> dict[str, Any]:
-    """What was given of a part, by name and as it is read; all of it counts as read."""
+def given_in(part: Any, but: Collection[str] = ()) -> dict[str, Any]:
+    """What was given of a part, by name and as it is read, but for some; all of it counts as read."""
     request, name = request_of(part), cast(_Asked, part)._part
-    found = [p.name for p in parameters_of(request.cls).values() if p.part == name and p.name in request.given]
+    known = parameters_of(request.cls).values()
+    found = [p.name for p in known if p.part == name and p.name in request.given and p.name not in but]
     request.read.update(found)
     return {one: request.values[one] for one in found}
 
@@ -258,6 +267,21 @@ def is_given(asked: Any, name: str) -> bool:
 def spelled(asked: Any, name: str) -> str:
     """A parameter as the one who asked writes it, for messages."""
     return request_of(asked).spelling.name(name)
+
+
+@contextmanager
+def naming(asked: Any, *names: str) -> Iterator[None]:
+    """What is wrong inside is said of those of these parameters that were given, with their values."""
+    try:
+        yield
+    except UsageError as problem:
+        given = request_of(asked).given
+        said = " ".join(f"{spelled(asked, name)} {_shown(given[name])}" for name in names if name in given)
+        raise UsageError(problem.problem, where=said or problem.where, hint=problem.hint) from None
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
 def only_one(asked: Any, *names: str) -> str:

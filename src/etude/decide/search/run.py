@@ -12,6 +12,7 @@ from etude.base.errors import UsageError
 from etude.base.trust import limited
 from etude.decide.search.found import Found
 from etude.decide.search.given import Asked, Given
+from etude.decide.search.methods import METHODS
 
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "plans": ("etude.decide.search.plans.solve", "plans of a model on a cluster: any of their axes, simulated"),
@@ -27,6 +28,48 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "routes": ("etude.decide.search.routes", "whether requests of satellites are computed there or by a large model"),
 }
 """Kind -> (module with `solve(given, asked)`, what is chosen)."""
+
+
+PLACEMENT: Final = "placement"
+PARALLEL: Final = frozenset({"workers", "ray"})
+DRAWN_BY: Final = {"plans": METHODS, "commands": METHODS, "placement": ("anneal",)}
+"""Kind -> methods of it that draw at random."""
+OPTIONS: Final = ("workers", "ray", "seed", "again")
+"""What some kinds of search read and others do not."""
+
+
+def options_read(given: Given, method: str = "") -> frozenset[str]:
+    """Which of OPTIONS a search of this space by this method reads."""
+    keys, kind = given.keys, given.kind
+    found = set(PARALLEL if kind in ("plans", "commands", "placement", "shares", "workflows") else ())
+    if kind == "mix" and "throughput" not in keys:
+        found |= {*PARALLEL, "seed"}
+    links = keys.get("links")
+    is_drawn = {
+        "chain": isinstance(links, list) and any(isinstance(_of(link, "rates"), Mapping) for link in links),
+        "routes": isinstance(keys.get("requests"), Mapping),
+        "workflows": True,
+        "plans": PLACEMENT in over_names(keys.get("over")),
+    }
+    if method in DRAWN_BY.get(kind, ()) or is_drawn.get(kind):
+        found.add("seed")
+    return frozenset(found | ({"again"} if kind == "chain" else set()))
+
+
+def _of(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else None
+
+
+def over_names(given: Any) -> list[str]:
+    """Names of axes, as a file has them."""
+    names = given.split(",") if isinstance(given, str) else given if isinstance(given, (list, Mapping)) else ()
+    return [str(name).partition("=")[0].strip() for name in names]
+
+
+def unused(given: Given, method: str, said: str) -> UsageError:
+    """The error for an option that a search of this space does not read."""
+    by = f" by method `{method}`" if method in DRAWN_BY.get(given.kind, ()) or method == "all" else ""
+    return UsageError(f"{said} is not read by a search over {given.kind}{by}", where=given.where, hint="leave it out")
 
 
 def is_space(path: str | PathLike[str]) -> bool:
@@ -87,4 +130,10 @@ def search(space: str | PathLike[str], *, changed: Mapping[str, Any] | None = No
     known = [f.name for f in fields(Asked)]
     if lost := [name for name in asked if name not in known]:
         raise UsageError(f"unknown option `{lost[0]}`", where="etude.search", hint=f"known: {', '.join(known)}")
-    return solve(read_space(space, changed), Asked(**asked))
+    given, how = read_space(space, changed), Asked(**asked)
+    read = options_read(given, how.method)
+    for name in asked:
+        option = name.removesuffix("_s")
+        if option in OPTIONS and option not in read and getattr(how, name) != getattr(Asked(), name):
+            raise unused(given, how.method, f"`{name}`")
+    return solve(given, how)

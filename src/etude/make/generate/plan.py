@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, said
+from etude.base.figures import figure, key_of, read, said
 from etude.base.grammar import line
 from etude.make.generate.blocks import halo, loads, recompute, trained
 from etude.make.generate.maps import shares
@@ -104,6 +104,11 @@ class Batching(StrEnum):
 
 BY_BUDGET: Final = (Batching.TOKENS, Batching.PADDED_TOKENS, Batching.COMPUTE, Batching.ONLINE)
 """Those that fill a micro-batch up to a budget."""
+_BY_BUDGET: Final = "|".join(f"batching={one}" for one in BY_BUDGET)
+OF_EXPERTS: Final = (
+    "ep", "etp", "moe_skew", "moe_loads", "moe_seed", "dispatch", "ep_node", "moe_nodes", "capacity"
+)  # fmt: skip
+"""Axes that only models with experts have a use for."""
 WAITING: Final = 64
 """Samples among which `online` chooses by default."""
 
@@ -115,36 +120,68 @@ class Plan:
     etude.generate("llama3-8b", etude.Plan(gpus=16, tp=2))
     """
 
-    gpus: int = figure("count", "number of ranks; default: the smallest number that fits the axes", 0, zero=True)
+    gpus: int = figure(
+        "count", "number of ranks; default: the smallest number that fits the axes", 0, zero=True, like=1024
+    )
     tp: int = figure("count", "tensor parallel", 1)
     cp: int = figure("count", "context parallel", 1)
     pp: int = figure("count", "pipeline parallel", 1)
     ep: int = figure("count", "expert parallel, over the ranks of a stage", 1)
-    etp: int = figure("count", "tensor parallel inside experts", 1)
-    sp: bool | None = figure("flag", "sequence parallel; default: with tensor parallelism", None)
+    etp: int = figure("count", "tensor parallel inside experts", 1, rare=True)
+    sp: bool | None = figure("flag", "sequence parallel; default: with tensor parallelism", None, needs="tp", rare=True)
     cp_kind: ContextKind = figure(
-        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, of=ContextKind
+        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, of=ContextKind, needs="cp", rare=True
     )
     cp_map: ContextMap = figure(
         "choice",
         "assignment of blocks of documents to context-parallel ranks; keys are sent only to ranks that read them",
         ContextMap.NONE,
         of=ContextMap,
+        needs="cp",
+        rare=True,
     )
-    block: int = figure("count", "tokens of a block of --cp-map; 0: 16 blocks per rank", 0, zero=True)
+    block: int = figure(
+        "count", "tokens of a block of --cp-map; 0: 16 blocks per rank", 0, zero=True, needs="cp_map", rare=True
+    )
     cp_shares: tuple[int, ...] = figure(
         "list",
         "tokens of each context-parallel rank, which add up to the sequence; with a map of runs, or ulysses",
         (),
         of=int,
+        like="4096,4096",
+        needs="cp_map=zigzag|cp_map=contiguous|cp_kind=ulysses",
+        rare=True,
     )
     cp_heads: tuple[int, ...] = figure(
-        "list", "attention heads of each context-parallel rank, which add up to all; with ulysses", (), of=int
+        "list",
+        "attention heads of each context-parallel rank, which add up to all; with ulysses",
+        (),
+        of=int,
+        like="16,16",
+        needs="cp_kind=ulysses",
+        rare=True,
     )
-    domain: str = figure("text", "rows x columns of context-parallel ranks that share an image, `2x4`", "")
-    order: str = figure("text", "axes from the fastest to the slowest in the numbering of ranks", "tp-cp-dp-pp")
-    schedule: str = figure("text", "schedule of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
-    stages: tuple[int, ...] = figure("list", "layers of each pipeline stage (with chunks: in model order)", (), of=int)
+    domain: str = figure(
+        "text",
+        "rows x columns of context-parallel ranks that share an image, `2x4`",
+        "",
+        like="1x2",
+        needs="cp",
+        rare=True,
+    )
+    order: str = figure(
+        "text",
+        "axes from the fastest to the slowest in the numbering of ranks",
+        "tp-cp-dp-pp",
+        like="cp-tp-dp-pp",
+        rare=True,
+    )
+    schedule: str = figure(
+        "text", "schedule of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b", like="gpipe"
+    )
+    stages: tuple[int, ...] = figure(
+        "list", "layers of each pipeline stage (with chunks: in model order)", (), of=int, like="8,8,8,8", rare=True
+    )
     micro_batch: int = figure("count", "samples of a micro-batch", 1)
     global_batch: int = figure(
         "count",
@@ -155,89 +192,183 @@ class Plan:
     steps: int = figure("count", "number of steps in the job", 1)
     seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
     lengths: str = figure(
-        "text", "lengths of samples: 2048, or 512:0.5,4096:0.5, or a .csv file; default: all of length seq", ""
+        "text",
+        "lengths of samples: 2048, or 512:0.5,4096:0.5, or a .csv file; default: all of length seq",
+        "",
+        like="512:0.5,1024:0.5",
     )
-    batching: Batching = figure("choice", "how samples of --lengths are batched", Batching.FIXED, of=Batching)
-    length_seed: int = figure("count", "seed of the drawn lengths", 0, zero=True)
-    budget: int = figure("count", "largest number of tokens in a micro-batch; 0: micro_batch x seq", 0, zero=True)
+    batching: Batching = figure(
+        "choice", "how samples of --lengths are batched", Batching.FIXED, of=Batching, needs="lengths", rare=True
+    )
+    length_seed: int = figure("count", "seed of the drawn lengths", 0, zero=True, needs="lengths", rare=True)
+    budget: int = figure(
+        "count",
+        "largest number of tokens in a micro-batch; 0: micro_batch x seq",
+        0,
+        zero=True,
+        needs=_BY_BUDGET,
+        rare=True,
+    )
     power: float = figure("number", "batching `compute`: samples x longest^power is bounded; 0: the model's work", 0.0,
-                          zero=True)  # fmt: skip
+                          zero=True, needs="batching=compute", rare=True)  # fmt: skip
     memory_budget_bytes: int = figure(
-        "bytes", "memory of a rank that micro-batches may fill; 0: no limit", 0, zero=True
+        "bytes", "memory of a rank that micro-batches may fill; 0: no limit", 0, zero=True, needs=_BY_BUDGET, rare=True
     )
-    window: int = figure("count", f"batching `online`: number of waiting samples; 0: {WAITING}", 0, zero=True)
-    samples: int = figure("count", "samples per epoch, which sets the number of steps; 0: no limit", 0, zero=True)
-    join: bool = figure("flag", "ranks without samples run empty steps until all ranks have finished the epoch", False)
+    window: int = figure(
+        "count",
+        f"batching `online`: number of waiting samples; 0: {WAITING}",
+        0,
+        zero=True,
+        needs="batching=online",
+        rare=True,
+    )
+    samples: int = figure(
+        "count",
+        "samples per epoch, which sets the number of steps; 0: no limit",
+        0,
+        zero=True,
+        needs="lengths",
+        rare=True,
+    )
+    join: bool = figure(
+        "flag",
+        "ranks without samples run empty steps until all ranks have finished the epoch",
+        False,
+        needs="samples",
+        rare=True,
+    )
     zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
-    directives: str = figure("text", "rewrites of the step: a YAML file, or FILE.py:name; they replace --zero", "")
-    dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
-    reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
-    prefetch: int = figure("count", "number of blocks whose weights FSDP gathers ahead of use", 1, zero=True)
-    bucket: int = figure("count", "parameters whose gradients are reduced in one collective", 40_000_000)
-    overlap_grads: bool = figure("flag", "gradients are reduced during the backward pass", True)
-    overlap_params: bool = figure("flag", "updated weights are gathered during the forward pass", True)
-    tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
+    directives: str = figure(
+        "text",
+        "rewrites of the step: a YAML file, or FILE.py:name; they replace --zero",
+        "",
+        like="zero3.yaml",
+        rare=True,
+    )
+    dp_shard: int = figure(
+        "count",
+        "ranks that a sharded copy is spread over (HSDP); 0: all",
+        0,
+        zero=True,
+        needs="zero|directives",
+        rare=True,
+    )
+    reshard: bool = figure(
+        "flag", "FSDP frees weights after the forward pass", True, needs="zero=3|directives", rare=True
+    )
+    prefetch: int = figure(
+        "count",
+        "number of blocks whose weights FSDP gathers ahead of use",
+        1,
+        zero=True,
+        needs="zero=3|directives",
+        rare=True,
+    )
+    bucket: int = figure("count", "parameters whose gradients are reduced in one collective", 40_000_000, rare=True)
+    overlap_grads: bool = figure("flag", "gradients are reduced during the backward pass", True, rare=True)
+    overlap_params: bool = figure(
+        "flag", "updated weights are gathered during the forward pass", True, needs="zero=1|zero=2", rare=True
+    )
+    tp_chunks: int = figure(
+        "count", "pieces in which split layers overlap their collectives; 1: none", 1, needs="tp", rare=True
+    )
     recompute: str = figure(
         "text",
         "what is recomputed: none, selective (attention), full (layers), parts "
         "(selective:attention,norm,activation,experts,"
         "ffn,latent), or layers except what is kept or not needed (full:needed,qkv,out,core,gate)",
         "none",
+        like="full",
     )
     unfused: str = figure(
         "text",
         "computed by unfused tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
         "",
+        like="norm",
+        rare=True,
     )
     train: str = figure(
         "text",
         "what is trained: all, forward (nothing, no backward pass), frozen (gradients only pass through), layers:24.., "
         "lora:16",
         "all",
+        like="forward",
     )
     precision: Precision = figure("choice", "precision of activations and products", Precision.BF16, of=Precision)
     scaling: Scaling = figure(
-        "choice", "scaling of 8-bit products: delayed, current, block, mx", Scaling.DELAYED, of=Scaling
+        "choice",
+        "scaling of 8-bit products: delayed, current, block, mx",
+        Scaling.DELAYED,
+        of=Scaling,
+        needs="precision=fp8",
+        rare=True,
     )
-    grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32")
+    grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32", like="bf16", rare=True)
     optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW, of=Optimizer)
-    keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
-    loss_dtype: str = figure("text", "data type of logits in the loss", "fp32")
-    state_dtype: str = figure("text", "data type of the optimizer's moments", "fp32")
-    master: bool = figure("flag", "the optimizer also keeps weights in fp32", True)
-    attention: Attention = figure(
-        "choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, of=Attention
+    keep_grads: bool = figure(
+        "flag", "gradients keep their memory between steps (Megatron's buffers)", False, rare=True
     )
-    clip: bool = figure("flag", "gradients are clipped by their norm", True)
-    moe_skew: float = figure("number", "load of the fullest expert rank relative to the mean", 1.0)
+    loss_dtype: str = figure("text", "data type of logits in the loss", "fp32", like="bf16", rare=True)
+    state_dtype: str = figure("text", "data type of the optimizer's moments", "fp32", like="bf16", rare=True)
+    master: bool = figure("flag", "the optimizer also keeps weights in fp32", True, rare=True)
+    attention: Attention = figure(
+        "choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, of=Attention, rare=True
+    )
+    clip: bool = figure("flag", "gradients are clipped by their norm", True, rare=True)
+    moe_skew: float = figure("number", "load of the fullest expert rank relative to the mean", 1.0, rare=True)
     moe_loads: str = figure(
         "text",
         "load of each expert: zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file; default: all have the same",
         "",
+        like="zipf:1.2",
+        rare=True,
     )
-    moe_seed: int = figure("count", "seed of the drawn loads", 0, zero=True)
-    dispatch: Dispatch = figure("choice", "data type of tokens sent to experts", Dispatch.PRODUCTS, of=Dispatch)
+    moe_seed: int = figure("count", "seed of the drawn loads", 0, zero=True, needs="moe_loads", rare=True)
+    dispatch: Dispatch = figure(
+        "choice",
+        "data type of tokens sent to experts",
+        Dispatch.PRODUCTS,
+        of=Dispatch,
+        needs="precision=fp8|precision=fp4",
+        rare=True,
+    )
     ep_node: int = figure(
         "count",
         "expert-parallel ranks per node, to which a token is sent once and copied there; 0: every copy is sent",
         0,
         zero=True,
+        needs="ep",
+        rare=True,
     )
-    moe_nodes: int = figure("count", "largest number of nodes with experts of one token (with ep_node)", 0, zero=True)
-    capacity: float = figure("number", "capacity of an expert relative to the mean; 0: no limit", 0.0, zero=True)
-    data_loading: bool = figure("flag", "the first stage loads the micro-batch", False)
-    checkpoint: bool = figure("flag", "the state is written at the end", False)
+    moe_nodes: int = figure(
+        "count",
+        "largest number of nodes with experts of one token (with ep_node)",
+        0,
+        zero=True,
+        needs="ep_node",
+        rare=True,
+    )
+    capacity: float = figure(
+        "number", "capacity of an expert relative to the mean; 0: no limit", 0.0, zero=True, rare=True
+    )
+    data_loading: bool = figure("flag", "the first stage loads the micro-batch", False, rare=True)
+    checkpoint: bool = figure("flag", "the state is written at the end", False, rare=True)
     host_bandwidth_bytes_per_s: float = figure(
         "bandwidth",
         "bandwidth between a rank and the host's memory, from which `roundrobin` streams weights",
         0.0,
         zero=True,
+        rare=True,
     )
-    host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, zero=True)
+    host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, zero=True, rare=True)
     graphs: bool = figure(
-        "flag", "the host issues CUDA graphs of everything whose size does not depend on routing, at no cost", False
+        "flag",
+        "the host issues CUDA graphs of everything whose size does not depend on routing, at no cost",
+        False,
+        needs="host",
+        rare=True,
     )
-    step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True)
+    step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True, rare=True)
 
     def __post_init__(self) -> None:
         if not self.gpus:
@@ -392,6 +523,38 @@ class Plan:
                 "sending tokens to each node once needs equally loaded experts",
                 hint="leave out --moe-skew and --moe-loads",
             )
+
+    def refuse_unread(self, given: Iterable[str], model: Any, spelled: Callable[[str], str] = "`{}`".format) -> None:
+        """Raises UsageError for the first of these axes that differs from its default and that nothing reads in this
+        plan of this model, as `spelled` writes it."""
+        known = {key_of(f): f for f in fields(self)}
+        said = {key: getattr(self, known[key].name) for key in given}
+        self.refuse_experts(said, model, spelled)
+        for key in said:
+            f = known[key]
+            if said[key] in (f.default, ()):
+                continue
+            needs = [one.partition("=") for one in f.metadata.get("needs", "").split("|") if one]
+            if needs and not any(self._has(known[name], wanted) for name, _, wanted in needs):
+                wanted = " or ".join(spelled(name) + (f" {value}" if value else "") for name, _, value in needs)
+                raise UsageError(f"{spelled(key)} is read only with {wanted}", hint="leave it out, or add the other")
+
+    @classmethod
+    def refuse_experts(
+        cls, given: Mapping[str, Any], model: Any, spelled: Callable[[str], str] = "`{}`".format
+    ) -> None:
+        """Raises UsageError for axes of experts, unlike their defaults, of a model that has none."""
+        usual = {f.name: f.default for f in fields(cls)}
+        unread = [] if model.experts else [key for key in OF_EXPERTS if given.get(key, usual[key]) != usual[key]]
+        if unread:
+            raise UsageError(
+                f"{spelled(unread[0])} is read only for models with experts, and `{model.name}` has none",
+                hint="leave it out",
+            )
+
+    def _has(self, f: Field[Any], wanted: str) -> bool:
+        value = getattr(self, f.name)
+        return str(value) == wanted if wanted else bool(value != f.default)
 
     def __repr__(self) -> str:
         return said(self)

@@ -26,7 +26,7 @@ class Learn(TimesOnInput):
     out: str = figure("out", "the model to write: `.json`", "model.json", names=("-o",))
     at_least: int = figure(
         "count", "least number of nodes behind every size and time in the model; rarer values are merged, then rounded",
-        1, least=1,
+        1, least=1, panel="What is kept",
     )  # fmt: skip
     reading: JobInput = part(JobInput, "Input", but=("path",))
     force: bool = figure("switch", "replace what is there", False, names=("-f",))

@@ -65,7 +65,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Rounds": "rounds count steps micro-batch precision sample train parts deadline quorum server seed",
     },
     "plan": {"Search": "tries"},
-    "search": {"Search": "set method again seed top workers ray trust"},
     "simulate": {
         "Input": "yaml groups workers max-bytes device-times-of host-speed",
         "Machine": "remote-memory",

@@ -10,7 +10,7 @@ import typer
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import argument, figure, key_of, part, read, read_mapping
-from etude.base.parameters import given_in
+from etude.base.parameters import given_in, naming, only_one, request_of, spelled
 from etude.make.generate import Plan
 from etude.surface.cli.output import say
 
@@ -32,16 +32,51 @@ class ModelInput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelOrConfig(ModelInput):
+    """The parameters of a model: its name, or its `config.json`."""
+
+    hf: str | None = figure(
+        "path", "a Hugging Face `config.json`, or its folder, instead of a model's name", None, panel="Input"
+    )
+
+
+def model_asked(asked: ModelOrConfig) -> tuple["Model", str]:
+    """The model, and the name or file that it was opened from."""
+    if not only_one(asked, "model", "hf"):
+        raise UsageError(
+            "no model is given", hint=f"etude {request_of(asked).verb} llama3-8b; or a Hugging Face id, or a file"
+        )
+    hf = None if asked.hf is None else Path(asked.hf)
+    return model_of(asked.model, hf), asked.model or str(hf / "config.json" if hf and hf.is_dir() else hf)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanInput:
     """Parameters of a plan: those of a file, and the axes as flags over it."""
 
-    plan: str | None = figure("path", "YAML file with the plan; flags override it", None)
-    axes: Plan = part(Plan, PANEL)
+    plan: str | None = figure(
+        "path", "YAML file with the plan; flags override it", None, like="plan.yaml", panel="Input"
+    )
+    axes: Plan = part(Plan, PANEL, later=True)
 
 
 def plan_keys(asked: "PlanInput", model: str = "") -> dict[str, Any]:
     """What the file and the flags of a plan say, by key. All axes that were given count as read."""
     return given_of(given_in(asked.axes), None if asked.plan is None else Path(asked.plan), model)
+
+
+def plan_asked(asked: Any, model: "Model", name: str, **usual: Any) -> Plan:
+    """The plan of a file with the axes that were given over it, and these where neither says."""
+    keys = {**usual, **plan_keys(asked, name)}
+    with naming(asked, "plan", *given_in(asked.axes)):
+        plan = Plan.from_dict(keys, str(asked.plan or "plan"))
+    check_axes(asked, plan, model)
+    return plan
+
+
+def check_axes(asked: Any, plan: Plan, model: "Model") -> None:
+    """Refuses axes that were given and that nothing reads in this plan of this model."""
+    plan.refuse_unread(given_in(asked.axes), model, lambda name: spelled(asked, name))
 
 
 def with_fields(

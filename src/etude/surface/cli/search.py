@@ -1,163 +1,210 @@
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.output import AsJson, emit, progress, say
-from etude.surface.cli.plan_flags import given_of, with_plan
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import given_in, is_given, naming, only_one, spelled
+from etude.surface.cli.build import Printed
+from etude.surface.cli.output import emit, progress, say
+from etude.surface.cli.plan_flags import PlanInput, plan_keys
+from etude.surface.executing import executed
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.decide.search import Asked, Found
+    from etude.decide.search.given import Given
+    from etude.decide.search.plans import PlanSpace
 
-EXAMPLE = """The best of a space of designs: plans, placements, cuts, mixes; scored by simulation, with its frontier
-
-[bold]Example[/bold]
-
-  etude search llama3-8b --gpus 16 --system dgx-h100
-  etude search mixtral-8x7b --gpus 32 --system dgx-h100 --over tp,pp,ep,zero --score step,memory -o found/
-  etude search llama3-8b --gpus 16 --system tpu-v6e-pod --over tp,zero,placement
-  etude search llama3-8b --over "gpus=8|16|32,tp=1|2,zero" --system dgx-h100 --global-batch 32 --limit memory=60GB
-  etude search space.yaml --set "axes={tp: [1, 2, 4, 8]}" -j 0 --json
-
-A space is a YAML file: `search:` gives the kind of choice, `score` the objective, `limits` the constraints, and the
-other keys describe what is chosen. `docs/search.md` shows one of each kind. With the name of a model instead, its
-plans are searched: values given by flags are kept, `--over` names the axes. The result says which candidates were
-left out, and why.
-"""
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
 """Columns of a table of plans beside its axes."""
-OF_MODELS = "A search over plans of a model"
+OF_SPACE = ("model", "hf", "over", "score", "limit", "system", "network", "price", "plan")
+OF_MODELS, HOW = "A search over plans of a model", "Search"
 
 
-@app.command(rich_help_panel=RUN, help=EXAMPLE)
-@with_plan
-def search(
-    flags: dict[str, Any],
-    space: Annotated[
-        str,
-        typer.Argument(help="YAML file with `search: KIND`, or a model whose plans are searched.", show_default=False),
-    ] = "",
-    over: Annotated[
-        str,
-        typer.Option(
-            help="Axes, with given values or the usual ones: `tp=1|2|4,pp,zero`; fields of a plan, `gpus`, `system`, "
-            "and `placement`, which places the ranks of the best three plans. "
-            "Default: all axes that change speed or memory much.",
-            rich_help_panel=OF_MODELS,
-        ),
-    ] = "",
-    score: Annotated[
-        str,
-        typer.Option(
-            help="step, tokens, mfu, memory, cost, energy; several give a frontier. \\[default: step]",
-            rich_help_panel=OF_MODELS,
-            show_default=False,
-        ),
-    ] = "",
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Upper limit of a score (lower limit of tokens and mfu): `memory=80GB`. Default: the memory of the "
-            "device.",
-            rich_help_panel=OF_MODELS,
-        ),
-    ] = None,
-    system: Annotated[
-        str,
-        typer.Option(
-            "--system", "-s", help="Simulate there: a name of `etude systems`, or a file.", rich_help_panel=OF_MODELS
-        ),
-    ] = "",
-    stack: Annotated[
-        str,
-        typer.Option(help="Software stack: a name that `etude stacks` lists, or a file.", rich_help_panel=OF_MODELS),
-    ] = "",
-    network: Annotated[
-        str,
-        typer.Option(
-            help="analytic; or links or flow, if placement matters. Default: analytic; flow with `--over placement`.",
-            rich_help_panel=OF_MODELS,
-        ),
-    ] = "",
-    price: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Price of a device in dollars per hour: `2.5`, or `dgx-h100=2.5`.", rich_help_panel=OF_MODELS
-        ),
-    ] = None,
-    plan: Annotated[
-        Path | None, typer.Option(help="YAML file with fixed values; flags override it.", rich_help_panel=OF_MODELS)
-    ] = None,
-    hf: Annotated[
-        Path | None,
-        typer.Option(help="A Hugging Face `config.json` instead of a model's name.", rich_help_panel=OF_MODELS),
-    ] = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of the file: `score=cost`; the value is YAML.")
-    ] = None,
-    method: Annotated[
-        str, typer.Option(help="all, dp, greedy, anneal, ilp, lp, joint; default: chosen by the kind of space.")
-    ] = "",
-    again: Annotated[str, typer.Option(help="Search again at intervals, as links change: `every=10s`.")] = "",
-    workers: Annotated[int, typer.Option("--workers", "-j", min=0, help="Number of processes; 0: one per core.")] = 1,
-    ray: Annotated[str, typer.Option(help="`auto`, or the address of a Ray cluster.")] = "",
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the results; a later search continues from there.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of random methods.")] = 0,
-    top: Annotated[int, typer.Option(min=1, help="Number of rows of the table.")] = 10,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Let the file run programs and Python code, and write outside its folder.")
-    ] = False,
-    json: AsJson = False,
-) -> int:
-    from etude.decide.search import Asked, read_space, solve
-    from etude.surface.executing import executed
+@dataclass(frozen=True, kw_only=True)
+class HowToSearch:
+    """Parameters of any search."""
 
-    asked = Asked(
-        method=method, workers=workers, ray=ray, out=out, seed=seed, again_s=_again_s(again), progress=progress,
-        execute=executed, trust=trust,
+    method: str = figure(
+        "text", "all, dp, greedy, anneal, ilp, lp, joint; default: chosen by the kind of space", "", like="all",
+        panel=HOW, metavar="NAME",
     )  # fmt: skip
-    model = {"--over": over, "--score": score, "--limit": limit, "--system": system, "--stack": stack, "--price": price,
-             "--network": network, "--plan": plan, "--hf": hf}  # fmt: skip
-    said = [*(name for name, value in model.items() if value), *(f"--{k.replace('_', '-')}" for k in flags)]
-    if space.endswith((".yaml", ".yml")) and "--system" not in said and "--over" not in said:
-        if said:
-            raise UsageError(
-                f"{said[0]} applies only to a search over plans of a model",
-                hint="--set KEY=VALUE changes a file's keys",
-            )
-        found = solve(read_space(space, _changed(change or [])), asked)
+    workers: int = figure("count", "number of processes; 0: one per core", 1, zero=True, names=("-j",), panel=HOW)
+    ray: str = figure("text", "`auto`, or the address of a Ray cluster", "", like="auto", panel=HOW)
+    seed: int = figure("count", "seed of what is drawn at random", 0, zero=True, panel=HOW)
+    top: int = figure("count", "number of rows of the table", 10, panel=HOW)
+    out: str | None = figure("out", "folder for the results; a later search continues from there", None, names=("-o",))
+    force: bool = figure(
+        "switch", "begin anew: what the folder has of earlier searches is not taken", False, needs="out", names=("-f",)
+    )
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlans(PlanInput, HowToSearch):
+    """The best of a space of designs: plans, placements, cuts, mixes; scored by simulation, with its frontier
+
+    etude search llama3-8b --gpus 16 --system dgx-h100
+    etude search mixtral-8x7b --gpus 32 --system dgx-h100 --over tp,pp,ep,zero --score step,memory -o found/
+    etude search llama3-8b --gpus 16 --system tpu-v6e-pod --over tp,zero,placement
+    etude search --hf config.json --gpus 4 --system dgx-h100
+    etude search llama3-8b --over "gpus=8|16|32,tp=1|2,zero" --system dgx-h100 --global-batch 32 --limit memory=60GB
+
+    With the name of a model its plans are searched: values given by flags are kept, `--over` names the axes. With a
+    YAML file that has `search: KIND`, the space of the file is searched: `etude search space --help`. The result says
+    which candidates were left out, and why.
+    """
+
+    model: str = argument(
+        "text", "a model whose plans are searched, or a YAML file with `search: KIND`", "", like="gpt2"
+    )
+    hf: str | None = figure(
+        "path", "a Hugging Face `config.json`, or its folder, instead of a model's name", None, panel=OF_MODELS
+    )
+    over: str = figure(
+        "text",
+        "axes, with given values or the usual ones: `tp=1|2|4,pp,zero`; fields of a plan, `gpus`, `system`, and "
+        "`placement`, which places the ranks of the best three plans; default: all axes that change speed or memory "
+        "much",
+        "", like="pp,zero", panel=OF_MODELS,
+    )  # fmt: skip
+    score: str = figure(
+        "text", "step, tokens, mfu, memory, cost, energy; several give a frontier; default: step", "", like="tokens",
+        panel=OF_MODELS,
+    )  # fmt: skip
+    limit: tuple[str, ...] = figure(
+        "several",
+        "upper limit of a score (lower limit of tokens and mfu): `memory=80GB`; default: the memory of the device", (),
+        like="memory=50GB", panel=OF_MODELS,
+    )  # fmt: skip
+    system: str = figure(
+        "text", "simulate there: a name of `etude systems`, or a file", "", names=("-s",), like="dgx-a100",
+        panel=OF_MODELS, metavar="NAME",
+    )  # fmt: skip
+    stack: str = figure(
+        "text", "software stack: a name that `etude stacks` lists, or a file", "", like="eager", panel=OF_MODELS,
+        metavar="NAME",
+    )  # fmt: skip
+    network: str = figure(
+        "text", "analytic; or links or flow, if placement matters; default: analytic; flow with `--over placement`", "",
+        like="links", panel=OF_MODELS, metavar="NAME",
+    )  # fmt: skip
+    price: tuple[str, ...] = figure(
+        "several", "price of a device in dollars per hour: `2.5`, or `dgx-h100=2.5`", (), like="2.5", panel=OF_MODELS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace(HowToSearch):
+    """The best of the space of a file: `search:` gives the kind of choice, the other keys describe it
+
+    etude search space space.yaml --set "axes={tp: [1, 2, 4, 8]}" -j 0 --json
+    etude search space chain.yaml --method all --top 20
+    etude search space plans.yaml --method anneal
+
+    `score` is the objective and `limits` the constraints; `docs/search.md` shows a file of each kind. `etude search
+    space.yaml` is the same.
+    """
+
+    space: str = argument("path", "YAML file with `search: KIND`", like="other.yaml")
+    change: tuple[str, ...] = figure(
+        "several", "override a key of the file: `score=cost`; the value is YAML", (), key="set", like="score=cost",
+        panel=HOW,
+    )  # fmt: skip
+    again: str = figure(
+        "text", "search again at intervals, as links change: `every=10s`", "", like="every=10s", panel=HOW
+    )
+    trust: bool = figure(
+        "switch", "let the file run programs and Python code, and write outside its folder", False, panel=HOW
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchInputs:
+    space: "Given | PlanSpace"
+    asked: "Asked"
+    force: bool
+    top: int
+    """Rows of the table."""
+
+
+def meant(args: list[str]) -> str:
+    """A YAML file is a space, unless its plans are asked for: then it describes a model."""
+    from etude.surface.cli.arguments import values
+    from etude.surface.cli.build import command_of
+
+    options = {arg.partition("=")[0] for arg in args}
+    if not any(arg.endswith((".yaml", ".yml")) for arg in args) or options & {"--system", "-s", "--over"}:
+        return ""
+    first = next((args[at] for at, option in values(command_of(VERBS[0]).params, args) if not option), "")
+    return "search space" if first.endswith((".yaml", ".yml")) else ""
+
+
+def how_to_search(asked: HowToSearch, read: "frozenset[str]", **more: Any) -> "tuple[Asked, int]":
+    """How to search, and the rows that are shown; options that are not among those read are left alone."""
+    from etude.decide.search import Asked
+
+    options = {name: getattr(asked, name) for name in ("workers", "ray", "seed") if name in read}
+    out = None if asked.out is None else Path(asked.out)
+    if asked.output.json and is_given(asked, "top"):
+        raise UsageError(f"{spelled(asked, 'top')} is read only without {spelled(asked, 'json')}", hint="leave it out")
+    top = 0 if asked.output.json else asked.top
+    return Asked(method=asked.method, out=out, progress=progress, execute=executed, **options, **more), top
+
+
+def space_inputs(asked: SearchSpace) -> SearchInputs:
+    from etude.decide.search import read_space
+    from etude.decide.search.run import OPTIONS, options_read, unused
+
+    given = read_space(asked.space, _changed(list(asked.change)))
+    read = options_read(given, asked.method)
+    for name in OPTIONS:
+        if name not in read and is_given(asked, name):
+            raise unused(given, asked.method, spelled(asked, name))
+    again = {"again_s": _again_s(asked.again)} if "again" in read else {}
+    how, top = how_to_search(asked, read, trust=asked.trust, **again)
+    return SearchInputs(given, how, asked.force, top)
+
+
+def plan_inputs(asked: SearchPlans) -> SearchInputs:
+    from etude.decide.search.plans import parse_over, space_of
+    from etude.decide.search.run import DRAWN_BY, PARALLEL
+
+    if not only_one(asked, "model", "hf"):
+        hint = "etude search llama3-8b --gpus 16 --system dgx-h100"
+        raise UsageError("neither a model nor a space is given", hint=hint)
+    hf = None if asked.hf is None else Path(asked.hf)
+    name = asked.model or str(hf / "config.json" if hf and hf.is_dir() else hf)
+    over, scores = parse_over(asked.over), [one.strip() for one in asked.score.split(",") if one.strip()]
+    limits = dict(_pair(text, "--limit", "memory=80GB") for text in asked.limit)
+    system = "" if over.get("system") else asked.system  # an axis has them
+    with naming(asked, *OF_SPACE, *given_in(asked.axes)):
+        space = space_of(
+            model=name, fixed=plan_keys(asked, asked.model), over=over, score=scores, limits=limits, system=system,
+            stack=asked.stack, network=asked.network, price=_prices(list(asked.price)),
+        )  # fmt: skip
+    is_drawn = space.placed or asked.method in DRAWN_BY["plans"]
+    how, top = how_to_search(asked, PARALLEL | ({"seed"} if is_drawn else set()))
+    return SearchInputs(space, how, asked.force, top)
+
+
+def run(given: SearchInputs) -> "tuple[Found, SearchInputs]":
+    from etude.decide.search import kept, solve
+    from etude.decide.search.given import Given
+    from etude.decide.search.plans import solved
+    from etude.decide.study.results import forget
+
+    space, asked = given.space, given.asked
+    if given.force and asked.out is not None:
+        forget(asked.out)
+    if isinstance(space, Given):
+        found = solve(space, asked)
     else:
-        if change:
-            raise UsageError("--set changes keys of a file", where="--set", hint="use flags for fixed values")
-        found = _plans(space, hf, given_of(flags, plan, space), asked, over=over, score=score, limit=limit or [],
-                       system=system, stack=stack, network=network, price=price or [])  # fmt: skip
-    _tell(found, top, json, out)
-    return 0
-
-
-def _plans(
-    model: str, hf: Path | None, fixed: dict[str, Any], asked: "Asked", *, over: str, score: str, limit: list[str],
-    price: list[str], **more: Any,
-) -> "Found":  # fmt: skip
-    """Searches the plans of a model. Raises UsageError if no model is given."""
-    from etude.decide.search import kept
-    from etude.decide.search.plans import parse_over, solved, space_of
-
-    if not model and hf is None:
-        raise UsageError(
-            "neither a model nor a space is given", hint="etude search llama3-8b --gpus 16 --system dgx-h100"
-        )
-    name = str(hf / "config.json" if hf.is_dir() else hf) if hf is not None else model
-    scores = [one.strip() for one in score.split(",") if one.strip()]
-    limits = dict(_pair(text, "--limit", "memory=80GB") for text in limit)
-    space = space_of(
-        model=name, fixed=fixed, over=parse_over(over), score=scores, limits=limits, price=_prices(price), **more
-    )  # fmt: skip
-    return kept(solved(space, asked), asked, f"Plans of {name}")
+        found = kept(solved(space, asked), asked, f"Plans of {space.model}")
+    for line in found.told:
+        say(line)
+    return found, given
 
 
 def _pair(text: str, where: str, hint: str) -> tuple[str, str]:
@@ -194,13 +241,9 @@ def _again_s(text: str) -> float:
     return parse_time(text.removeprefix("every=")) / 1e9 if text else 0.0
 
 
-def _tell(found: "Found", top: int, as_json: bool, out: Path | None) -> None:
-    for line in found.told:
-        say(line)
-    if as_json:
-        emit(found.record(), json=True)
-        return
-    rows = (found.rows or found.frontier)[:top]
+def show(result: "tuple[Found, SearchInputs]") -> None:
+    found, given = result
+    rows = (found.rows or found.frontier)[: given.top]
     if "axes" in found.more:
         kept = [*found.more["scores"], *found.more["axes"]]
         kept = [*dict.fromkeys([*kept, *(name for name in FIGURES if name in rows[0])])]
@@ -212,8 +255,8 @@ def _tell(found: "Found", top: int, as_json: bool, out: Path | None) -> None:
         say(note)
     why = "".join(f", {count:,} {reason}" for reason, count in found.pruned.items())
     say(f"{found.space:,} candidates: {found.tried:,} tried{why}")
-    if out is not None:
-        say(f"wrote {out / 'index.html'}")
+    if given.asked.out is not None:
+        say(f"wrote {given.asked.out / 'index.html'}")
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -229,3 +272,13 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         elif name != "flags":
             found[name] = round(value, 4) if isinstance(value, float) else value
     return found
+
+
+def record(result: "tuple[Found, SearchInputs]") -> dict[str, Any]:
+    return result[0].record()
+
+
+VERBS = (
+    Verb(name="search", asks=SearchPlans, inputs=plan_inputs, run=run, record=record, show=show),
+    Verb(name="search space", asks=SearchSpace, inputs=space_inputs, run=run, record=record, show=show),
+)
