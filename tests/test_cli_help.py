@@ -10,7 +10,9 @@ import typer
 
 from etude.surface.cli import COMMANDS, main
 from etude.surface.cli.app import app
+from etude.surface.cli.commands import file_of
 from etude.surface.cli.help import FEW, options
+from etude.surface.cli.registry import verbs_in
 
 
 def inside(words: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -26,8 +28,11 @@ def whole() -> Any:
 
 
 def commands(name: str) -> list[tuple[str, Any]]:
+    """The command of these words, and those behind it."""
     _, command, _ = whole().resolve_command(typer.Context(whole()), name.split())
-    return list(inside(name, command))
+    inner = verbs_in(file_of(name)) if name in COMMANDS else {}
+    behind = [words for words in inner if words.startswith(f"{name} ")]
+    return list(inside(name, command)) + [found for words in behind for found in commands(words)]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -6,7 +6,7 @@ python -m etude.surface.executing       such a process: a task a line on stdin, 
 import io
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 
 
 def executed(words: list[str]) -> tuple[int, str, str]:
@@ -33,6 +33,7 @@ def options_of(words: Sequence[str]) -> tuple[str, Collection[str]]:
 
 def serve_tasks() -> None:
     from etude.decide.study import serve
+    from etude.surface.cli.running import termination_unwinds
 
     out = sys.stdout
 
@@ -40,7 +41,8 @@ def serve_tasks() -> None:
         out.write(line)
         out.flush()
 
-    serve(sys.stdin, write, executed)
+    with suppress(KeyboardInterrupt), termination_unwinds():  # folders of tasks are removed
+        serve(sys.stdin, write, executed)
 
 
 if __name__ == "__main__":

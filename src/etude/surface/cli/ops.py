@@ -27,7 +27,7 @@ ASKED = "What is asked for"
 class Database:
     """The parameter of what reads or writes a database."""
 
-    db: str = figure("path", "file of the database", "operators.ops")
+    db: str = figure("path", "file of the database", "operators.ops", panel="Input")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +149,11 @@ class Measure(KeysInput):
     device: str = figure(
         "text", "device: a name in the catalogue, or your own", names=("-d",), metavar="NAME", like="h100"
     )
-    backend: str = figure("text", "name of the backend whose kernels are measured", "torch", like="mine")
-    budget_ns: int | None = figure("time", "time limit; default: none", None)
+    backend: str = figure("text", "name of the backend whose kernels are measured", "torch", like="mine", panel=ASKED)
+    budget_ns: int | None = figure("time", "time limit; default: none", None, panel=ASKED)
     plan_only: str | None = figure(
         "out", "only write the plan (JSON), and the worker script next to it, for another machine", None,
-        like="other.json",
+        like="other.json", panel="Output",
     )  # fmt: skip
     force: bool = figure("switch", "replace an existing plan", False, names=("-f",), needs="plan_only")
     output: Printed = part(Printed)

@@ -67,7 +67,7 @@ def _run(app: typer.Typer, argv: Sequence[str] | None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names in traces may be any bytes
     try:
-        with _termination_unwinds(), told_of_compiling(FirstUse()):
+        with termination_unwinds(), told_of_compiling(FirstUse()):
             command = _command_of(app)
             try:
                 result = command.main(argv, prog_name="etude", standalone_mode=False, obj=settings)
@@ -121,7 +121,7 @@ def _hang_up() -> int:
 
 
 @contextmanager
-def _termination_unwinds() -> Iterator[None]:
+def termination_unwinds() -> Iterator[None]:
     """Makes SIGTERM and a closed terminal end the command like Ctrl-C, so that half-written files are removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
