@@ -349,7 +349,7 @@ class Kernels(OnDevice):
 @dataclass(frozen=True, slots=True)
 class KernelInputs:
     device: "Device"
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int, int, int], ...]
     kernels: tuple[str, ...]
     units: str
 
@@ -363,11 +363,12 @@ def kernel_inputs(asked: Kernels) -> KernelInputs:
     return KernelInputs(open_device(asked.device), shapes, kernels, asked.units)
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _shape(text: str) -> tuple[int, int, int]:
     parts = [one.strip() for one in text.split(",")]
     if len(parts) != 3 or not all(one.isdecimal() and int(one) > 0 for one in parts):
         raise UsageError(f"`{text}` is not M,N,K", where="SHAPES", hint="1,4096,4096")
-    return tuple(map(int, parts))
+    m, n, k = map(int, parts)
+    return m, n, k
 
 
 def kernels(given: KernelInputs) -> list[dict[str, Any]]:

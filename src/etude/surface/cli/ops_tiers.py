@@ -14,8 +14,8 @@ from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.cost.tiers.graphs import Graph, Pass
+    from etude.cost.tiers.placing import Part
     from etude.machine.system import Device, System
-    from etude.steps.placing import Parts
 
 MEMORY = "--room"
 """What `--memory` was called."""
@@ -170,7 +170,11 @@ def graph_inputs(asked: GraphNetwork) -> GraphInputs:
     if asked.read is Reading.GATHER:
         how |= {"page_bytes": asked.page_bytes}
     file, partitions = None if asked.graph is None else Path(asked.graph), asked.partitions
-    common = {"partitions": partitions, "feature_bytes": asked.feature_bytes, "partitioner": asked.partitioner.value}
+    common: dict[str, Any] = {
+        "partitions": partitions,
+        "feature_bytes": asked.feature_bytes,
+        "partitioner": asked.partitioner.value,
+    }
     drawn = [name for name in OF_RANDOM if file is not None and is_given(asked, name)]
     if drawn:
         raise UsageError(f"a graph is either read, by {spelled(asked, 'graph')}, or drawn, by "
@@ -187,8 +191,8 @@ def _drawn(asked: GraphNetwork, common: dict[str, Any]) -> "Graph":
     if not asked.nodes or not asked.edges:
         nodes, edges, graph = (spelled(asked, name) for name in ("nodes", "edges", "graph"))
         raise UsageError("no graph is given", hint=f"{nodes} and {edges} of a random one, or {graph} and a file")
-    near = {"locality": asked.locality, "reach": asked.reach} if common["partitions"] > 1 else {}
-    more = {"exponent": asked.exponent, "shuffle": asked.shuffle, "seed": asked.seed}
+    near: dict[str, Any] = {"locality": asked.locality, "reach": asked.reach} if common["partitions"] > 1 else {}
+    more: dict[str, Any] = {"exponent": asked.exponent, "shuffle": asked.shuffle, "seed": asked.seed}
     return Graph(nodes=asked.nodes, edges=asked.edges, **near, **more, **common)
 
 
@@ -249,7 +253,7 @@ class PlaceModel:
 
 @dataclass(frozen=True, slots=True)
 class PlaceInputs:
-    parts: "tuple[Parts, ...]"
+    parts: "list[Part]"
     device: "Device"
     host: "Device"
     names: tuple[str, str]

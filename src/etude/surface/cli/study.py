@@ -203,8 +203,10 @@ class NewStudy:
     force: bool = figure("switch", "replace what is there", False, names=("-f",))
 
 
-def place_of(asked: NewStudy) -> Place | None:
-    return Place.at(asked.path, asked.force)
+def place_of(asked: NewStudy) -> Place:
+    place = Place.at(asked.path, asked.force)
+    assert place is not None
+    return place
 
 
 def new(place: Place) -> Path:
