@@ -209,6 +209,7 @@ def test_these_commands_have_others_below_them():
         inner = getattr(command, "commands", {})
         found |= {name} if inner or below(name) else set()
         found |= {f"{name} {word}" for word, deeper in inner.items() if getattr(deeper, "commands", None)}
+        found |= {f"{name} {word}" for word in below(name) if below(f"{name} {word}")}
     assert found == set(BELOW)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import etude
 from etude.base.errors import UsageError
 from etude.store import chakra
 from etude.surface.cli import main
@@ -130,7 +131,36 @@ def test_one_step_and_two_give_the_same_files(tmp_path: Path, dialect: str, caps
     assert ("`--dialect astra` writes files that it can run" in converted) == (dialect == "plain")
 
 
-def test_a_parquet_folder_has_no_dialect(run: Path, tmp_path: Path, capsys) -> None:
-    assert main(["convert", str(run), str(tmp_path / "out"), "--to", "parquet", "--dialect", "astra"]) == 2
-    assert "without a dialect" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--to parquet --dialect astra", "--dialect is read only with --to et or --to json"),
+        ("--to astra --system dgx-h100 --dialect plain", "--dialect is read only with --to et or --to json"),
+        ("--to parquet --compress gz", "--compress is read only with --to et or --to json"),
+        ("--to json --no-fold", "--fold is read only with --to parquet"),
+        ("--to et --system dgx-h100", "--system is read only with --to astra or --to flows or --to simai"),
+        ("--to flows --system dgx-h100 --name a", "--name is read only with --to et"),
+        ("--ranks 4", "--ranks is read only where PATH is a text workload"),
+        ("--passes 4", "--passes is read only where PATH is a text workload"),
+        ("--to astra", "`--to astra` needs a system"),
+        ("-o again", "OUT is given twice"),
+    ],
+)
+def test_what_a_format_does_not_read_is_refused(run: Path, tmp_path: Path, asked: str, said: str, capsys) -> None:
+    assert main(["convert", str(run), str(tmp_path / "out"), *asked.split()]) == 2
+    assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_text_workload_has_no_group_file(tmp_path: Path, capsys) -> None:
+    (tmp_path / "w.txt").write_text("MICRO\n1\nl0 -1 5 NONE 0 5 NONE 0 5 ALLREDUCE 1048576 5\n")
+    asked = ["convert", str(tmp_path / "w.txt"), str(tmp_path / "out"), "--ranks", "2"]
+    assert main([*asked, "--groups", str(tmp_path / "g.json")]) == 2
+    assert "--groups was given, but this run does not read it" in capsys.readouterr().err
+    assert main([*asked, "--passes", "2"]) == 0
+
+
+@pytest.mark.parametrize("more", [{"compress": "gz"}, {"dialect": "astra"}, {"system": "dgx-h100"}])
+def test_python_refuses_what_a_format_does_not_read(tmp_path: Path, more: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=f"`{next(iter(more))}` is read only with `to`"):
+        etude.convert(training_step(), tmp_path / "out", **more)

@@ -114,10 +114,11 @@ def test_commands_read_addresses_and_write_none(memory: Any, run: Path, tmp_path
 
 
 def test_arguments_of_a_program_that_is_recorded_are_left_alone() -> None:
+    from etude.surface.cli.app import _loaded
     from etude.surface.cli.arguments import rewritten
 
     args = ["--steps", "3", "--", "python", "train.py", "--data", "memory://store/none"]
-    assert rewritten("collect", [], args) == args
+    assert rewritten("collect", _loaded("collect"), args) == args
 
 
 def test_what_is_not_there_is_said(memory: Any, capsys) -> None:

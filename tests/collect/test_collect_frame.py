@@ -145,8 +145,33 @@ def test_what_cannot_be_run_or_written_is_refused(tmp_path: Path, capsys: pytest
     (tmp_path / "trace.rank3.et.json.gz").write_bytes(b"")
     assert main(["collect", "-o", str(tmp_path), "--", sys.executable, "-c", "print(1)"]) == 2
     assert "already contains a run (`trace.rank3.et.json.gz`)" in capsys.readouterr().err
-    assert main(["collect", "-o", str(tmp_path), "--force", "--", sys.executable, "-c", "pass"]) == 0
+    assert main(["collect", "-f", "-o", str(tmp_path), "--", sys.executable, "-c", "pass"]) == 0
     assert not (tmp_path / "trace.rank3.et.json.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--setps", "3", "--", "true"], "--steps"),
+        (["--whole", "--steps", "3", "--", "true"], "--steps is not read with --whole"),
+        (["--whole", "--warmup", "3", "--", "true"], "--warmup is not read with --whole"),
+        (["-x", "--", "true"], "-x"),
+        ([], "COMMAND is missing"),
+        (["true", "-o", "x", "--force"], "--out is missing"),
+    ],
+)
+def test_options_before_the_command_are_ours_and_those_behind_it_are_not(
+    tmp_path: Path, asked: list[str], said: str, capsys: pytest.CaptureFixture[str]
+):
+    place = [] if "-o" in asked else ["-o", str(tmp_path / "run")]
+    assert main(["collect", *place, *asked]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_command_needs_no_dashes(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    code = "import sys; print(sys.argv[1:])"
+    assert main(["collect", "-o", str(tmp_path / "run"), sys.executable, "-c", code, "--steps", "-f", "--", "x"]) == 0
+    assert capfd.readouterr().out == "['--steps', '-f', '--', 'x']\n"
 
 
 def test_options_survive_the_way_to_the_worker():

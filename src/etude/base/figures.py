@@ -59,6 +59,7 @@ EXAMPLE: Final = {
     "paths": "run/",
     "out": "out/",
     "several": "a text",
+    "command": "python train.py",
 }
 """How a value of each kind is written."""
 
@@ -205,7 +206,7 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
     kind, of = f.metadata["kind"], f.metadata["of"]
     if kind == "one":
         return read(of, given, where) if of is not None else given
-    if kind in ("several", "paths"):
+    if kind in ("several", "paths", "command"):
         return _several(given, where)
     if kind == "list":
         if isinstance(given, str) and of in (int, str):

@@ -43,6 +43,14 @@ class PlayerOptions:
     profile: bool = True
     """Whether one more iteration is recorded by the profiler, if there is a folder for results."""
 
+    def __post_init__(self) -> None:
+        if self.host and self.speed == "recorded":
+            raise UsageError("calls at their recorded times leave no host time to choose", where="--host",
+                             hint="leave out --speed recorded, or --host")  # fmt: skip
+        if self.cuda_graph and (self.host == "recorded" or self.speed == "recorded"):
+            raise UsageError("a CUDA graph cannot have host time between its calls", where="--cuda-graph",
+                             hint="use --host fast and --speed flat-out")  # fmt: skip
+
 
 def play(
     program: Program,
@@ -66,7 +74,6 @@ def play(
         check_memory([program], communication=False)
     from etude.run.replay.player import Player
 
-    _check_host(chosen)
     player = Player(
         program,
         chosen.device,
@@ -124,12 +131,6 @@ def _check_device(torch: Any, device: str) -> None:
         raise UsageError(
             f"`{device}` is not available: this machine has {here} CUDA devices", where="--device", hint="--device cpu"
         )
-
-
-def _check_host(chosen: PlayerOptions) -> None:
-    if chosen.cuda_graph and (chosen.host == "recorded" or chosen.speed == "recorded"):
-        raise UsageError("a CUDA graph cannot have host time between its calls", where="--cuda-graph",
-                         hint="use --host fast and --speed flat-out")  # fmt: skip
 
 
 def summary(results: list[dict[str, Any]], ranks: dict[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from etude.base.errors import UsageError
+from etude.base.figures import figure
 from etude.base.files import writing
+from etude.base.parameters import PYTHON, ask, refuse_unread
 from etude.base.units import counted
 from etude.machine import open_system
 from etude.model.fold import fold as folded
@@ -24,11 +27,8 @@ if TYPE_CHECKING:
 
     from etude.model.card import Card
 
-RANKS: Final = ("parquet", "et", "json")
-"""Formats that hold the job; the others are what simulators read."""
 SIMULATORS: Final = ("astra", "flows", "simai")
-DIALECTS: Final = ("plain", "astra", "storage", "memory")
-PACKED: Final = ("none", "gz", "zst")
+"""Formats that simulators read; the others hold the job."""
 ASTRA_FILES: Final = ("network.yml", "topology.txt", "README.md")
 OURS: Final = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")
 
@@ -38,6 +38,87 @@ Progress: TypeAlias = Callable[..., AbstractContextManager[Callable[..., None]]]
 def quiet(what: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
     """Progress that is not shown."""
     return nullcontext(lambda amount, note="": None)
+
+
+class Target(StrEnum):
+    PARQUET = "parquet"
+    ET = "et"
+    JSON = "json"
+    ASTRA = "astra"
+    FLOWS = "flows"
+    SIMAI = "simai"
+
+
+class Dialect(StrEnum):
+    PLAIN = "plain"
+    ASTRA = "astra"
+    STORAGE = "storage"
+    MEMORY = "memory"
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZ = "gz"
+    ZST = "zst"
+
+
+DIALECT_HELP: Final = (
+    "`plain`: the job as it is. `astra`: files that ASTRA-sim can run: groups are numbers, all members of a "
+    "collective have the size of the largest, and a copy is one operation. `storage`: reads of samples, "
+    "batches and checkpoints as STORAGE, BATCH and CHECKPOINT nodes of newer Chakra; `memory`: the reverse"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """Parameters of how a job is written."""
+
+    to: Target = figure(
+        "choice", "the format to write. `astra`: a folder with all files that ASTRA-sim reads. `flows`: a table of the "
+        "messages that collectives consist of, for packet simulators, as CSV or Parquet. `simai`: SimAI's text "
+        "workload", Target.ET, of=Target,
+    )  # fmt: skip
+    system: str = figure(
+        "text", "the system that the written files simulate (`astra`, `flows`), or whose compute times they have "
+        "(`simai`)", "", needs="to=astra|to=flows|to=simai", names=("-s",), like="dgx-h100",
+    )  # fmt: skip
+    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, of=Dialect, needs="to=et|to=json")
+    name: str = figure(
+        "text", "name of the job: `NAME.{rank}.et`; by default the name of the input", "",
+        needs="to=et|to=json|to=parquet|to=astra", like="step",
+    )  # fmt: skip
+    compress: Compression = figure(
+        "choice", "compress `.et` and JSON files", Compression.NONE, of=Compression, needs="to=et|to=json",
+        panel="What is written",
+    )  # fmt: skip
+    fold: bool = figure(
+        "flag", "let ranks share traces in Parquet; no information is lost", True, needs="to=parquet",
+        panel="What is written",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How a job is written."""
+
+    to: Target
+    system: str = ""
+    name: str = ""
+    dialect: Dialect = Dialect.PLAIN
+    compress: Compression = Compression.NONE
+    fold: bool = True
+
+    @classmethod
+    def of(cls, asked: ConvertOptions) -> Conversion:
+        """What the format reads, and nothing else."""
+        to = asked.to
+        if to in SIMULATORS:
+            if not asked.system and to != Target.SIMAI:
+                raise UsageError(f"`--to {to}` needs a system", hint="--system dgx-h100; `etude systems` lists them")
+            return cls(to, asked.system, asked.name if to == Target.ASTRA else "")
+        if to == Target.PARQUET:
+            return cls(to, name=asked.name, fold=asked.fold)
+        return cls(to, name=asked.name, dialect=asked.dialect, compress=asked.compress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,31 +150,38 @@ def convert(
     """
     from etude.capture.opening import open as open_job
 
-    _known("format", to, (*RANKS, *SIMULATORS))
-    _known("dialect", dialect, DIALECTS)
-    _known("compression", compress, PACKED)
+    given = {"system": system, "dialect": dialect, "name": name, "compress": compress, "fold": fold}
+    usual = {"system": "", "dialect": "plain", "name": "", "compress": "none", "fold": True}
+    said = {key: value for key, value in given.items() if value != usual[key]}
+    asked = ask(ConvertOptions, {"to": to, **said}, PYTHON, verb="convert")
+    how = Conversion.of(asked)
+    refuse_unread(asked)
     place, source = Path(out), None if isinstance(job, Job) else Path(job)
     check_place(place, force, source)
     made = job if isinstance(job, Job) else open_job(job)
     card = card or (cards.find(source) if source is not None else None)
-    made = made.replace(name=name) if name else made
-    if to in SIMULATORS:
-        return _for_simulators(made, place, to, system, force, progress)
-    behind = chakra.left_behind(made) if to != "parquet" else []
-    made, problems = in_dialect(made, to, dialect)
-    with writing(place, force=force) as folder, progress(f"writing {place}", len(made)) as advance:
+    return write_as(made, place, how, card=card, force=force, progress=progress)
+
+
+def write_as(
+    job: Job, place: Path, how: Conversion, *, card: Card | None = None, force: bool = False,
+    progress: Progress = quiet,
+) -> Written:  # fmt: skip
+    """Writes a job in a format, in full or not at all."""
+    job = job.replace(name=how.name) if how.name else job
+    if how.to in SIMULATORS:
+        write = {Target.ASTRA: _astra, Target.FLOWS: _flows, Target.SIMAI: _simai}[how.to]
+        return write(job, place, how.system, force, progress)
+    behind = chakra.left_behind(job) if how.to != Target.PARQUET else []
+    job, problems = in_dialect(job, how.to, how.dialect)
+    with writing(place, force=force) as folder, progress(f"writing {place}", len(job)) as advance:
         folder.mkdir()
-        packed = "" if compress == "none" else f".{compress}"
-        _write(folded(made) if fold and to == "parquet" else made, folder, to, packed, advance)
+        packed = "" if how.compress == Compression.NONE else f".{how.compress}"
+        _write(folded(job) if how.fold and how.to == Target.PARQUET else job, folder, how.to, packed, advance)
         if card is not None:
             cards.write(card, folder / cards.NAME)
-    notes = tuple(_cannot_run(problems, dialect))
-    return Written(place=place, what=_size(made), notes=notes, left_behind=tuple(behind), problems=tuple(problems))
-
-
-def _known(what: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise UsageError(f"unknown {what} `{given}`", hint=", ".join(known))
+    notes = tuple(_cannot_run(problems, how.dialect))
+    return Written(place=place, what=_size(job), notes=notes, left_behind=tuple(behind), problems=tuple(problems))
 
 
 def _size(job: Job) -> str:
@@ -149,13 +237,6 @@ def check_place(out: Path, force: bool, source: Path | None = None) -> None:
     if others:
         hint = "--force only replaces a folder of traces; give another name, or remove it yourself"
         raise UsageError(f"contains files that Etude did not write: {others[0]}", where=str(out), hint=hint)
-
-
-def _for_simulators(job: Job, out: Path, to: str, system: str, force: bool, progress: Progress) -> Written:
-    if not system and to != "simai":
-        raise UsageError(f"`--to {to}` needs a system", hint="--system dgx-h100; `etude systems` lists them")
-    write = {"astra": _astra, "flows": _flows, "simai": _simai}[to]
-    return write(job, out, system, force, progress)
 
 
 def _astra(job: Job, out: Path, system: str, force: bool, progress: Progress) -> Written:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.units import parse_bytes
+from etude.base.figures import argument, figure
+from etude.base.parameters import PYTHON, ask, refuse_unread
 from etude.capture.ingest import card as cards_of_runs
-from etude.capture.ingest import causal, reading, runs
+from etude.capture.ingest import causal, official, reading, runs
 from etude.store import cards
 
 if TYPE_CHECKING:
     from etude.model.card import Card
     from etude.model.job import Job
+    from etude.store.chakra import Decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +30,62 @@ class Linked:
     card: Card | None = None
 
 
-def is_run(path: Path, device: Path | None) -> bool:
-    """All ranks of a run, and not the trace of one."""
-    return device is None and not path.is_file()
+@dataclass(frozen=True, kw_only=True)
+class LinkInput:
+    """Parameters of what links: the files, and how those of a run are put together."""
+
+    path: str = argument(
+        "path", "the trace that the profiler (Kineto) wrote; if a second file is given, the host trace of "
+        "ExecutionTraceObserver. A folder (or `folder/name`, or a list `a.json,b.json`): all ranks of a run",
+        metavar="TRACE", like="run/",
+    )  # fmt: skip
+    device: str | None = argument("path", "the profiler's trace of the same run", None, metavar="DEVICE")
+    workers: int = figure("count", "number of ranks of a run in parallel; 0: one per core", 0, zero=True, names=("-j",))
+    any_window: bool = figure("switch", "accept ranks that recorded different parts of the run", False)
+    max_bytes: int | None = figure(
+        "bytes", "largest size that a file may have, also when unpacked, as `4GiB`", None, key="max_bytes"
+    )
 
 
-def linked(
-    path: Path, device: Path | None = None, *, name: str = "", workers: int = 0, any_window: bool = False,
-    max_bytes: int | None = None, advance: Callable[..., None] = lambda amount, note="": None,
-) -> Linked:  # fmt: skip
-    """A folder of all ranks, a profiler's trace, or host and device traces. `workers`: ranks at a time; 0: as many as
-    cores."""
-    if is_run(path, device):
-        called, ranks = runs.find_run(path)
-        done = runs.link_run(
-            ranks, workers=workers or os.cpu_count() or 1, any_window=any_window, max_bytes=max_bytes, advance=advance
-        )
-        job = causal.to_job(name or called, done)
-        found = cards.find(path) or cards_of_runs.card_of_run(job, ranks)
-        return Linked(job, runs.total_report(called, job, done), found)
-    host, timed = (None, path) if device is None else (path, device)
-    recorded = reading.load_device(timed, max_bytes)
-    one = causal.convert(recorded, reading.load_host(host, max_bytes) if host is not None else None)
-    return Linked(causal.to_job(name or reading.stem(timed), [one]), one.report)
+@dataclass(frozen=True, slots=True)
+class LinkSource:
+    """What is linked: all ranks of a run, or the trace of one rank."""
+
+    path: Path
+    device: Path | None
+    max_bytes: int | None
+    is_run: bool
+    workers: int = 0
+    any_window: bool = False
+
+    @classmethod
+    def of(cls, asked: LinkInput, one_rank: bool = False) -> LinkSource:
+        """`workers` and `any_window` are read for a run alone."""
+        path, device = Path(asked.path), None if asked.device is None else Path(asked.device)
+        if one_rank or device is not None or path.is_file():
+            return cls(path, device, asked.max_bytes, False)
+        return cls(path, None, asked.max_bytes, True, asked.workers, asked.any_window)
+
+    def linked(self, name: str = "", advance: Callable[..., None] = lambda amount, note="": None) -> Linked:
+        """The causal graph, called `name` or as its files are."""
+        if self.is_run:
+            called, ranks = runs.find_run(self.path)
+            workers = self.workers or os.cpu_count() or 1
+            done = runs.link_run(
+                ranks, workers=workers, any_window=self.any_window, max_bytes=self.max_bytes, advance=advance
+            )
+            job = causal.to_job(name or called, done)
+            found = cards.find(self.path) or cards_of_runs.card_of_run(job, ranks)
+            return Linked(job, runs.total_report(called, job, done), found)
+        host, timed = (None, self.path) if self.device is None else (self.path, self.device)
+        recorded = reading.load_device(timed, self.max_bytes)
+        one = causal.convert(recorded, reading.load_host(host, self.max_bytes) if host is not None else None)
+        return Linked(causal.to_job(name or reading.stem(timed), [one]), one.report)
+
+    def official(self) -> tuple[Decoded, dict[str, Any]]:
+        """What Chakra's own linker and converter make of a host trace, with a device trace or without."""
+        device = reading.load_device(self.device, self.max_bytes) if self.device else None
+        return official.convert(reading.load_host(self.path, self.max_bytes), device)
 
 
 def link(
@@ -62,6 +97,9 @@ def link(
 
     job = etude.link("run/")
     """
-    limit = parse_bytes(max_bytes) if max_bytes is not None else None
-    second = None if device is None else Path(device)
-    return linked(Path(path), second, workers=workers, any_window=any_window, max_bytes=limit).job
+    given = {"path": path, "device": device, "workers": workers, "any_window": any_window, "max_bytes": max_bytes}
+    usual = {"device": None, "workers": 1, "any_window": False, "max_bytes": None}
+    asked = ask(LinkInput, {k: v for k, v in given.items() if k not in usual or v != usual[k]}, PYTHON, verb="link")
+    source = LinkSource.of(asked)
+    refuse_unread(asked)
+    return replace(source, workers=workers).linked().job

@@ -28,6 +28,8 @@ def collect(command: Sequence[str], out: str | os.PathLike[str], *, whole: bool 
     """
     from etude.capture.collect import CollectOptions, launch
 
+    if whole and (steps := [name for name in ("steps", "warmup") if name in options]):
+        raise UsageError(f"`{steps[0]}` was given, but a whole run is recorded", where="etude.collect")
     return launch(command, out, CollectOptions.from_dict(options), whole=whole)
 
 

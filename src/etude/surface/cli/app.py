@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from etude import __version__
 from etude.surface.cli import plain_values
 from etude.surface.cli.arguments import rewritten
-from etude.surface.cli.commands import ANALYSE, COMMANDS, CONVERT, LOOK, MAKE, OTHER_NAMES, RUN, file_of
+from etude.surface.cli.commands import ANALYSE, COMMANDS, CONVERT, GROUPS, LOOK, MAKE, OTHER_NAMES, RUN, file_of
 from etude.surface.cli.groups import check_below
 from etude.surface.cli.running import Settings
 
@@ -71,7 +71,7 @@ class Root(TyperGroup):
             return super().resolve_command(ctx, args)
         self.commands[name] = command
         check_below(name, command.params, rest)
-        return name, command, rewritten(name, command.params, rest)
+        return name, command, rewritten(name, command, rest)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         stand_ins = [name for name in UNUSED if name not in sys.modules]
@@ -104,15 +104,20 @@ def command_meant(args: list[str]) -> tuple[str, Any, list[str]]:
 
 
 def _verb_meant(name: str, args: list[str]) -> tuple[str, list[str]]:
-    """The verb that the words mean, and what is left of them: one of two words in the file of the first, or the one
-    that an old spelling stands for (`serve --workflow` is `serve workflow`)."""
+    """The verb that the words mean, and what is left of them: one of several words in the file of the first, or the
+    one that an old spelling stands for (`serve --workflow` is `serve workflow`). `meant` of a file gets all that
+    follows its word, and gives the verb, or the verb and what is left."""
     from etude.surface.cli.registry import verbs_in
 
     inner = verbs_in(file_of(name))
-    if args and f"{name} {args[0]}" in inner:
-        return f"{name} {args[0]}", args[1:]
+    words, rest = name, args
+    while rest and any(f"{one} ".startswith(f"{words} {rest[0]} ") for one in inner):
+        words, rest = f"{words} {rest[0]}", rest[1:]
     meant = getattr(import_module(f"etude.surface.cli.{file_of(name)}"), "meant", None) if inner else None
-    return (meant(args) or name) if meant else name, args
+    if meant is None or (words != name and words in inner):
+        return words, rest
+    found = meant(args)
+    return found if isinstance(found, tuple) else (found, args) if found else (words, rest)
 
 
 @cache
@@ -125,7 +130,8 @@ def _loaded(name: str) -> Any:
     if inner := verbs_in(file):
         from etude.surface.cli.build import command_of, group_of
 
-        command = command_of(inner[name]) if name in inner else group_of(name, COMMANDS[name][1])
+        line = COMMANDS[name][1] if name in COMMANDS else GROUPS.get(name, "")
+        command = command_of(inner[name]) if name in inner else group_of(name, line)
         command.rich_help_panel = COMMANDS[name][0] if name in COMMANDS else None
         return dressed(command, panels)
     module = import_module(f"etude.surface.cli.{file}")

@@ -1,120 +1,160 @@
+import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.app import LOOK, app
-from etude.surface.cli.groups import Group
-from etude.surface.cli.inputs import Workers
-from etude.surface.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
-from etude.surface.cli.runs import OnSystem, RanOn, TimesFile, open_run
+from etude.base.figures import argument, figure, part
+from etude.surface.cli.build import Printed, Tabled
+from etude.surface.cli.output import progress, say
+from etude.surface.cli.runs import RAN_ON_HELP, SYSTEM_HELP, TIMING_HELP, WORKERS_HELP, open_run
+from etude.surface.verb import Verb
 
-archive = typer.Typer(
-    cls=Group,
-    help="Many runs in one place: add runs, list them, query them with SQL, merge their files",
-    no_args_is_help=True,
-)
-app.add_typer(archive, name="archive", rich_help_panel=LOOK)
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-Into = Annotated[
-    Path,
-    typer.Option(
-        "--into", "--in", envvar="ETUDE_ARCHIVE", help="Folder of the archive; it is created if it does not exist."
-    ),
-]
-In = Annotated[Path, typer.Option("--in", "--into", envvar="ETUDE_ARCHIVE", help="Folder of the archive.")]
-LAKE = Path("lake")
+    from etude.tell.archive import Compacted
+
+LAKE = "lake"
+FOLDER = f"folder of the archive; by default $ETUDE_ARCHIVE, or `{LAKE}`"
+LISTED = "run, name, origin, start_ns, span_ns, ranks, steps, system, model, path"
 
 
-@archive.command()
-def add(
-    paths: Annotated[list[Path], typer.Argument(help="Runs: anything that `etude report` reads.", show_default=False)],
-    into: Into = LAKE,
-    ran_on: RanOn = "",
-    force: Annotated[
-        bool, typer.Option("--force", "-f", help="Replace the rows of a run that is already there.")
-    ] = False,
-    system: OnSystem = "",
-    timing: TimesFile = None,
-    workers: Workers = 0,
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InArchive:
+    """The parameter of what is about one archive."""
+
+    into: str | None = figure("path", FOLDER, None, names=("--in",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddRuns:
     """Add the metrics, steps, collectives, findings and card of runs to an archive
 
     etude archive add run/ --into lake/
-    etude archive add runs/*/ --into lake/
+    etude archive add runs/a/ runs/b/ --into lake/
 
     The same run is recognised in any format and added once. Several processes may add runs at the same time.
     """
-    from etude import __version__
-    from etude.tell.archive import TABLES, Lake, entry_of, fingerprint
-    from etude.tell.report import device_of
 
-    if timing is not None and len(paths) > 1:
-        raise UsageError(f"one file of times for {len(paths)} runs", hint="--timing needs exactly one run")
-    lake = Lake(into)
-    rows: list[dict[str, Any]] = []
-    for path in paths:
-        run = open_run(path, None, workers, system, timing)
-        key = fingerprint(run)
-        new = force or key not in lake
-        if new:
-            with progress(f"analysing {path}", len(TABLES)) as advance:
-                device = device_of(run.job, ran_on, system)
-                made = entry_of(run, path=str(path), version=__version__, device=device, advance=advance)
-            new = lake.add(made, force=force)
-        rows.append({"run": key, "path": str(path), "added": new})
-        say(f"{path}: {'added' if new else 'already there'}, run {key}")
-    if json:
-        emit(rows, json=True)
+    paths: tuple[str, ...] = argument("paths", "runs: anything that `etude report` reads")
+    into: str | None = figure("out", f"{FOLDER}; it is created if it does not exist", None, names=("--in",))
+    ran_on: str = figure("text", RAN_ON_HELP, "", names=("--device",), like="h100")
+    force: bool = figure("switch", "replace the rows of a run that is already there", False, names=("-f",))
+    system: str = figure("text", SYSTEM_HELP, "", names=("-s",), like="dgx-h100")
+    timing: str | None = figure("path", TIMING_HELP, None)
+    workers: int = figure("count", WORKERS_HELP, 0, zero=True, names=("-j",))
+    output: Printed = part(Printed)
 
 
-@archive.command()
-def query(
-    sql: Annotated[
-        str, typer.Argument(help="Tables: runs, metrics, steps, collectives, findings, cards.", show_default=False)
-    ],
-    into: In = LAKE,
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class QueryRuns(InArchive):
     """SQL over all runs: runs, metrics, steps, collectives, findings, cards
 
     etude archive query "select name, value from metrics join runs using (run) where metric = 'step time'"
     """
-    from etude.tell.archive import Lake
 
-    emit(Lake(into).query(sql), json=json, csv=csv, md=md)
-
-
-@archive.command("list")
-def list_runs(
-    into: In = LAKE,
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
-    """The runs of an archive, by the time of their start"""
-    from etude.tell.archive import Lake
-
-    wanted = "run, name, origin, start_ns, span_ns, ranks, steps, system, model, path"
-    emit(Lake(into).query(f"select {wanted} from runs order by start_ns, run"), json=json, csv=csv, md=md)
+    sql: str = argument("text", "tables: runs, metrics, steps, collectives, findings, cards", like="select 1")
+    output: Tabled = part(Tabled)
 
 
-@archive.command()
-def compact(into: In = LAKE, json: AsJson = False) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ListRuns(InArchive):
+    """The runs of an archive, by the time of their start
+
+    etude archive list --in lake/
+    """
+
+    output: Tabled = part(Tabled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactArchive(InArchive):
     """Merge the files of many runs into a few, so that queries are fast
+
+    etude archive compact --in lake/
 
     Nothing is lost if it is interrupted. Other processes may add runs and query them meanwhile.
     """
-    from dataclasses import asdict
 
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class AddInputs:
+    paths: tuple[Path, ...]
+    into: Path
+    force: bool
+    ran_on: str
+    system: str
+    timing: Path | None
+    workers: int
+
+
+def folder_of(into: str | None) -> Path:
+    return Path(into or os.environ.get("ETUDE_ARCHIVE") or LAKE)
+
+
+def add_inputs(asked: AddRuns) -> AddInputs:
+    timing = None if asked.timing is None else Path(asked.timing)
+    if timing is not None and len(asked.paths) > 1:
+        raise UsageError(f"one file of times for {len(asked.paths)} runs", hint="--timing needs exactly one run")
+    paths = tuple(map(Path, asked.paths))
+    return AddInputs(paths, folder_of(asked.into), asked.force, asked.ran_on, asked.system, timing, asked.workers)
+
+
+def add(given: AddInputs) -> list[dict[str, Any]]:
+    from etude import __version__
+    from etude.tell.archive import TABLES, Lake, entry_of, fingerprint
+    from etude.tell.report import device_of
+
+    lake, rows = Lake(given.into), []
+    for path in given.paths:
+        run = open_run(path, None, given.workers, given.system, given.timing)
+        key = fingerprint(run)
+        new = given.force or key not in lake
+        if new:
+            with progress(f"analysing {path}", len(TABLES)) as advance:
+                device = device_of(run.job, given.ran_on, given.system)
+                made = entry_of(run, path=str(path), version=__version__, device=device, advance=advance)
+            new = lake.add(made, force=given.force)
+        rows.append({"run": key, "path": str(path), "added": new})
+        say(f"{path}: {'added' if new else 'already there'}, run {key}")
+    return rows
+
+
+def query(given: tuple[Path, str]) -> "pa.Table":
+    from etude.tell.archive import Lake
+
+    folder, sql = given
+    return Lake(folder).query(sql)
+
+
+def list_inputs(asked: ListRuns) -> tuple[Path, str]:
+    return folder_of(asked.into), f"select {LISTED} from runs order by start_ns, run"
+
+
+def compact(into: Path) -> "Compacted":
     from etude.tell.archive import TABLES, Lake
 
     with progress(f"merging the files of {into}", len(TABLES)) as advance:
         done = Lake(into).compact(advance)
-    if json:
-        emit(asdict(done), json=True)
     say(f"{into}: {done.runs:,} runs merged, {done.files_before:,} files before, {done.files_after:,} now")
+    return done
+
+
+def nothing(result: Any) -> None:
+    """All is said already."""
+
+
+VERBS = (
+    Verb(name="archive add", asks=AddRuns, inputs=add_inputs, run=add, show=nothing),
+    Verb(
+        name="archive query", asks=QueryRuns, inputs=lambda asked: (folder_of(asked.into), asked.sql), run=query,
+    ),
+    Verb(name="archive list", asks=ListRuns, inputs=list_inputs, run=query),
+    Verb(
+        name="archive compact", asks=CompactArchive, inputs=lambda asked: folder_of(asked.into), run=compact,
+        record=lambda done: asdict(done), show=nothing,
+    ),
+)  # fmt: skip

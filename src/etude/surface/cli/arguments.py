@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from etude.base.parameters import parameters_of
 from etude.base.trust import OUT_BEHIND, WRITES, WRITES_THERE
 
-NOT_OURS: Final = ("collect",)
-"""Commands whose arguments are another program's, from the first that is no option on."""
 LONGEST: Final = 200
 """Letters of a list of files that can stand as one path; a longer one is put into a file."""
 
@@ -21,22 +20,41 @@ _held: list[Any] = []
 """Temporary files that last as long as the process."""
 
 
-def rewritten(command: str, params: Sequence[Any], args: list[str]) -> list[str]:
-    """The arguments as the command gets them."""
+def rewritten(name: str, command: Any, args: list[str]) -> list[str]:
+    """The arguments as the command gets them. What belongs to another program, as in `etude collect`, stays."""
     if not any("://" in arg or not arg.startswith("-") for arg in args):
         return args
     found, places = list(args), []
-    for at, option in values(params, args):
-        if not option:
-            places.append(at)
-            if command in NOT_OURS:
-                return args
-        name, equals, value = args[at].partition("=") if option and args[at].startswith("-") else ("", "", args[at])
+    for at, option in values(command.params, args):
+        places += [] if option else [at]
+        kind = _kind(command, option, len(places) - 1)
+        if kind == "command":
+            return found
+        said, equals, value = args[at].partition("=") if option and args[at].startswith("-") else ("", "", args[at])
         if "://" in value:
-            written = option in WRITES or (command, option) in WRITES_THERE
-            written |= not option and len(places) > OUT_BEHIND.get(command, len(args))
-            found[at] = name + equals + _here(value, written)
-    return _one_job(command, params, found, places)
+            written = kind == "out" if kind else _writes(name, option, len(places))
+            found[at] = said + equals + _here(value, written)
+    return _one_job(name, command.params, found, places)
+
+
+def _kind(command: Any, option: str, place: int) -> str:
+    """The kind of the parameter that a value is for: that of an option, or else of the argument at its place. Empty
+    where it is not known: of a misspelt option, and of what is no declared verb."""
+    verb = getattr(command, "verb", None)
+    known = parameters_of(verb.asks) if verb is not None else {}
+    if option:
+        named = [p.name for p in command.params if option in (*p.opts, *p.secondary_opts)]
+        own = named[0].removeprefix("_option_") if named else ""
+        p = known.get(own) or known.get(own.removesuffix("_"))
+        return p.kind if p is not None else ""
+    arguments = [p for p in known.values() if p.is_argument]
+    return arguments[min(place, len(arguments) - 1)].kind if arguments else ""
+
+
+def _writes(name: str, option: str, places: int) -> bool:
+    """Whether a value names what is written, of a command that is no declared verb."""
+    behind = not option and places > OUT_BEHIND.get(name, places)
+    return behind or option in WRITES or (name, option) in WRITES_THERE
 
 
 def values(params: Sequence[Any], args: Sequence[str]) -> Iterator[tuple[int, str]]:

@@ -69,12 +69,12 @@ class Place:
 
     @classmethod
     def of(cls, asked: Any) -> Place | None:
-        """The place that `Written` says, or none. One that is taken is refused before anything is computed."""
+        """The place that `Written` says, or none."""
         return cls.at(asked.out, asked.force)
 
     @classmethod
     def at(cls, out: str | None, force: bool) -> Place | None:
-        """As `of`, for a verb that writes several things."""
+        """A place, or none. One that is taken is refused before anything is computed."""
         if out is None:
             return None
         place = cls(Path(out), force)
@@ -124,7 +124,8 @@ def command_of(verb: Verb[Any, Any, Any]) -> Any:
     run.__name__ = verb.name.replace(" ", "_").replace("-", "_")
     vars(run)["__signature__"] = inspect.Signature(parameters)
     run.__annotations__ = {q.name: q.annotation for q in parameters}
-    part.command(verb.name, help=verb.help.replace("\n  ", "\n\n  ", 0), cls=VerbCommand)(run)
+    own = {"allow_interspersed_args": not any(p.kind == "command" for p in parameters_of(verb.asks).values())}
+    part.command(verb.name, help=verb.help.replace("\n  ", "\n\n  ", 0), cls=VerbCommand, context_settings=own)(run)
     command = typer.main.get_command(part)
     needed = {name for name, p in parameters_of(verb.asks).items() if p.is_required}
     vars(command).update(name=verb.name, verb=verb, needed=needed, rare_options=len(rare(verb)))
@@ -133,6 +134,8 @@ def command_of(verb: Verb[Any, Any, Any]) -> Any:
 
 class GroupCommand(TyperCommand):
     """A word that is nothing but the verbs behind it: it shows them, and refuses any other word."""
+
+    is_group = True
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         from etude.surface.cli.groups import below, misplaced, no_such
@@ -169,6 +172,8 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
         verb.show(result)
         return verb.code(result)
     record = verb.record(result) if verb.table is None or "json" in how else verb.table(result)
+    if record is None:  # under torchrun, one process speaks for all
+        return verb.code(result)
     is_read = hasattr(record, "schema") and verb.show is None and not how.keys() & {"json", "csv"}
     emit(shortened(record) if is_read else record, **how)
     return verb.code(result)
@@ -198,13 +203,15 @@ def _of_file(verb: Verb[Any, Any, Any], keys: Mapping[str, Any], file: str) -> d
 
 
 def _typer_parameters(p: Parameter) -> list[inspect.Parameter]:
-    """The argument or option of a parameter; an argument has a hidden option of its name as well."""
-    several = p.kind in ("several", "paths")
+    """The argument or option of a parameter; an argument has an option of its name as well, which is shown if it has
+    further names (`-o`)."""
+    several = p.kind in ("several", "paths", "command")
     kind: Any = bool if p.kind in ("flag", "switch") else list[str] if several else str
     text, metavar = help_text(p), p.about.get("metavar") or (None if p.is_argument else METAVAR.get(p.kind, "TEXT"))
     if not p.is_argument:
         return [_parameter(p.name, kind, typer.Option(*_names(p), **_option(p, text, metavar)))]
-    option = typer.Option(f"--{p.name.replace('_', '-')}", hidden=True)
+    option = typer.Option(*_names(p), **_option(p, "The same, as an option.", METAVAR.get(p.kind, "TEXT")))
+    option.hidden = not p.about.get("names")
     named = metavar or p.name.upper() + ("..." if several else "")
     shown = named if p.is_required else f"[{named}]"
     made = typer.Argument(help=text, metavar=shown.strip("[]"), show_default=False)
@@ -219,11 +226,13 @@ def _parameter(name: str, kind: Any, info: Any) -> inspect.Parameter:
 
 
 def _names(p: Parameter) -> list[str]:
+    """The spellings of an option, the one that is shown first: with underscores where another tool has it so."""
     own, more = f"--{p.name.replace('_', '-')}", list(p.about.get("names", ()))
     short = [name for name in more if not name.startswith("--")]
+    theirs = [name for name in more if name == f"--{p.name}" != own]
     if p.kind == "flag":
         return [f"{own}/--no-{p.name.replace('_', '-')}"]
-    return [own, *short, *(name for name in more if name.startswith("--"))]
+    return [*theirs, own, *short, *(name for name in more if name.startswith("--") and name not in theirs)]
 
 
 def _option(p: Parameter, text: str, metavar: str | None) -> dict[str, Any]:

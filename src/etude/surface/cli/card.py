@@ -1,47 +1,74 @@
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from etude.surface.cli.app import LOOK, app
-from etude.surface.cli.inputs import JobPath, open_job
-from etude.surface.cli.output import AsJson, emit, say
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import only_one
+from etude.surface.cli.build import Printed
+from etude.surface.cli.inputs import JOB_HELP, open_job
+from etude.surface.cli.output import say
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.model.card import Card
 
 
-@app.command(rich_help_panel=LOOK)
-def card(
-    path: JobPath,
-    write: Annotated[
-        bool, typer.Option("--write", "-w", help="Write it into the folder of the job, to be completed by hand.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing card.")] = False,
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ShowCard:
     """The workload card of a job, as YAML: its model, plan, hardware and software
 
     etude card job/
     etude card run/ --write
     """
+
+    path: str = argument("path", JOB_HELP, like="job/")
+    write: bool = figure("switch", "write it into the folder of the job, to be completed by hand", False, names=("-w",))
+    out: str | None = figure("out", "write it to this file instead", None, names=("-o",))
+    force: bool = figure("switch", "replace an existing card", False, needs="write|out", names=("-f",))
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class CardInputs:
+    path: Path
+    own: Path
+    """Where the card of the job lies, or would."""
+    out: Path | None
+    force: bool
+
+
+def inputs(asked: ShowCard) -> CardInputs:
     from etude.store import cards
 
-    place = path if path.name.endswith(cards.NAME) else cards.place(path)
-    found = cards.read(place) if place.is_file() and not (write and force) else None
+    path, how = Path(asked.path), only_one(asked, "write", "out")
+    own = path if path.name.endswith(cards.NAME) else cards.place(path)
+    out = {"write": own, "out": Path(asked.out or ""), "": None}[how]
+    return CardInputs(path, own, out, asked.force)
+
+
+def run(given: CardInputs) -> "Card":
+    from etude.store import cards
+
+    is_made_anew = given.out == given.own and given.force
+    found = cards.read(given.own) if given.own.is_file() and not is_made_anew else None
     if found is None:
-        say(
-            "note: this job has no card: the values shown are what "
-            f"{'its files say' if path.is_dir() else 'the file itself says'}"
-        )
-        found = made(path)
-    if write:
-        cards.write(found, place, force=force)
-        say(f"wrote {place}")
-    if json:
-        emit(found.to_dict(), json=True)
-    else:
-        print(cards.text(found), end="")
+        source = "its files say" if given.path.is_dir() else "the file itself says"
+        say(f"note: this job has no card: the values shown are what {source}")
+        found = made(given.path)
+    if given.out is not None:
+        cards.write(found, given.out, force=given.force)
+        say(f"wrote {given.out}")
+    return found
+
+
+def record(found: "Card") -> dict[str, Any]:
+    return dict(found.to_dict())
+
+
+def show(found: "Card") -> None:
+    from etude.store import cards
+
+    print(cards.text(found), end="")
 
 
 def made(path: Path) -> "Card":
@@ -54,3 +81,6 @@ def made(path: Path) -> "Card":
     if sniff(path).holds is is_run:
         return cards_of.card_of_run(job, runs.find_run(path)[1])
     return cards_of.card_of_job(job)
+
+
+VERBS = (Verb(name="card", asks=ShowCard, inputs=inputs, run=run, record=record, show=show),)

@@ -1,248 +1,351 @@
 """`etude chakra`: the six commands of Chakra's official tools, with their flags and their output."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from etude.base.errors import UsageError
-from etude.surface.cli.app import CONVERT, app
-from etude.surface.cli.groups import Group
+from etude.base.errors import FormatError, UsageError
+from etude.base.figures import figure
 from etude.surface.cli.output import progress, say
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.store.chakra import Decoded
+    from etude.store.official_samples import SampleOptions
 
-chakra = typer.Typer(
-    cls=Group,
-    help="The official Chakra tools' commands, with their flags and their output: link, convert, show, generate",
-    no_args_is_help=True,
-)
-app.add_typer(chakra, name="chakra", rich_help_panel=CONVERT)
-converter = typer.Typer(
-    cls=Group, help="A Chakra trace (`.et`) from a PyTorch trace or a text workload", no_args_is_help=True
-)
-chakra.add_typer(converter, name="converter")
-
-Input = Annotated[Path, typer.Option("--input_filename", help="The Chakra trace (`.et`) to read.")]
-Output = Annotated[Path, typer.Option("--output_filename", help="The file to write. An existing file is replaced.")]
+INPUT = "the Chakra trace (`.et`) to read"
+OUTPUT = "the file to write. An existing file is replaced"
+LOG = "file that messages are written to as well"
 
 
-@chakra.command(name="trace_link")
-def trace_link(
-    rank: Annotated[int, typer.Option("--rank", min=0, help="Rank of the two traces.")],
-    host: Annotated[
-        Path,
-        typer.Option(
-            "--chakra-host-trace", help="The host trace that ExecutionTraceObserver wrote; it may be compressed."
-        ),
-    ],
-    device: Annotated[
-        Path, typer.Option("--chakra-device-trace", help="The device trace that the profiler (Kineto) wrote.")
-    ],
-    out: Annotated[Path, typer.Option("--output-file", help="The linked JSON to write. An existing file is replaced.")],
-    log_level: Annotated[str, typer.Option("--log-level", help="Accepted, and has no effect.")] = "INFO",
-) -> None:
+class LogLevel(StrEnum):
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "LogLevel | None":
+        return next((one for one in cls if one.value == str(value).upper()), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceLink:
     """Host and device trace of a rank in one JSON, as `chakra_trace_link` writes it
 
-    etude chakra trace_link --rank 0 --chakra-host-trace host.json --chakra-device-trace kineto.json \
---output-file linked.json
+    etude chakra trace_link --rank 0 --chakra-host-trace host.json --chakra-device-trace kineto.json \\
+    --output-file linked.json
 
     `etude link` builds a better graph from the same files in one step: with the order of streams and with waits.
     """
-    from etude.base.files import writing
-    from etude.capture.ingest import official, reading
 
-    del log_level
-    with writing(out, force=True) as path, progress(f"linking rank {rank}"):
-        pieces = official.linked_json(reading.load_host(host), reading.load_device(device))
-        with open(path, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-    say(f"wrote {out}: rank {rank}, linked")
-
-
-@converter.callback()
-def converter_flags(
-    context: typer.Context,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            "--log-filename", help="The log that `--simulate` writes: when each node runs. By default `debug.log`."
-        ),
-    ] = None,
-) -> None:
-    """A Chakra trace (`.et`) from a PyTorch trace or a text workload, as `chakra_converter` writes it"""
-    context.meta["log"] = log or Path("debug.log")
+    rank: int = figure("count", "rank of the two traces, for messages", zero=True)
+    host: str = figure(
+        "path", "the host trace that ExecutionTraceObserver wrote; it may be compressed", key="chakra_host_trace"
+    )
+    device: str = figure("path", "the device trace that the profiler (Kineto) wrote", key="chakra_device_trace")
+    out: str = figure("out", "the linked JSON to write. An existing file is replaced", key="output_file")
+    log_level: LogLevel = figure(
+        "choice", "least level of the messages; what was written is of level INFO", LogLevel.INFO, of=LogLevel
+    )
 
 
-@converter.command(name="PyTorch")
-def of_pytorch(
-    context: typer.Context,
-    source: Annotated[Path, typer.Option("--input", help="The file that `trace_link` wrote, or a host trace alone.")],
-    out: Annotated[Path, typer.Option("--output", help="The `.et` file to write. An existing file is replaced.")],
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="Also write to the log when each node is issued and completed.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ConvertPyTorch:
     """A linked JSON, or a host trace alone, as `.et`
 
     etude chakra converter PyTorch --input linked.json --output rank.0.et
     """
-    from etude.base.files import writing
-    from etude.capture.ingest import official, reading
 
-    with writing(out, force=True) as path, progress(f"converting {source}"):
-        decoded, _ = official.convert(reading.load_host(source))
-        with open(path, "wb") as file:
-            for piece in reading.packed(decoded, path):
-                file.write(piece)
-    say(f"wrote {out}: {len(decoded.trace):,} nodes")
-    if simulate:
-        log: Path = context.meta["log"]
-        with writing(log, force=True) as path, path.open("w", encoding="utf-8") as lines:
-            lines.writelines(f"{line}\n" for line in official.simulated_order(decoded.trace))
-        say(f"wrote {log}: when each node runs")
+    source: str = figure("path", "the file that `trace_link` wrote, or a host trace alone", key="input")
+    out: str = figure("out", "the `.et` file to write. An existing file is replaced", key="output")
+    simulate: bool = figure("switch", "also write when each node is issued and completed, to the log", False)
+    log: str | None = figure(
+        "out", "log: messages, or with --simulate when each node runs (by default `debug.log`)", None,
+        key="log_filename",
+    )  # fmt: skip
 
 
-@converter.command(name="Text")
-def of_text(
-    source: Annotated[Path, typer.Option("--input", help="ASTRA-sim's text workload.")],
-    out: Annotated[Path, typer.Option("--output", help="Files are `OUTPUT.{rank}.et`. An existing file is replaced.")],
-    npus: Annotated[int, typer.Option("--num-npus", min=1, help="Number of ranks; all run the same layers.")],
-    passes: Annotated[int, typer.Option("--num-passes", min=1, help="Passes over the layers.")],
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ConvertText:
     """An ASTRA-sim text workload as one `.et` file per rank
 
     etude chakra converter Text --input resnet.txt --output resnet --num-npus 4 --num-passes 2
     """
-    from etude.base.files import writing
-    from etude.capture.ingest import text
-    from etude.store import chakra as et
 
-    job = text.read_text(source, npus, passes=passes)
-    world = et.world_to_say(job)
-    with progress(f"writing {out}", npus) as advance:
-        for rank in job.ranks.tolist():
-            found, id_base, tag_base = et.for_rank(job, rank, world)
-            with writing(f"{out}.{rank}.et", force=True) as path, path.open("wb") as file:
-                for piece in et.encode_parts(found, id_base=id_base, tag_base=tag_base):
-                    file.write(piece.tobytes())
-            advance(1)
-    if len(job.groups):
-        with writing(f"{out}.json", force=True) as path:
-            et.write_groups(job, path)
-    say(f"wrote {out}.0.et to {out}.{npus - 1}.et: {job.nodes:,} nodes")
+    source: str = figure("path", "ASTRA-sim's text workload", key="input")
+    out: str = figure("out", "files are `OUTPUT.{rank}.et`. An existing file is replaced", key="output")
+    npus: int = figure("count", "number of ranks; all run the same layers", key="num_npus", like="8")
+    passes: int = figure("count", "passes over the layers", key="num_passes", like="3")
+    log: str | None = figure("out", LOG, None, key="log_filename")
 
 
-@chakra.command()
-def jsonizer(
-    source: Input,
-    out: Output,
-    valid: Annotated[
-        bool,
-        typer.Option(
-            "--valid", help="Write one JSON list. The official tool writes objects one after another, without commas."
-        ),
-    ] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Jsonizer:
     """A trace as text: protobuf's JSON of each node, as `chakra_jsonizer` writes it
 
     etude chakra jsonizer --input_filename rank.0.et --output_filename rank.0.json --valid
     """
-    from etude.base.files import writing
-    from etude.store.official_json import official_json
 
-    decoded = _decoded(source)
-    with writing(out, force=True) as path, path.open("w", encoding="utf-8") as file, progress(f"writing {out}"):
-        file.writelines(official_json(decoded, valid=valid))
-    say(f"wrote {out}: {len(decoded.trace):,} nodes")
+    source: str = figure("path", INPUT, key="input_filename", names=("--input_filename",))
+    out: str = figure("out", OUTPUT, key="output_filename", names=("--output_filename",))
+    valid: bool = figure(
+        "switch", "write one JSON list. The official tool writes objects one after another, without commas", False
+    )
 
 
-@chakra.command()
-def visualizer(source: Input, out: Output) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Visualizer:
     """The graph of a trace, as `chakra_visualizer` writes it: `.graphml`, `.dot`, or `.pdf` where Graphviz is installed
 
     etude chakra visualizer --input_filename rank.0.et --output_filename rank.0.graphml
 
     A `.dot` file has no layout, for which `dot` needs hours on a large graph; graph tools read the file as it is.
     """
-    from etude.base.files import writing
-    from etude.tell.view.official_graph import official_dot, official_graphml
 
-    if out.suffix not in (".graphml", ".dot", ".pdf"):
-        raise UsageError(f"a graph cannot be written as `{out.suffix}`", where=str(out), hint=".graphml, .dot, .pdf")
-    render = _graphviz(out) if out.suffix == ".pdf" else ""
-    decoded = _decoded(source)
-    lines = official_graphml(decoded.trace) if out.suffix == ".graphml" else official_dot(decoded.trace)
-    with writing(out, force=True) as path, progress(f"writing {out}"):
-        if render:
-            _pdf(render, "".join(lines), path)
-        else:
-            with path.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
-    say(f"wrote {out}: {len(decoded.trace):,} nodes")
+    source: str = figure("path", INPUT, key="input_filename", names=("--input_filename",))
+    out: str = figure("out", OUTPUT, key="output_filename", names=("--output_filename",), like="other.dot")
 
 
-@chakra.command()
-def generator(
-    npus: Annotated[int, typer.Option("--num_npus", help="Number of NPUs; each sample is one file per NPU.")] = 64,
-    runtime: Annotated[int, typer.Option("--default_runtime", help="Duration of compute nodes in microseconds.")] = 5,
-    tensor: Annotated[
-        int, typer.Option("--default_tensor_size", help="Size of memory nodes and messages in bytes.")
-    ] = 1024,
-    comm: Annotated[int, typer.Option("--default_comm_size", help="Size of collectives in bytes.")] = 65536,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Generator:
     """The 14 sample traces of `chakra_generator` for each NPU, into the current folder
 
     etude chakra generator --num_npus 2
     """
-    from etude.base.files import writing
-    from etude.store.official_samples import SAMPLES, SampleOptions, sample_files
 
-    options = SampleOptions(num_npus=npus, runtime_us=runtime, tensor_bytes=tensor, comm_bytes=comm)
-    with progress("writing", len(SAMPLES) * npus) as advance:
-        for name, content in sample_files(options):
-            with writing(name, force=True) as path:
-                path.write_bytes(content)
-            advance(1)
-    say(f"wrote {len(SAMPLES) * npus:,} files: {len(SAMPLES)} samples for {npus:,} NPUs")
+    npus: int = figure("count", "number of NPUs; each sample is one file per NPU", 64, key="num_npus",
+                       names=("--num_npus",))  # fmt: skip
+    runtime: int = figure("count", "duration of compute nodes in microseconds", 5, zero=True, key="default_runtime",
+                          names=("--default_runtime",))  # fmt: skip
+    tensor: int = figure("count", "size of memory nodes and messages in bytes", 1024, zero=True,
+                         key="default_tensor_size", names=("--default_tensor_size",))  # fmt: skip
+    comm: int = figure("count", "size of collectives in bytes", 65536, zero=True, key="default_comm_size",
+                       names=("--default_comm_size",))  # fmt: skip
 
 
-@chakra.command(name="timeline_visualizer")
-def timeline_visualizer(
-    source: Annotated[
-        Path, typer.Option("--input_filename", help="A text file with lines `issue,...` and `callback,...`.")
-    ],
-    out: Output,
-    npus: Annotated[int, typer.Option("--num_npus", min=1, help="Number of NPUs of the system.")],
-    mhz: Annotated[int, typer.Option("--npu_frequency", min=1, help="Clock of the cycles in the file, in MHz.")],
-    log: Annotated[str, typer.Option("--log_filename", help="Accepted, and has no effect.")] = "debug.log",
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TimelineVisualizer:
     """A simulator's log as a timeline for Chrome, as `chakra_timeline_visualizer` writes it, its times in milliseconds
 
     etude chakra timeline_visualizer --input_filename log.csv --output_filename t.json --num_npus 2 --npu_frequency 1000
     """
-    from etude.base.errors import FormatError
+
+    source: str = figure("path", "a text file with lines `issue,...` and `callback,...`", key="input_filename",
+                         names=("--input_filename",))  # fmt: skip
+    out: str = figure("out", OUTPUT, key="output_filename", names=("--output_filename",))
+    npus: int = figure("count", "number of NPUs of the system", key="num_npus", names=("--num_npus",), like="8")
+    mhz: int = figure("count", "clock of the cycles in the file, in MHz", key="npu_frequency",
+                      names=("--npu_frequency",))  # fmt: skip
+    log: str | None = figure("out", LOG, None, key="log_filename", names=("--log_filename",))
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a command reads and writes."""
+
+    source: Path
+    out: Path
+    log: Path | None = None
+    """A file for messages; None: they are said and not written."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkInputs:
+    rank: int
+    host: Path
+    device: Path
+    out: Path
+    level: LogLevel
+
+
+@dataclass(frozen=True, slots=True)
+class PyTorchInputs:
+    files: Files
+    order: Path | None
+    """Where to write when each node runs; None: nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextInputs:
+    files: Files
+    npus: int
+    passes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineInputs:
+    files: Files
+    npus: int
+    mhz: int
+
+
+def meant(args: list[str]) -> "str | tuple[str, list[str]]":
+    """Options of the official converter stand before its word: `converter --log-filename x.log PyTorch --input ...`."""
+    if args[:1] != ["converter"] or not "".join(args[1:2]).startswith("--log-filename"):
+        return ""
+    at = 2 if "=" in args[1] else 3
+    return (f"chakra converter {args[at]}", [*args[1:at], *args[at + 1 :]]) if len(args) > at else ""
+
+
+def files_of(asked: Any) -> Files:
+    log = getattr(asked, "log", None)  # not every command has one
+    return Files(Path(asked.source), Path(asked.out), None if log is None else Path(log))
+
+
+def tell(text: str, log: Path | None = None) -> None:
+    """Says a line, and writes it to the log if there is one."""
     from etude.base.files import writing
+
+    say(text)
+    if log is not None:
+        with writing(log, force=True) as path:
+            path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def write_bytes(out: Path | str, pieces: Iterable[Any]) -> None:
+    from etude.base.files import writing
+
+    with writing(out, force=True) as path, path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+def write_lines(out: Path, lines: Iterable[str]) -> None:
+    from etude.base.files import writing
+
+    with writing(out, force=True) as path, path.open("w", encoding="utf-8") as file:
+        file.writelines(lines)
+
+
+def link_inputs(asked: TraceLink) -> LinkInputs:
+    return LinkInputs(asked.rank, Path(asked.host), Path(asked.device), Path(asked.out), asked.log_level)
+
+
+def trace_link(given: LinkInputs) -> None:
+    from etude.capture.ingest import official, reading
+
+    with progress(f"linking rank {given.rank}"):
+        pieces = official.linked_json(reading.load_host(given.host), reading.load_device(given.device))
+        write_bytes(given.out, pieces)
+    if given.level in (LogLevel.DEBUG, LogLevel.INFO):
+        say(f"wrote {given.out}: rank {given.rank}, linked")
+
+
+def pytorch_inputs(asked: ConvertPyTorch) -> PyTorchInputs:
+    source, out, log = Path(asked.source), Path(asked.out), None if asked.log is None else Path(asked.log)
+    if asked.simulate:
+        return PyTorchInputs(Files(source, out), log or Path("debug.log"))
+    return PyTorchInputs(Files(source, out, log), None)
+
+
+def convert_pytorch(given: PyTorchInputs) -> None:
+    from etude.capture.ingest import official, reading
+
+    source, out = given.files.source, given.files.out
+    with progress(f"converting {source}"):
+        decoded, _ = official.convert(reading.load_host(source))
+        write_bytes(out, reading.packed(decoded, out))
+    tell(f"wrote {out}: {len(decoded.trace):,} nodes", given.files.log)
+    if given.order is not None:
+        write_lines(given.order, (f"{line}\n" for line in official.simulated_order(decoded.trace)))
+        say(f"wrote {given.order}: when each node runs")
+
+
+def convert_text(given: TextInputs) -> None:
+    from etude.base.files import writing
+    from etude.capture.ingest import text
+    from etude.store import chakra as et
+
+    out, npus = given.files.out, given.npus
+    job = text.read_text(given.files.source, npus, passes=given.passes)
+    world = et.world_to_say(job)
+    with progress(f"writing {out}", npus) as advance:
+        for rank in job.ranks.tolist():
+            found, id_base, tag_base = et.for_rank(job, rank, world)
+            parts = et.encode_parts(found, id_base=id_base, tag_base=tag_base)
+            write_bytes(f"{out}.{rank}.et", (piece.tobytes() for piece in parts))
+            advance(1)
+    if len(job.groups):
+        with writing(f"{out}.json", force=True) as path:
+            et.write_groups(job, path)
+    tell(f"wrote {out}.0.et to {out}.{npus - 1}.et: {job.nodes:,} nodes", given.files.log)
+
+
+def jsonizer(given: tuple[Files, bool]) -> str:
+    from etude.store.official_json import official_json
+
+    files, valid = given
+    decoded = _decoded(files.source)
+    with progress(f"writing {files.out}"):
+        write_lines(files.out, official_json(decoded, valid=valid))
+    return f"wrote {files.out}: {len(decoded.trace):,} nodes"
+
+
+def visualizer_inputs(asked: Visualizer) -> tuple[Files, str]:
+    """With the program that renders a PDF; empty for the other formats."""
+    files = files_of(asked)
+    if files.out.suffix not in (".graphml", ".dot", ".pdf"):
+        problem = f"a graph cannot be written as `{files.out.suffix}`"
+        raise UsageError(problem, where=f"--output_filename {files.out}", hint=".graphml, .dot, .pdf")
+    return files, _graphviz(files.out) if files.out.suffix == ".pdf" else ""
+
+
+def visualizer(given: tuple[Files, str]) -> str:
+    from etude.base.files import writing
+    from etude.tell.view.official_graph import official_dot, official_graphml
+
+    files, render = given
+    decoded, out = _decoded(files.source), files.out
+    lines = official_graphml(decoded.trace) if out.suffix == ".graphml" else official_dot(decoded.trace)
+    with progress(f"writing {out}"):
+        if render:
+            with writing(out, force=True) as path:
+                _pdf(render, "".join(lines), path)
+        else:
+            write_lines(out, lines)
+    return f"wrote {out}: {len(decoded.trace):,} nodes"
+
+
+def generator_inputs(asked: Generator) -> "SampleOptions":
+    from etude.store.official_samples import SampleOptions
+
+    return SampleOptions(
+        num_npus=asked.npus, runtime_us=asked.runtime, tensor_bytes=asked.tensor, comm_bytes=asked.comm
+    )
+
+
+def generator(given: "SampleOptions") -> str:
+    from etude.store.official_samples import SAMPLES, sample_files
+
+    files = len(SAMPLES) * given.num_npus
+    with progress("writing", files) as advance:
+        for name, content in sample_files(given):
+            write_bytes(name, [content])
+            advance(1)
+    return f"wrote {files:,} files: {len(SAMPLES)} samples for {given.num_npus:,} NPUs"
+
+
+def timeline_visualizer(given: TimelineInputs) -> None:
     from etude.tell.view.official_timeline import official_timeline
 
-    del log
+    source, out = given.files.source, given.files.out
     try:
         with source.open(encoding="utf-8") as lines, progress(f"reading {source}"):
-            text = official_timeline(lines, str(source), num_npus=npus, mhz=mhz)
+            text = official_timeline(lines, str(source), num_npus=given.npus, mhz=given.mhz)
     except UnicodeDecodeError:
         raise FormatError(
             "is not a text file", path=source, hint="expected lines `issue,...` and `callback,...`"
         ) from None
-    with writing(out, force=True) as path:
-        path.write_text(text, encoding="utf-8")
-    say(f"wrote {out}")
+    write_lines(out, [text])
+    tell(f"wrote {out}", given.files.log)
 
 
 def _decoded(path: Path) -> "Decoded":
     """Reads one `.et` file, compressed or not. Raises FormatError for JSON."""
-    from etude.base.errors import FormatError
     from etude.store import chakra as et
     from etude.store import compressed
 
@@ -270,3 +373,29 @@ def _pdf(dot: str, text: str, path: Path) -> None:
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise UsageError(f"`dot` failed: {said[0] if said else done.returncode}", hint="write `.graphml` instead")
+
+
+def said(result: None) -> None:
+    """Such a command says itself what it wrote, since its log may want it too."""
+
+
+VERBS = (
+    Verb(name="chakra trace_link", asks=TraceLink, inputs=link_inputs, run=trace_link, show=said),
+    Verb(
+        name="chakra converter PyTorch", asks=ConvertPyTorch, inputs=pytorch_inputs, run=convert_pytorch, show=said,
+    ),
+    Verb(
+        name="chakra converter Text", asks=ConvertText, run=convert_text, show=said,
+        inputs=lambda asked: TextInputs(files_of(asked), asked.npus, asked.passes),
+    ),
+    Verb(
+        name="chakra jsonizer", asks=Jsonizer, inputs=lambda asked: (files_of(asked), asked.valid), run=jsonizer,
+        show=say,
+    ),
+    Verb(name="chakra visualizer", asks=Visualizer, inputs=visualizer_inputs, run=visualizer, show=say),
+    Verb(name="chakra generator", asks=Generator, inputs=generator_inputs, run=generator, show=say),
+    Verb(
+        name="chakra timeline_visualizer", asks=TimelineVisualizer, run=timeline_visualizer, show=said,
+        inputs=lambda asked: TimelineInputs(files_of(asked), asked.npus, asked.mhz),
+    ),
+)  # fmt: skip

@@ -1,39 +1,73 @@
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from etude.base.errors import UsageError
+from etude.base.figures import argument, figure
+from etude.base.parameters import is_given, spelled
 from etude.base.units import counted
-from etude.surface.cli.app import MAKE, app
 from etude.surface.cli.output import say
+from etude.surface.verb import Verb
+
+if TYPE_CHECKING:
+    from etude.capture.collect import CollectOptions
+    from etude.capture.collect.launcher import LaunchedProgram
 
 
-@app.command(rich_help_panel=MAKE, context_settings={"ignore_unknown_options": True})
-def collect(
-    command: Annotated[list[str], typer.Argument(help="The command to run, after `--`.", metavar="-- COMMAND...")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to record into.")],
-    steps: Annotated[int, typer.Option(help="Optimizer steps to record.")] = 3,
-    warmup: Annotated[int, typer.Option(help="Optimizer steps to skip before recording.")] = 6,
-    whole: Annotated[bool, typer.Option("--whole", help="Record everything, from `import torch` to the end.")] = False,
-    name: Annotated[str, typer.Option(help="Prefix of the names of the files.")] = "trace",
-    stacks: Annotated[bool, typer.Option("--stacks", help="Also record Python frames.")] = False,
-    allocations: Annotated[
-        bool, typer.Option("--allocations", "--memory", help="Also record memory allocations.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier run.")] = False,
-) -> int:
+RECORDED = "What is recorded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collect:
     """Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on
 
     etude collect -o run/ -- python train.py
     etude collect -o run/ --steps 2 -- torchrun --nproc-per-node 4 train.py
 
-    Then `etude report run/`, or `etude link run/ -o job/`.
+    Options of `etude collect` stand before the command: all from its first word on is the command's own. Then
+    `etude report run/`, or `etude link run/ -o job/`.
     """
-    from etude.capture.collect import CollectOptions, launch
 
-    asked = {"steps": None, "warmup": 0} if whole else {"steps": steps, "warmup": warmup}
-    options = CollectOptions.from_dict({"name": name, "stacks": stacks, "memory": allocations, "force": force, **asked})
-    done = launch(command, out, options, whole=whole)
+    command: tuple[str, ...] = argument(
+        "command", "the command to run, after `--`", metavar="-- COMMAND...", like="python train.py"
+    )
+    out: str = figure("out", "the folder to record into", names=("-o",))
+    steps: int = figure("count", "optimizer steps to record", 3, panel=RECORDED)
+    warmup: int = figure("count", "optimizer steps to skip before recording", 6, zero=True, panel=RECORDED)
+    whole: bool = figure("switch", "record everything, from `import torch` to the end", False, panel=RECORDED)
+    name: str = figure("text", "prefix of the names of the files", "trace", like="gpt")
+    stacks: bool = figure("switch", "also record Python frames", False, panel=RECORDED)
+    allocations: bool = figure("switch", "also record memory allocations", False, names=("--memory",), panel=RECORDED)
+    force: bool = figure("switch", "replace an earlier run", False, names=("-f",))
+
+
+@dataclass(frozen=True, slots=True)
+class CollectInputs:
+    command: tuple[str, ...]
+    out: Path
+    options: "CollectOptions"
+    whole: bool
+
+
+def inputs(asked: Collect) -> CollectInputs:
+    from etude.capture.collect import CollectOptions
+
+    for name in ("steps", "warmup") if asked.whole else ():
+        if is_given(asked, name):
+            raise UsageError(f"{spelled(asked, name)} is not read with {spelled(asked, 'whole')}, which records all")
+    steps = {"steps": None, "warmup": 0} if asked.whole else {"steps": asked.steps, "warmup": asked.warmup}
+    more = {"name": asked.name, "stacks": asked.stacks, "memory": asked.allocations, "force": asked.force}
+    return CollectInputs(asked.command, Path(asked.out), CollectOptions.from_dict(more | steps), asked.whole)
+
+
+def run(given: CollectInputs) -> "tuple[Path, LaunchedProgram]":
+    from etude.capture.collect import launch
+
+    return given.out, launch(given.command, given.out, given.options, whole=given.whole)
+
+
+def show(result: "tuple[Path, LaunchedProgram]") -> None:
+    out, done = result
     for problem in done.problems:
         say(f"etude collect: {problem}")
     if done.manifests:
@@ -43,4 +77,8 @@ def collect(
     if done.beside:
         named = ", ".join(f"{m['name']}.process{m['process']['pid']} ({m['process']['name']})" for m in done.beside)
         say(f"etude collect: other processes, not part of the job: {named}")
-    return done.exit_code
+
+
+VERBS = (
+    Verb(name="collect", asks=Collect, inputs=inputs, run=run, show=show, code=lambda result: result[1].exit_code),
+)

@@ -108,6 +108,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": (LOOK, "The main workflow end to end on an embedded recording: no GPU, no server, no download"),
 }
 
+GROUPS: dict[str, str] = {"chakra converter": "A Chakra trace (`.et`) from a PyTorch trace or a text workload"}
+"""Two words that are nothing but the verbs behind them."""
+
 OTHER_NAMES: dict[str, str] = {"likeness": "similarity"}
 """Names that commands had before, which are still understood."""
 

@@ -1,26 +1,13 @@
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from etude.surface.cli.app import LOOK, app
+from etude.base.figures import figure
 from etude.surface.cli.output import say
+from etude.surface.verb import Verb
 
 MODEL = (
-    "llama3-8b",
-    "--gpus",
-    "16",
-    "--tp",
-    "4",
-    "--pp",
-    "2",
-    "--micro-batch",
-    "1",
-    "--global-batch",
-    "16",
-    "--zero",
-    "1",
-)
+    "llama3-8b", "--gpus", "16", "--tp", "4", "--pp", "2", "--micro-batch", "1", "--global-batch", "16", "--zero", "1",
+)  # fmt: skip
 QUERY = (
     "select collective, count(*) as times, sum(in_bytes) as bytes from nodes "
     "where kind = 'COMM_COLL_NODE' group by 1 order by 3 desc limit 5"
@@ -43,37 +30,57 @@ for _ in range(40):
 """What `--torch` records. It knows nothing of Etude."""
 
 
-@app.command(rich_help_panel=LOOK)
-def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the demo's files go.")] = Path("out/demo"),
-    torch: Annotated[
-        bool, typer.Option("--torch", help="Record a small program on this machine and replay it; needs PyTorch.")
-    ] = False,
-    recording: Annotated[
-        bool, typer.Option("--recording", help="Only write the embedded recording, as PyTorch wrote it, into --out.")
-    ] = False,
-) -> int:
-    """The main workflow end to end on an embedded recording: no GPU, no server, no download"""
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """The main workflow end to end on an embedded recording: no GPU, no server, no download
+
+    etude demo
+    etude demo --recording -o run/
+    """
+
+    out: str = figure("out", "where the demo's files go", "out/demo", names=("-o",))
+    force: bool = figure("switch", "replace what is there", False, names=("-f",))
+    torch: bool = figure("switch", "record a small program on this machine and replay it; needs PyTorch", False)
+    recording: bool = figure("switch", "only write the embedded recording, as PyTorch wrote it, into --out", False)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoInputs:
+    out: Path
+    force: bool
+    recording: bool
+    torch: bool = False
+
+
+def inputs(asked: Demo) -> DemoInputs:
+    out, force = Path(asked.out), asked.force
+    if asked.recording:
+        return DemoInputs(out, force, True)
+    if asked.torch:
+        _need_torch()
+    return DemoInputs(out, force, False, asked.torch)
+
+
+def run(given: DemoInputs) -> None:
     import shutil
     from importlib.resources import as_file, files
 
     from etude.base.files import writing
 
-    if recording:
-        with writing(out) as folder, as_file(files("etude") / "capture" / "sample") as sample:
+    out, sample_of = given.out, files("etude") / "capture" / "sample"
+    if given.recording:
+        with writing(out, force=given.force) as folder, as_file(sample_of) as sample:
             shutil.copytree(sample, folder, dirs_exist_ok=True)
         say(f"wrote {out}: two training steps of a small GPT, recorded on an NVIDIA H200")
-        return 0
-    if torch:
-        _need_torch()
+        return
     out.parent.mkdir(parents=True, exist_ok=True)
     if (out / ".etude-demo").exists():
         shutil.rmtree(out)
-    with writing(out) as folder, as_file(files("etude") / "capture" / "sample") as sample:
+    with writing(out, force=given.force) as folder, as_file(sample_of) as sample:
         shutil.copytree(sample, folder / "run")
         (folder / ".etude-demo").touch()
     _recorded(out)
-    if torch:
+    if given.torch:
         _replayed(out)
     _generated(out)
     _do("report", f"{out}/job", "--ran-on", "h200", "--title", "A small GPT on an H200", "-o", f"{out}/report.html",
@@ -82,7 +89,6 @@ def demo(
         f"\nOpen {out}/slow.html and {out}/report.html in a browser; the other files are in the same folder. Next: "
         "etude --help"
     )
-    return 0
 
 
 def _recorded(out: Path) -> None:
@@ -170,3 +176,6 @@ def _cut_dependency(folder: Path) -> None:
         trace, decoded.metadata, decoded.group_names, decoded.peers, decoded.start_ns, decoded.warnings
     )
     path.write_bytes(chakra.encode(whole))
+
+
+VERBS = (Verb(name="demo", asks=Demo, inputs=inputs, run=run, show=lambda result: None),)

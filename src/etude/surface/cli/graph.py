@@ -1,51 +1,76 @@
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
 
-import typer
-
-from etude.surface.cli.app import LOOK, app
-from etude.surface.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.base.errors import UsageError
+from etude.base.figures import figure
+from etude.surface.cli.build import Place, Written
+from etude.surface.cli.inputs import JobInput, JobSource
 from etude.surface.cli.output import say
+from etude.surface.verb import Verb
 
+DRAWN = "What is drawn"
 ENDINGS = (".svg", ".dot", ".graphml")
 
 
-@app.command(rich_help_panel=LOOK)
-def graph(
-    path: JobPath,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: `g.svg`, `g.dot` or `g.graphml`.")],
-    around: Annotated[str, typer.Option(help="Draw the part around this node: its row, `id=N`, or its name.")] = "",
-    hops: Annotated[
-        int, typer.Option(min=0, help="With --node, how many dependencies away from it, in both directions.")
-    ] = 3,
-    rank: Annotated[int | None, typer.Option(help="Rank whose graph is drawn; by default the first.")] = None,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    max_bytes: MaxBytes = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Graph(JobInput, Written):
     """The dependency graph of a rank, or its part around one node, as a picture or for graph tools
 
     etude graph run/ --around 812 --hops 2 -o g.svg
     etude graph run/ --rank 3 -o whole.graphml
     """
-    from etude.base.errors import UsageError
+
+    out: str = figure("out", "the file to write: `g.svg`, `g.dot` or `g.graphml`", names=("-o",), like="h.dot")
+    around: str = figure(
+        "text", "draw the part around this node: its row, `id=N`, or its name", "", panel=DRAWN, like="812"
+    )
+    hops: int = figure(
+        "count",
+        "how many dependencies away from the node, in both directions",
+        3,
+        zero=True,
+        needs="around",
+        panel=DRAWN,
+    )
+    rank: int | None = figure("count", "rank whose graph is drawn; by default the first", None, zero=True, panel=DRAWN)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInputs:
+    source: JobSource
+    place: Place
+    rank: int | None
+    around: str
+    hops: int
+
+
+def inputs(asked: Graph) -> GraphInputs:
+    place = Place.of(asked)
+    assert place is not None
+    if place.path.suffix not in ENDINGS:
+        problem = f"a graph cannot be written as `{place.path.suffix}`"
+        raise UsageError(problem, where=f"--out {place.path}", hint=", ".join(ENDINGS))
+    around = asked.around
+    return GraphInputs(JobSource.of(asked), place, asked.rank, around, asked.hops if around else 0)
+
+
+def run(given: GraphInputs) -> str:
     from etude.base.files import writing
     from etude.tell.view.graph import find_node, part_of, write_dot, write_graphml
     from etude.tell.view.graph_svg import svg
 
-    if out.suffix not in ENDINGS:
-        raise UsageError(f"a graph cannot be written as `{out.suffix}`", where=str(out), hint=", ".join(ENDINGS))
-    job = open_job(path, groups, workers, max_bytes)
+    job, out = given.source.open(), given.place.path
     if not len(job):
-        raise UsageError("the job has no ranks", where=str(path))
-    who = int(job.ranks[0]) if rank is None else rank
+        raise UsageError("the job has no ranks", where=str(given.source.path))
+    who = int(job.ranks[0]) if given.rank is None else given.rank
     trace = job.trace(who)
-    part = part_of(trace, find_node(trace, around) if around else None, hops)
+    part = part_of(trace, find_node(trace, given.around) if given.around else None, given.hops)
     picture = svg(part, f"rank {who}: {len(part)} nodes") if out.suffix == ".svg" else ""
-    with writing(out, force=force) as place, place.open("wb") as file:
+    with writing(out, force=given.place.force) as place, place.open("wb") as file:
         if picture:
             file.write(picture.encode())
         else:
             (write_dot if out.suffix == ".dot" else write_graphml)(part, file)
-    say(f"wrote {out}: {len(part):,} nodes and {len(part.before):,} dependencies of rank {who}")
+    return f"wrote {out}: {len(part):,} nodes and {len(part.before):,} dependencies of rank {who}"
+
+
+VERBS = (Verb(name="graph", asks=Graph, inputs=inputs, run=run, show=say),)

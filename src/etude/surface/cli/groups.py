@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from etude.base.errors import UsageError
 from etude.surface.cli.arguments import values
-from etude.surface.cli.commands import COMMANDS, file_of
+from etude.surface.cli.commands import COMMANDS, GROUPS, file_of
 
 CLOSE = 0.7
 """How alike a word and the name of a command are for the one to be taken for a mistyped other."""
@@ -42,13 +42,18 @@ class Group(TyperGroup):
 
 
 def below(name: str) -> dict[str, str]:
-    """Second word -> its line, of commands that do something by themselves as well: `generate micro`."""
+    """Next word -> its line, of verbs behind these words: `generate micro`, `chakra converter PyTorch`."""
     from etude.surface.cli.registry import verbs_in
 
     start = f"{name} "
     listed = {words.removeprefix(start): line for words, (_, line) in COMMANDS.items() if words.startswith(start)}
-    inner = verbs_in(file_of(name)) if name in COMMANDS else {}
-    own = {words.removeprefix(start): verb.line for words, verb in inner.items() if words.startswith(start)}
+    first = name if name in COMMANDS else name.partition(" ")[0]
+    inner = verbs_in(file_of(first)) if first in COMMANDS else {}
+    own = {}
+    for words, verb in inner.items():
+        if words.startswith(start):
+            word, deeper, _ = words.removeprefix(start).partition(" ")
+            own[word] = GROUPS[start + word] if deeper else verb.line
     return own | listed
 
 

@@ -46,7 +46,7 @@ class JobInput:
         "count", "number of ranks read in parallel; 0: one per core for large recordings", 0, zero=True, names=("-j",)
     )
     max_bytes: int | None = figure(
-        "bytes", "largest size that a file may have, also when unpacked", None, key="max_bytes"
+        "bytes", "largest size that a file may have, also when unpacked, as `4GiB`", None, key="max_bytes"
     )
 
 

@@ -44,8 +44,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     "roofline": {ANALYSIS: "utilisation model-flops"},
     "memory": {ANALYSIS: "copies each as"},
     "report": {ANALYSIS: "edit"},
-    "timeline": {"What is drawn": "ranks flows critical-path counters"},
-    "convert": {"What is written": "compress fold ranks passes"},
     "generate micro": {"Pattern": "ranks bytes repeat group stride compute overlap concurrent seed"},
     "generate learned": {"Job": "ranks steps depth compute traffic spread seed"},
     "predict": {"What-if": "edit", "Output": "energy"},
@@ -75,17 +73,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Input": "network system remote-memory groups",
         "Simulation": "backend num-queues-per-dim rendezvous-protocol injection-scale",
         "Output": "timing",
-    },
-    "replay": {
-        "What is played": "ranks only speed host cuda-graph trust-code unprofiled",
-        "Machine": "device backend threads",
-        "Measurement": "iterations warmup",
-        "Output": "plan",
-    },
-    "replay communication": {
-        "What is played": "ranks sizes speed processes verify timeout",
-        "Machine": "backend",
-        "Measurement": "iterations warmup",
     },
     "energy": {
         "Power": "clock cap smooth repeat gaps",

@@ -9,6 +9,7 @@ from etude.base.errors import UsageError
 if TYPE_CHECKING:
     from etude.model.job import Job
 
+RANKS_HELP = "only these ranks: `0-3,7`"
 Ranks = Annotated[str, typer.Option("--ranks", help="Only these ranks: `0-3,7`.")]
 
 

@@ -4,105 +4,123 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from etude.base.errors import AnswerNo, UsageError
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.inputs import JobPath, open_job
-from etude.surface.cli.job_out import Force
-from etude.surface.cli.output import AsJson, emit, progress, say
-from etude.surface.cli.ranks import Ranks, ranks_of
+from etude.base.figures import argument, figure, part
+from etude.surface.cli.build import Place, Printed, Written
+from etude.surface.cli.inputs import JOB_HELP, open_job
+from etude.surface.cli.output import emit, progress, say
+from etude.surface.cli.ranks import RANKS_HELP, ranks_of
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.model.job import Job
     from etude.model.run import Run
+    from etude.run.replay.communication import PlayOptions
 
 
 Sizes = StrEnum("Sizes", {"KEPT": "kept", "SCALED": "scaled"})
 Speed = StrEnum("Speed", {"FLAT_OUT": "flat-out", "RECORDED": "recorded"})
+PLAYED, MACHINE, MEASURED = "What is played", "Machine", "Measurement"
 
 
-@app.command("replay communication", rich_help_panel=RUN)
-def replay_communication(
-    path: JobPath,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder for the replayed run; `etude compare` takes it.")
-    ] = None,
-    ranks: Ranks = "",
-    processes: Annotated[int, typer.Option(min=0, help="Number of processes to start; 0: one per rank.")] = 0,
-    sizes: Annotated[
-        Sizes, typer.Option(help="Sizes if groups lose ranks: whole buffers as recorded, or the share of each member.")
-    ] = Sizes.KEPT,
-    backend: Annotated[str, typer.Option(help="Backend of communication: `gloo` or `nccl`.")] = "gloo",
-    speed: Annotated[
-        Speed, typer.Option(help="As fast as possible, or no call before its recorded time.")
-    ] = Speed.FLAT_OUT,
-    iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are replayed.")] = 10,
-    warmup: Annotated[int, typer.Option(min=0, help="Warm-up iterations that are not measured.")] = 3,
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Check every call against the trace.")] = True,
-    timeout: Annotated[float, typer.Option(min=1, help="Timeout of a call in seconds.")] = 120.0,
-    force: Force = False,
-    json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Parameters of what plays a job a number of times."""
+
+    speed: Speed = figure(
+        "choice", "as fast as possible, or no call before its recorded time", Speed.FLAT_OUT, of=Speed, panel=PLAYED
+    )
+    iterations: int = figure("count", "how often the recorded steps are replayed", 10, panel=MEASURED)
+    warmup: int = figure("count", "warm-up iterations that are not measured", 3, zero=True, panel=MEASURED)
+    backend: str = figure("text", "backend of communication: `gloo` or `nccl`", "gloo", panel=MACHINE, like="nccl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayCommunication(Measured, Written):
     """Replay the communication of a job, between processes of this machine or under torchrun; every call is checked
 
     etude replay communication job/ --ranks 0-3
     torchrun --nproc-per-node 8 -m etude replay communication job/ --backend nccl
     """
-    job = open_job(path)
-    asked = CommunicationOptions(
-        ranks=ranks_of(ranks, job), processes=processes, sizes=sizes.value, backend=backend,
-        host=speed == Speed.RECORDED, iterations=iterations, warmup=warmup, verify=verify, timeout_s=timeout,
-        out=out, force=force, json=json,
+
+    path: str = argument("path", JOB_HELP, like="job/")
+    out: str | None = figure("out", "the folder for the replayed run; `etude compare` takes it", None, names=("-o",))
+    ranks: str = figure("text", RANKS_HELP, "", panel=PLAYED, like="0-3,7")
+    processes: int = figure("count", "number of processes to start; 0: one per rank", 0, zero=True, panel=PLAYED)
+    sizes: Sizes = figure(
+        "choice", "sizes if groups lose ranks: whole buffers as recorded, or the share of each member", Sizes.KEPT,
+        of=Sizes, panel=PLAYED,
     )  # fmt: skip
-    play_communication(job, asked)
+    verify: bool = figure("flag", "check every call against the trace", True, panel=PLAYED)
+    timeout: float = figure("number", "timeout of a call in seconds", 120.0, least=1, panel=PLAYED)
+    output: Printed = part(Printed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicationOptions:
-    """The flags of the command."""
+@dataclass(frozen=True, slots=True)
+class CommunicationInputs:
+    path: Path
+    ranks: str
+    processes: int
+    sizes: Literal["kept", "scaled"]
+    options: "PlayOptions"
+    place: Place | None
 
-    ranks: list[int] | None = None
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The figures of a replay; None in processes that another speaks for."""
+
+    figures: dict[str, Any] | None
     processes: int = 0
-    sizes: Literal["kept", "scaled"] = "kept"
-    backend: str = "gloo"
-    host: bool = False
-    iterations: int = 10
-    warmup: int = 1
-    verify: bool = True
-    timeout_s: float = 120.0
-    out: Path | None = None
-    force: bool = False
-    json: bool = False
+    world_size: int = 0
 
 
 MOST = 64
 """Processes that are started on one machine without being asked for by number."""
 
 
-def play_communication(job: "Job", options: CommunicationOptions) -> None:
-    """Plans, rehearses, plays, says what came of it. A call that was not as in the trace is an answer of no."""
-    from etude.run.replay.communication import PlayOptions, plan_communication, play, rehearse, shrink
+def inputs(asked: ReplayCommunication) -> CommunicationInputs:
+    from etude.run.replay.communication import PlayOptions
+    from etude.surface.api.converting import check_place
 
-    chosen = options.ranks if options.ranks is not None else job.ranks.tolist()
-    check_processes(len(chosen), job.world_size, options.processes)
-    check_out(options.out, options.force)
+    options = PlayOptions(
+        backend=asked.backend, iterations=asked.iterations, warmup=asked.warmup, host=asked.speed == Speed.RECORDED,
+        verify=asked.verify, timeout_s=asked.timeout,
+    )  # fmt: skip
+    place, sizes = Place.of(asked), asked.sizes.value
+    if place is not None:
+        check_place(place.path, place.force)
+    return CommunicationInputs(Path(asked.path), asked.ranks, asked.processes, sizes, options, place)
+
+
+def run(given: CommunicationInputs) -> Played:
+    """Plans, rehearses and plays."""
+    from etude.run.replay.communication import (
+        communication_figures,
+        communication_run,
+        plan_communication,
+        play,
+        rehearse,
+        shrink,
+    )
+
+    job = open_job(given.path)
+    chosen = ranks_of(given.ranks, job) or job.ranks.tolist()
+    check_processes(len(chosen), job.world_size, given.processes)
     planned = plan_communication(job, chosen)
-    programs = [shrink(program, chosen, options.sizes) for program in planned]
+    programs = [shrink(program, chosen, given.sizes) for program in planned]
     rehearse(programs)
     if not any(len(program) for program in programs):
         raise UsageError("there is no communication among these ranks", where="--ranks")
-    asked = PlayOptions(
-        backend=options.backend, iterations=options.iterations, warmup=options.warmup, host=options.host,
-        verify=options.verify, timeout_s=options.timeout_s,
-    )  # fmt: skip
     with progress("replaying") as advance:
-        results = play(programs, asked, tick=lambda: advance(0))
+        results = play(programs, given.options, tick=lambda: advance(0))
     if os.environ.get("RANK", "0") != "0":  # under torchrun one process speaks for all
-        return
-    _tell(job, options, planned, programs, results)
+        return Played(None)
+    figures = communication_figures(programs, results, planned)
+    if given.place is not None:
+        _write(communication_run(job, programs, results), given.place)
+    return Played(figures, len(results), job.world_size)
 
 
 def check_processes(ranks: int, world: int, processes: int) -> None:
@@ -115,32 +133,26 @@ def check_processes(ranks: int, world: int, processes: int) -> None:
         raise UsageError(f"{ranks} processes on this machine", where="--ranks", hint=hint)
 
 
-def check_out(out: Path | None, force: bool) -> None:
-    """What cannot be written is refused before anything runs."""
-    if out is not None and out.exists() and not force and (out.is_file() or any(out.iterdir())):
-        raise UsageError("exists already", where=str(out), hint="give another name, or --force to replace it")
-    if out is not None:
-        from etude.surface.api.converting import check_place
-
-        check_place(out, force)
+def show(found: Played) -> None:
+    if found.figures is not None:
+        emit(found.figures["collectives"])
+        _tell(found, found.figures)
 
 
-def _tell(job: "Job", options: CommunicationOptions, planned: Any, programs: Any, results: Any) -> None:
+def record(found: Played) -> dict[str, Any] | None:
+    if found.figures is not None:
+        _tell(found, found.figures)
+    return found.figures
+
+
+def _tell(found: Played, figures: dict[str, Any]) -> None:
     from etude.base.units import format_time
-    from etude.run.replay.communication import communication_figures, communication_run
 
-    figures = communication_figures(programs, results, planned)
-    if options.out is not None:
-        _write(communication_run(job, programs, results), options.out, options.force)
-    if options.json:
-        emit(figures, json=True)
-    else:
-        emit(figures["collectives"])
     for text, count in figures["expressed"].items():
         say(f"note: {text} ({count} calls)")
     if figures["groups"]:
         alone = sum(entry["count"] for entry in figures["stand_ins"])
-        here = f"{len(results)} of {job.world_size} ranks have a process"
+        here = f"{found.processes} of {found.world_size} ranks have a process"
         say(f"note: {here}; sizes are {figures['sizes']}; {alone} calls without other members are left out")
     checked = figures["verified"]
     if checked:
@@ -148,17 +160,31 @@ def _tell(job: "Job", options: CommunicationOptions, planned: Any, programs: Any
         say(f"{checked['calls']} calls per iteration compared with the trace: {seen}")
     step = figures["step_ns"]
     recorded = f", recorded step {format_time(step['recorded'])}" if step["recorded"] else ""
-    played = f"{len(results)} processes, {len(step['iterations'])} iterations"
+    played = f"{found.processes} processes, {len(step['iterations'])} iterations"
     say(f"{played}, median {format_time(step['replayed'])}{recorded}")
+
+
+def code(found: Played) -> int:
+    """A call that was not as in the trace is an answer of no."""
+    checked = found.figures["verified"] if found.figures is not None else None
     if checked and checked["differences"]:
         raise AnswerNo("calls differ from the trace: " + "; ".join(checked["differences"][:3]))
+    return 0
 
 
-def _write(run: "Run", out: Path, force: bool) -> None:
+def _write(run: "Run", place: Place) -> None:
     from etude.base.files import writing
     from etude.store import columns
 
-    with writing(out, force=force) as place:
-        place.mkdir()
-        columns.write_job(run.job, place)
-    say(f"wrote {out}")
+    with writing(place.path, force=place.force) as folder:
+        folder.mkdir()
+        columns.write_job(run.job, folder)
+    say(f"wrote {place.path}")
+
+
+VERBS = (
+    Verb(
+        name="replay communication", asks=ReplayCommunication, inputs=inputs, run=run, record=record, show=show,
+        code=code,
+    ),
+)  # fmt: skip

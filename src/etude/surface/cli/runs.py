@@ -41,20 +41,21 @@ TimesFile = Annotated[
 ]
 
 
+SYSTEM_HELP = "simulate the job there and analyse that: a name of `etude systems`, or a file"
+RAN_ON_HELP = "the hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in the run"
+TIMING_HELP = "times of the nodes, as `etude simulate --timing` writes them"
+WORKERS_HELP = "number of ranks read in parallel; 0: one per core for large recordings"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunInput:
     """Parameters of what analyses a run."""
 
     path: str = argument("path", JOB_HELP, like="job/")
-    system: str = figure(
-        "noun", "simulate the job there and analyse that: a name of `etude systems`, or a file", "", names=("-s",),
-        like="dgx-h100",
-    )  # fmt: skip
-    timing: str | None = figure("path", "times of the nodes, as `etude simulate --timing` writes them", None)
+    system: str = figure("noun", SYSTEM_HELP, "", names=("-s",), like="dgx-h100")
+    timing: str | None = figure("path", TIMING_HELP, None)
     groups: str | None = figure("path", GROUPS_HELP, None)
-    workers: int = figure(
-        "count", "number of ranks read in parallel; 0: one per core for large recordings", 0, zero=True, names=("-j",)
-    )
+    workers: int = figure("count", WORKERS_HELP, 0, zero=True, names=("-j",))
 
 
 @dataclass(frozen=True, kw_only=True)
