@@ -48,7 +48,7 @@ def shell(*args: str, code: str = "", **env: str) -> subprocess.CompletedProcess
 # --- errors and exit codes
 
 
-@pytest.mark.parametrize("option", ["--ranks", "-n"])
+@pytest.mark.parametrize("option", ["--rnk", "-n"])
 def test_a_misspelt_option_is_named_and_not_what_follows_it(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

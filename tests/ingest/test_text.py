@@ -157,4 +157,4 @@ def test_what_cannot_be_asked_for(tmp_path: Path, capsys) -> None:
     path.write_text(f"DATA\n1\n{layer('a')}\n")
     assert main(["convert", str(path), str(folder), "--ranks", "2"]) == 0
     assert main(["convert", str(folder), str(tmp_path / "again"), "--ranks", "2"]) == 2
-    assert "--ranks applies only to text workloads" in capsys.readouterr().err
+    assert "--ranks is read only where PATH is a text workload" in capsys.readouterr().err

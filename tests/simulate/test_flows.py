@@ -120,4 +120,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["convert", str(job), str(tmp_path / "g.csv"), "--to", "flows"]) == 2
     assert "needs a system" in capsys.readouterr().err
     assert main(["convert", str(job), "--to", "flows", "--system", "dgx-h100"]) == 2
-    assert "an output path" in capsys.readouterr().err
+    assert "OUT is missing" in capsys.readouterr().err
