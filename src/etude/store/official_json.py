@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from etude.store.et_decode import Decoded
+from etude.base.errors import FormatError
+from etude.store import compressed
+from etude.store.et_decode import Decoded, decode_files
 from etude.store.json_write import messages
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -40,3 +43,12 @@ def _of_schema(value: Any) -> Any:
 def _escaped(found: re.Match[str]) -> str:
     raw = found[0].encode("utf-16-be")
     return "".join(f"\\u{raw[i]:02x}{raw[i + 1]:02x}" for i in range(0, len(raw), 2))
+
+
+def read_one(path: Path) -> Decoded:
+    """One `.et` file, compressed or not, as the official tools take it. Raises FormatError for JSON."""
+    heap, size = compressed.load(path)
+    if heap[:1].tobytes() in (b"{", b"["):
+        hint = "`etude chakra converter PyTorch` converts it"
+        raise FormatError("is JSON, but a Chakra trace (`.et`) is needed", path=path, hint=hint)
+    return decode_files(heap, [(0, size, str(path))])[0]

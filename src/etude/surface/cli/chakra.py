@@ -12,10 +12,8 @@ from etude.surface.cli.output import progress, say
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.store.chakra import Decoded
     from etude.store.official_samples import SampleOptions
 
-INPUT = "the Chakra trace (`.et`) to read"
 OUTPUT = "the file to write. An existing file is replaced"
 LOG = "file that messages are written to as well"
 
@@ -78,36 +76,39 @@ class ConvertText:
 
     source: str = figure("path", "ASTRA-sim's text workload", key="input")
     out: str = figure("out", "files are `OUTPUT.{rank}.et`. An existing file is replaced", key="output")
-    npus: int = figure("count", "number of ranks; all run the same layers", key="num_npus", like="8")
-    passes: int = figure("count", "passes over the layers", key="num_passes", like="3")
+    num_npus: int = figure("count", "number of ranks; all run the same layers", like="8")
+    num_passes: int = figure("count", "passes over the layers", like="3")
     log: str | None = figure("out", LOG, None, key="log_filename")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jsonizer:
+class FromFile:
+    """Parameters of what makes one file of another."""
+
+    source: str = figure("path", "the Chakra trace (`.et`) to read", key="input_filename", names=("--input_filename",))
+    out: str = figure("out", OUTPUT, key="output_filename", names=("--output_filename",), like="other.dot")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jsonizer(FromFile):
     """A trace as text: protobuf's JSON of each node, as `chakra_jsonizer` writes it
 
     etude chakra jsonizer --input_filename rank.0.et --output_filename rank.0.json --valid
     """
 
-    source: str = figure("path", INPUT, key="input_filename", names=("--input_filename",))
-    out: str = figure("out", OUTPUT, key="output_filename", names=("--output_filename",))
     valid: bool = figure(
         "switch", "write one JSON list. The official tool writes objects one after another, without commas", False
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visualizer:
+class Visualizer(FromFile):
     """The graph of a trace, as `chakra_visualizer` writes it: `.graphml`, `.dot`, or `.pdf` where Graphviz is installed
 
     etude chakra visualizer --input_filename rank.0.et --output_filename rank.0.graphml
 
     A `.dot` file has no layout, for which `dot` needs hours on a large graph; graph tools read the file as it is.
     """
-
-    source: str = figure("path", INPUT, key="input_filename", names=("--input_filename",))
-    out: str = figure("out", OUTPUT, key="output_filename", names=("--output_filename",), like="other.dot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,29 +118,31 @@ class Generator:
     etude chakra generator --num_npus 2
     """
 
-    npus: int = figure("count", "number of NPUs; each sample is one file per NPU", 64, key="num_npus",
-                       names=("--num_npus",))  # fmt: skip
-    runtime: int = figure("count", "duration of compute nodes in microseconds", 5, zero=True, key="default_runtime",
-                          names=("--default_runtime",))  # fmt: skip
-    tensor: int = figure("count", "size of memory nodes and messages in bytes", 1024, zero=True,
-                         key="default_tensor_size", names=("--default_tensor_size",))  # fmt: skip
-    comm: int = figure("count", "size of collectives in bytes", 65536, zero=True, key="default_comm_size",
-                       names=("--default_comm_size",))  # fmt: skip
+    num_npus: int = figure("count", "number of NPUs; each sample is one file per NPU", 64, names=("--num_npus",))
+    default_runtime: int = figure(
+        "count", "duration of compute nodes in microseconds", 5, zero=True, names=("--default_runtime",)
+    )
+    default_tensor_size: int = figure(
+        "count", "size of memory nodes and messages in bytes", 1024, zero=True, names=("--default_tensor_size",)
+    )
+    default_comm_size: int = figure(
+        "count", "size of collectives in bytes", 65536, zero=True, names=("--default_comm_size",)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimelineVisualizer:
+class TimelineVisualizer(FromFile):
     """A simulator's log as a timeline for Chrome, as `chakra_timeline_visualizer` writes it, its times in milliseconds
 
     etude chakra timeline_visualizer --input_filename log.csv --output_filename t.json --num_npus 2 --npu_frequency 1000
     """
 
-    source: str = figure("path", "a text file with lines `issue,...` and `callback,...`", key="input_filename",
-                         names=("--input_filename",))  # fmt: skip
-    out: str = figure("out", OUTPUT, key="output_filename", names=("--output_filename",))
-    npus: int = figure("count", "number of NPUs of the system", key="num_npus", names=("--num_npus",), like="8")
-    mhz: int = figure("count", "clock of the cycles in the file, in MHz", key="npu_frequency",
-                      names=("--npu_frequency",))  # fmt: skip
+    source: str = figure(
+        "path", "a text file with lines `issue,...` and `callback,...`", key="input_filename",
+        names=("--input_filename",),
+    )  # fmt: skip
+    num_npus: int = figure("count", "number of NPUs of the system", names=("--num_npus",), like="8")
+    npu_frequency: int = figure("count", "clock of the cycles in the file, in MHz", names=("--npu_frequency",))
     log: str | None = figure("out", LOG, None, key="log_filename", names=("--log_filename",))
 
 
@@ -276,10 +279,10 @@ def convert_text(given: TextInputs) -> None:
 
 
 def jsonizer(given: tuple[Files, bool]) -> str:
-    from etude.store.official_json import official_json
+    from etude.store.official_json import official_json, read_one
 
     files, valid = given
-    decoded = _decoded(files.source)
+    decoded = read_one(files.source)
     with progress(f"writing {files.out}"):
         write_lines(files.out, official_json(decoded, valid=valid))
     return f"wrote {files.out}: {len(decoded.trace):,} nodes"
@@ -287,24 +290,27 @@ def jsonizer(given: tuple[Files, bool]) -> str:
 
 def visualizer_inputs(asked: Visualizer) -> tuple[Files, str]:
     """With the program that renders a PDF; empty for the other formats."""
+    from etude.tell.view.official_graph import graphviz
+
     files = files_of(asked)
     if files.out.suffix not in (".graphml", ".dot", ".pdf"):
         problem = f"a graph cannot be written as `{files.out.suffix}`"
         raise UsageError(problem, where=f"--output_filename {files.out}", hint=".graphml, .dot, .pdf")
-    return files, _graphviz(files.out) if files.out.suffix == ".pdf" else ""
+    return files, graphviz(files.out) if files.out.suffix == ".pdf" else ""
 
 
 def visualizer(given: tuple[Files, str]) -> str:
     from etude.base.files import writing
-    from etude.tell.view.official_graph import official_dot, official_graphml
+    from etude.store.official_json import read_one
+    from etude.tell.view.official_graph import official_dot, official_graphml, write_pdf
 
     files, render = given
-    decoded, out = _decoded(files.source), files.out
+    decoded, out = read_one(files.source), files.out
     lines = official_graphml(decoded.trace) if out.suffix == ".graphml" else official_dot(decoded.trace)
     with progress(f"writing {out}"):
         if render:
             with writing(out, force=True) as path:
-                _pdf(render, "".join(lines), path)
+                write_pdf(render, "".join(lines), path)
         else:
             write_lines(out, lines)
     return f"wrote {out}: {len(decoded.trace):,} nodes"
@@ -314,8 +320,9 @@ def generator_inputs(asked: Generator) -> "SampleOptions":
     from etude.store.official_samples import SampleOptions
 
     return SampleOptions(
-        num_npus=asked.npus, runtime_us=asked.runtime, tensor_bytes=asked.tensor, comm_bytes=asked.comm
-    )
+        num_npus=asked.num_npus, runtime_us=asked.default_runtime, tensor_bytes=asked.default_tensor_size,
+        comm_bytes=asked.default_comm_size,
+    )  # fmt: skip
 
 
 def generator(given: "SampleOptions") -> str:
@@ -344,37 +351,6 @@ def timeline_visualizer(given: TimelineInputs) -> None:
     tell(f"wrote {out}", given.files.log)
 
 
-def _decoded(path: Path) -> "Decoded":
-    """Reads one `.et` file, compressed or not. Raises FormatError for JSON."""
-    from etude.store import chakra as et
-    from etude.store import compressed
-
-    heap, size = compressed.load(path)
-    if heap[:1].tobytes() in (b"{", b"["):
-        hint = "`etude chakra converter PyTorch` converts it"
-        raise FormatError("is JSON, but a Chakra trace (`.et`) is needed", path=path, hint=hint)
-    return et.decode_files(heap, [(0, size, str(path))])[0]
-
-
-def _graphviz(out: Path) -> str:
-    from shutil import which
-
-    found = which("dot")
-    if found is None:
-        hint = "install Graphviz, or write `.graphml` or `.dot`"
-        raise UsageError("a PDF needs the program `dot` of Graphviz, which was not found", where=str(out), hint=hint)
-    return found
-
-
-def _pdf(dot: str, text: str, path: Path) -> None:
-    import subprocess
-
-    done = subprocess.run([dot, "-Tpdf", "-o", str(path)], input=text.encode(), capture_output=True, check=False)
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise UsageError(f"`dot` failed: {said[0] if said else done.returncode}", hint="write `.graphml` instead")
-
-
 def said(result: None) -> None:
     """Such a command says itself what it wrote, since its log may want it too."""
 
@@ -386,7 +362,7 @@ VERBS = (
     ),
     Verb(
         name="chakra converter Text", asks=ConvertText, run=convert_text, show=said,
-        inputs=lambda asked: TextInputs(files_of(asked), asked.npus, asked.passes),
+        inputs=lambda asked: TextInputs(files_of(asked), asked.num_npus, asked.num_passes),
     ),
     Verb(
         name="chakra jsonizer", asks=Jsonizer, inputs=lambda asked: (files_of(asked), asked.valid), run=jsonizer,
@@ -396,6 +372,6 @@ VERBS = (
     Verb(name="chakra generator", asks=Generator, inputs=generator_inputs, run=generator, show=say),
     Verb(
         name="chakra timeline_visualizer", asks=TimelineVisualizer, run=timeline_visualizer, show=said,
-        inputs=lambda asked: TimelineInputs(files_of(asked), asked.npus, asked.mhz),
+        inputs=lambda asked: TimelineInputs(files_of(asked), asked.num_npus, asked.npu_frequency),
     ),
 )  # fmt: skip

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from shutil import which
 from typing import Final
 from xml.sax.saxutils import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
 from etude.model.trace import Trace
 
-__all__ = ["official_dot", "official_graphml"]
+__all__ = ["graphviz", "official_dot", "official_graphml", "write_pdf"]
 
 U64 = NDArray[np.uint64]
 
@@ -107,3 +111,20 @@ def _joined(order: U64, source: U64, target: U64, is_data: NDArray[np.bool_]) ->
         kind[a, b] = data
     for a, b in sorted(kind, key=lambda pair: places[pair[0]]):
         yield a, b, kind[a, b]
+
+
+def graphviz(out: Path) -> str:
+    """The program that renders a PDF; `out` is what it is wanted for."""
+    found = which("dot")
+    if found is None:
+        hint = "install Graphviz, or write `.graphml` or `.dot`"
+        raise UsageError("a PDF needs the program `dot` of Graphviz, which was not found", where=str(out), hint=hint)
+    return found
+
+
+def write_pdf(dot: str, text: str, path: Path) -> None:
+    """A graph in DOT, rendered by this program."""
+    done = subprocess.run([dot, "-Tpdf", "-o", str(path)], input=text.encode(), capture_output=True, check=False)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise UsageError(f"`dot` failed: {said[0] if said else done.returncode}", hint="write `.graphml` instead")
