@@ -55,7 +55,8 @@ def write_help(command: Any, context: Any, formatter: Any) -> None:
     console = Console(file=text, force_terminal=sys.stdout.isatty(), legacy_windows=False)
     path = context.command_path
     alone = "" if getattr(command, "is_group", False) else f"{path} {_usage(command)}"
-    usage = "Usage: " + "\n       ".join(filter(None, [alone, below(command.name or "") and f"{path} COMMAND ..."]))
+    deeper = f"{path} COMMAND ..." if below(command.name or "") else ""
+    usage = "Usage: " + "\n       ".join(filter(None, (alone, deeper)))
     console.print(Padding(Text(usage, style="bold"), (1, 1, 0, 1)))
     for part in _paragraphs(f"{command.help or ''}\n\n{getattr(command, 'epilog', '') or ''}"):
         console.print()

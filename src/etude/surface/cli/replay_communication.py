@@ -88,9 +88,10 @@ def inputs(asked: ReplayCommunication) -> CommunicationInputs:
         backend=asked.backend, iterations=asked.iterations, warmup=asked.warmup, host=asked.speed == Speed.RECORDED,
         verify=asked.verify, timeout_s=asked.timeout,
     )  # fmt: skip
-    place, sizes = Place.of(asked), asked.sizes.value
+    place = Place.of(asked)
     if place is not None:
         check_place(place.path, place.force)
+    sizes: Literal["kept", "scaled"] = "kept" if asked.sizes == Sizes.KEPT else "scaled"
     return CommunicationInputs(Path(asked.path), asked.ranks, asked.processes, sizes, options, place)
 
 
