@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # composers
     "steps": BASE | VERBS | {"store", "cost", "capture.opening"},
     "world.serve": BASE | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps"},
-    "world.fleet": BASE | {"cost", "make.generate", "run.simulate", "analyse", "steps", "world.serve"},
+    "world.fleet": BASE | {"cost", "make.generate", "run.simulate", "run.qualify", "analyse", "steps", "world.serve"},
     "tell.view": BASE,
     "tell.report": BASE | {"cost", "analyse", "tell.view"},
     "tell.archive": BASE | {"store", "analyse", "tell.report"},

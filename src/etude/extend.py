@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from etude.steps import predict_serving as predict_serving
     from etude.steps.step import Prediction as Prediction
     from etude.store.et_stream import open_feeder as open_feeder
-    from etude.surface.api.clusters import SharedFleet as SharedFleet
     from etude.surface.api.making import federate as federate
     from etude.surface.api.making import micro as micro
     from etude.surface.api.workflows import Sessions as Sessions
@@ -80,6 +79,7 @@ if TYPE_CHECKING:
     from etude.surface.api.writing import synthesise as synthesise
     from etude.tell.archive import Lake as Lake
     from etude.world.fleet.federated.results import Federated as Federated
+    from etude.world.fleet.shared import SharedFleet as SharedFleet
     from etude.world.fleet.training import Fleet as Fleet
     from etude.world.serve import Engine as Engine
     from etude.world.serve.serving import Served as Served

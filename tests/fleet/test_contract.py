@@ -43,8 +43,8 @@ TRAINED = (
     "--recover spare --spares 1"
 )
 GROUP = (
-    "{moe} --serve --gpus 4 --ep 4 --system dgx-h100 --sequences 4 --context 64 --fail rank1@3s --detect 1s "
-    "--regroup 1s --replace 2s --horizon 10s"
+    "{moe} --serve --gpus 4 --ep 4 --system dgx-h100 --sequences 4 --context 64 --fail rank1@3s "
+    "--recover shrink --detect 1s --regroup 1s --replace 2s --horizon 10s"
 )
 
 

@@ -13,8 +13,8 @@ from etude.make.generate.model import open_model
 from etude.make.generate.passes import PassShape, pass_job
 from etude.surface.cli import main
 from etude.world.fleet import Recovery
-from etude.world.fleet.experts import Group, Prices, parse_failures, serve_group, spread, without
-from etude.world.fleet.experts.places import loads_of, needs
+from etude.world.fleet.experts import Group, Prices, parse_failures, serve_group
+from etude.world.fleet.experts.places import loads_of, needs, spread, without
 
 MODEL = open_model("deepseek-v3").replace(
     layers=3, dense_layers=1, hidden=256, heads=4, ffn=512, vocab=1000, experts=8, top_k=2, expert_ffn=128,
@@ -127,10 +127,10 @@ def test_copies_of_a_plan_that_share_experts_run_the_same_passes():
         (["--fail", "disk1@1s"], "disk1@1s"),
         (["--fail", "rank1@700s"], "after the end"),
         (["--redundant", "3"], "not a multiple"),
-        (["--recover", "spare"], "unknown policy"),
-        (["--tp", "2"], "whole layers"),
-        (["--faults", "llama3"], "--faults with --serve"),
-        (["--sequences", "100000", "--recover", "shrink"], "take"),
+        (["--fail", "rank1@1s", "--recover", "spare"], "unknown policy"),
+        (["--tp", "2"], "--tp is not read by `etude fleet experts`"),
+        (["--faults", "llama3"], "--faults is not read by `etude fleet experts`"),
+        (["--sequences", "100000"], "take"),
     ],
 )
 def test_what_cannot_be_is_refused(more: list[str], told: str, capsys: pytest.CaptureFixture[str]):

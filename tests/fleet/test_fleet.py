@@ -8,6 +8,7 @@ import pytest
 from etude.surface.cli import main
 
 JOB = ["gpt2", "--gpus", "16", "--zero", "0", "--system", "dgx-h100", "--days", "0.02"]
+STRUCK = ["--faults", "node:mtbf=20h"]
 
 
 def fleet(capsys: pytest.CaptureFixture[str], *more: str) -> dict:
@@ -30,12 +31,16 @@ def test_without_faults_it_is_the_prediction(capsys: pytest.CaptureFixture[str])
     assert found["interruptions"] == 0 and found["energy_j"] > 0 and whole(found) == pytest.approx(0.02 * 86_400)
 
 
-FAULTS = ["--faults", "node:mtbf=1h,repair=10min;process:mtbf=10min", "--detect", "5s", "--restart", "20s"]
+FAULTS = ["--faults", "node:mtbf=1h,repair=10min;process:mtbf=10min", "--detect", "5s"]
+TIMES = (["--regroup", "2s"], ["--restart", "20s"])
+"""Of policies that keep processes, and of restarts."""
 
 
 @pytest.mark.parametrize("recover", ["restart", "spare", "shrink", "redistribute", "replan"])
 def test_parts_add_up_for_every_way_to_recover(recover: str, capsys: pytest.CaptureFixture[str]):
-    found = fleet(capsys, *FAULTS, "--checkpoint", "local:20s,remote:2min", "--recover", recover)
+    found = fleet(
+        capsys, *FAULTS, "--checkpoint", "local:20s,remote:2min", "--recover", recover, *TIMES[recover == "restart"]
+    )
     assert whole(found) == pytest.approx(found["duration_s"], rel=1e-9) and found["interruptions"] > 0
     assert sum(found["device_s"].values()) == pytest.approx(16 * found["duration_s"])
     assert set(found["lost_s"]) == {"detect", "restart", "redo", "checkpoint", "degraded", "idle"}
@@ -43,7 +48,7 @@ def test_parts_add_up_for_every_way_to_recover(recover: str, capsys: pytest.Capt
 
 def test_same_seed_same_bytes_and_the_folder_is_asked_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
-        fleet(capsys, *FAULTS, "--checkpoint", "remote:2min", "--seed", seed, "-o", str(tmp_path / name))
+        fleet(capsys, *FAULTS, "--checkpoint", "remote:2min", *TIMES[1], "--seed", seed, "-o", str(tmp_path / name))
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == ["events.parquet", "fleet.json", "jobs.parquet", "states.parquet"]
     assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
@@ -57,7 +62,9 @@ def test_same_seed_same_bytes_and_the_folder_is_asked_and_compared(tmp_path: Pat
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Where the time went" in page and "Failures" in page and page.count("% useful<") == 2
     capsys.readouterr()
-    again = fleet(capsys, *FAULTS[2:], "--checkpoint", "remote:2min", "--faults", str(tmp_path / "a/events.parquet"))
+    again = fleet(
+        capsys, *FAULTS[2:], *TIMES[1], "--checkpoint", "remote:2min", "--faults", str(tmp_path / "a/events.parquet")
+    )
     written = json.loads((tmp_path / "a/fleet.json").read_text())
     assert again == {name: written[name] for name in again}  # the same events, the same answer
 
@@ -88,14 +95,14 @@ def test_nodes_that_a_sweep_finds_slow_are_not_used(tmp_path: Path, capsys: pyte
     ("more", "said"),
     [
         (["--days", "-1"], "days"),
-        (["--recover", "pray"], "unknown policy `pray`"),
+        ([*STRUCK, "--recover", "pray"], "unknown policy `pray`"),
         (["--faults", "node:mtbf=x"], "is not a time"),
         (["--checkpoint", "local:soon"], "not a time"),
-        (["--tp", "4", "--pp", "4", "--recover", "shrink"], "one replica"),
+        (["--tp", "4", "--pp", "4", *STRUCK, "--recover", "shrink"], "one replica"),
         (["--gpus", "8", "--recover", "replan"], "none is left"),
         (["--checkpoint", "remote:auto"], "no fault has a rate"),
-        (["--spares", "many"], "not a number of nodes"),
-        (["--restart", "-5s"], "negative"),
+        ([*STRUCK, "--spares", "many"], "not a number of nodes"),
+        ([*STRUCK, "--restart", "-5s"], "negative"),
     ],
 )
 def test_what_cannot_be_is_refused(more: list[str], said: str, capsys: pytest.CaptureFixture[str]):

@@ -69,5 +69,5 @@ def test_the_job_is_down_for_its_chains(capsys: pytest.CaptureFixture[str]):
     assert tried["retries"] == {"chains": 2, "tries": 2, "ended": {"auto": 2}, "never": 0, "wait_s": 600.0}
     assert tried["lost_s"]["detect"] - plain["lost_s"]["detect"] == pytest.approx(1200)
     assert tried["lost_s"]["restart"] == pytest.approx(plain["lost_s"]["restart"])
-    assert main([*JOB, "--recover", "spare", "--retry", "auto:p=1,every=10min"]) == 2
+    assert main([*JOB, "--faults", "llama3", "--recover", "spare", "--retry", "auto:p=1,every=10min"]) == 2
     assert "restart" in capsys.readouterr().err

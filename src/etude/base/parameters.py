@@ -233,14 +233,15 @@ def request_of(asked: Any) -> Request:
     return cast(Request, object.__getattribute__(asked, "_request"))
 
 
-def whole(part: T) -> T:
-    """A part as the dataclass that it is; all of its parameters count as read."""
+def whole(part: T, but: Collection[str] = ()) -> T:
+    """A part as the dataclass that it is; all of its parameters count as read, but those of `but`, which are left at
+    their defaults."""
     asked = cast(_Asked, part)
     request, name = request_of(asked), asked._part
     cls = next(f.metadata["of"] for f in fields(request.cls) if f.name == name)
     found = {}
     for p in parameters_of(request.cls).values():
-        if p.part == name:
+        if p.part == name and p.name not in but:
             request.read.add(p.name)
             if p.name in request.given:
                 found[p.field.name] = request.values[p.name]
@@ -291,6 +292,16 @@ def only_one(asked: Any, *names: str) -> str:
         said = [spelled(asked, name) for name in names]
         raise UsageError(f"only one of {', '.join(said[:-1])} and {said[-1]} can be given")
     return on[0] if on else ""
+
+
+def only_with(asked: Any, other: str, *names: str) -> None:
+    """Refuses those of these parameters that were given: they are read only with another, which is not there. For what
+    `needs` cannot say, since a file may stand in for the other."""
+    for name in names:
+        if is_given(asked, name):
+            raise UsageError(
+                f"{spelled(asked, name)} is read only with {spelled(asked, other)}", hint=_help_of(request_of(asked))
+            )
 
 
 def refuse_unread(asked: Any) -> None:

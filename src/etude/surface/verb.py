@@ -9,6 +9,7 @@ else. `record` is what `--json`, Python callers and MCP clients get of the resul
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from inspect import cleandoc
@@ -56,7 +57,7 @@ class Verb(Generic[A, I, R]):
     @property
     def examples(self) -> list[str]:
         """Commands of the help, a continued line joined."""
-        joined = self.help.replace("\\\n", " ")
+        joined = re.sub(r"\s*\\\n\s*", " ", self.help)
         lines = [" ".join(line.split("   ")[0].split()) for line in joined.splitlines()]
         return [line for line in lines if line.startswith(f"etude {self.name}")]
 

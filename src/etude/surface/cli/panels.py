@@ -58,7 +58,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Output": "requests-out window job-out",
         "The engine": "token-budget",
     },
-    "fleet": {"Job": "days faults price seed plan", "Recovery": "checkpoint recover"},
     "federate": {
         "Rounds": "rounds count steps micro-batch precision sample train parts deadline quorum server seed",
     },
