@@ -8,10 +8,11 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.surface.cli import main
-from etude.world.fleet.federated import Swarm, Together, federate, read_clients, trained
+from etude.world.fleet.federated import Swarm, federate, read_clients
 from etude.world.fleet.federated.clients import alike
 from etude.world.fleet.federated.links import finished
-from etude.world.fleet.federated.presence import two_states
+from etude.world.fleet.federated.presence import Together, two_states
+from etude.world.fleet.federated.shares import trained
 from etude.world.fleet.federated.swarm import spread
 
 HEAD = "name,step_s,down,up,available,drops,samples,share"
@@ -205,7 +206,7 @@ def test_clients_by_number_and_what_cannot_be(capsys: pytest.CaptureFixture[str]
         (["--link", "1Gb/s", "--available", "0..2"], "--available"),
         (["--link", "1Gb/s", "--share", "mail"], "--share"),
         (["--link", "1Gb/s", "--share", "swarm", "--chunk", "1"], "too many to simulate"),
-        (["--link", "1Gb/s", "--share", "swarm", "--quorum", "3"], "rounds with a server"),
+        (["--link", "1Gb/s", "--share", "swarm", "--quorum", "3"], "--quorum is not read by `etude federate swarm`"),
         (["--link", "1Gb/s", "--share", "swarm+warmup", "--lag=-3s"], "negative"),
         (["--link", "1Gb/s", "--correlated", "3x3"], "are not 8 clients"),
         (["--link", "1Gb/s", "--correlated", "2x4:available=2"], "not between 0 and 1"),

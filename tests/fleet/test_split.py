@@ -165,12 +165,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     [
         (["--split", "17", "--lora", "16"], "17 of 16 layers"),
         (["--split", "mine", "--lora", "16"], "neither auto nor"),
-        (["--split", "8"], "rank of the trained adapters"),
-        (["--lora", "16"], "--lora applies only with --split"),
+        (["--split", "8"], "--lora is missing"),
+        (["--lora", "16"], "read by `etude federate split`"),
         (["--split", "8", "--lora", "4", "--lora-cut", "8"], "more than --lora"),
         (["--split", "16", "--lora", "16", "--seq", "256"], "`b` has memory for"),
         (["--split", "auto", "--lora", "16", "--lengths", "even"], "unknown method `even`"),
-        (["--split", "auto", "--lora", "16", "--share", "swarm"], "with a server"),
+        (["--split", "auto", "--lora", "16", "--share", "swarm"], "--share is not read by `etude federate split`"),
     ],
 )
 def test_what_is_refused(more: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -10,12 +10,15 @@ import etude
 from etude.base.errors import UsageError
 from etude.surface.cli import main
 from etude.surface.cli.fleet import meant
+from etude.world.fleet.federated import Swarm
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHARE = "fleet cluster.yaml --jobs jobs.csv"
 TRAIN = "fleet gpt2 --gpus 16 --system dgx-h100 --days 1"
 STRUCK = f"{TRAIN} --faults node:mtbf=200h,repair=4h"
 GROUP = "fleet experts mixtral-8x7b --ep 8 --system dgx-h100"
+ROUNDS = "federate gpt2 --clients clients.csv --rounds 2"
+DRAWN = "federate gpt2 --clients 8 --link 1Gb/s --rounds 2"
 REFUSED = [
     *((SHARE, flag) for flag in (
         "--days 3", "--faults llama3", "--checkpoint local:10min", "--recover spare", "--spares 4", "--tp 8",
@@ -44,6 +47,18 @@ REFUSED = [
     )),
     *((f"{GROUP} --fail rank7@60s", flag) for flag in ("--regroup 3s", "--replace 3s", "--no-reintegrate")),
     (f"{GROUP} --fail rank7@60s --recover shrink --replace 3s", "--restart 3s"),
+    *((ROUNDS, flag) for flag in (
+        "--server 0Gb/s", "--deadline 0s", "--sample weighted", "--parts 7", "--leave", "--seed 3", "--link 1Gb/s",
+        "--up 1Gb/s", "--step 3s", "--available 0.5", "--away 3", "--chunk 1MB", "--warmup 0.2", "--lag 3s",
+        "--peers 4", "--lora 16", "--lora-cut 4", "--server-system a10", "--server-devices 2", "--seq 256",
+        "--lengths dirichlet", "--share mail",
+    )),
+    (f"{ROUNDS} --train full", "--parts 7"), (f"{ROUNDS} --share server", "--chunk 1MB"),
+    (DRAWN, "--away 3"), (DRAWN, "--micro-batch 3"), (DRAWN, "--leave"),
+    *((f"{DRAWN} --share swarm", flag) for flag in (
+        "--warmup 0.2", "--lag 3s", "--quorum 2", "--server 1Gb/s", "--train share:0.3", "--parts 7",
+    )),
+    (f"{ROUNDS} --split 8 --lora 4", "--lora-cut 8"), (f"{ROUNDS} --split 8 --lora 4", "--chunk 1MB"),
 ]  # fmt: skip
 
 
@@ -95,6 +110,27 @@ def test_python_refuses_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(UsageError, match=f"`{name}`"):
             etude.fleet(**given)
+
+
+def test_rounds_of_python_refuse_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"sample": "weighted"}, "sample"), ({"server_bytes_per_s": 0.0}, "server"), ({"parts": 7}, "parts"),
+        ({"seed": 3}, "seed"), ({"swarm": Swarm(), "quorum": 2}, "quorum"), ({"deadline_s": 0.0}, "deadline"),
+    ]  # fmt: skip
+    for given, name in cases:
+        with pytest.raises(UsageError, match=f"`{name}`"):
+            etude.extend.federate("gpt2", "clients.csv", rounds=2, **given)
+    found = etude.extend.federate("gpt2", "clients.csv", rounds=2, count=2, seed=3, deadline_s=600.0)
+    assert found.summary()["rounds"] == 2
+
+
+def test_rounds_that_nobody_answers_say_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    assert main([*ROUNDS.split(), "--deadline", "1ms", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["answered"] == 0
+    assert "no client answered in any of the 2 rounds" in told.err
 
 
 def test_force_is_f_and_what_is_there_is_refused_before_any_work(

@@ -30,16 +30,15 @@ def fleet(
     given = {name: str(value) if name in texts else value for name, value in options.items()}
     given |= {name: value for name, value in (("system", system), ("plan", plan)) if value}
     given |= {} if check else {"memory_check": False}
-    kind = ""
-    if isinstance(model, str | PathLike):
-        kind = "share" if options.get("jobs") is not None else kind_of(fspath(model))
+    file = fspath(model) if isinstance(model, str | PathLike) else ""
+    kind = "share" if file and options.get("jobs") is not None else kind_of(file)
     if not kind:
         asked = ask(TrainRequest, {"model": model, **given}, PYTHON, verb="fleet")
         inputs = train_inputs(asked)
         refuse_unread(asked)
         return train(inputs).fleet
     cls, build, run = KINDS[kind]
-    asked = ask(cls, {"cluster" if kind == "share" else "file": fspath(model), **given}, PYTHON, verb="fleet")
+    asked = ask(cls, {"cluster" if kind == "share" else "file": file, **given}, PYTHON, verb="fleet")
     inputs = build(asked)
     refuse_unread(asked)
     found = run(inputs)

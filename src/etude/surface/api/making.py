@@ -141,21 +141,23 @@ def federate(
 
     etude.extend.federate("gpt2", "clients.csv", rounds=20, count=10).summary()
     """
-    from etude.make.generate.train import plan_memory
-    from etude.steps import predict as predicted
+    from dataclasses import replace
+
+    from etude.base.parameters import PYTHON, ask, refuse_unread
+    from etude.world.fleet.federated import ROUNDS
     from etude.world.fleet.federated import federate as federated
-    from etude.world.fleet.federated import read_clients
 
     refuse_unknown("federate", rules, keywords(federated))
-    network = model_named(model)
-
-    def step_s(system: str) -> float:
-        one = Plan(gpus=1, micro_batch=micro_batch, global_batch=micro_batch)
-        return predicted(network, one, open_system(system)).step_time_ns / 1e9
-
-    weights = plan_memory(network, Plan.from_dict({"precision": precision}, "plan"))
-    who = read_clients(clients, step_s) if isinstance(clients, str | PathLike) else clients
-    return federated(
-        who, model_bytes=float(sum(memory.weights for memory in weights)), rounds=rounds, count=count or len(who),
-        steps=steps, **rules,
-    )  # fmt: skip
+    usual = {"rounds": 100, "count": 0, "steps": 1, "precision": "bf16", "micro_batch": 1}
+    said = {"rounds": rounds, "count": count, "steps": steps, "precision": precision, "micro_batch": micro_batch}
+    given = {name: value for name, value in said.items() if value != usual[name]}
+    own = {name: rules.pop(name) for name in ("swarm", "split", "together") if name in rules}
+    if "deadline_s" in rules:
+        rules["deadline"] = float(rules.pop("deadline_s")) * 1e9
+    kind = "swarm" if own.get("swarm") is not None else "server"
+    cls, build, run = ROUNDS[kind]
+    asked = ask(cls, {"model": model, "clients": clients, **given, **rules}, PYTHON, verb="federate")
+    inputs = build(asked)
+    refuse_unread(asked)
+    inputs = inputs if kind == "server" else replace(inputs, swarm=own["swarm"])
+    return run(inputs, together=own.get("together"), split=own.get("split")).found

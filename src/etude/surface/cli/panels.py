@@ -58,9 +58,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Output": "requests-out window job-out",
         "The engine": "token-budget",
     },
-    "federate": {
-        "Rounds": "rounds count steps micro-batch precision sample train parts deadline quorum server seed",
-    },
     "plan": {"Search": "tries"},
     "simulate": {
         "Input": "yaml groups workers max-bytes device-times-of host-speed",

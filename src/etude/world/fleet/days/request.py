@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part, read_mapping
 from etude.base.grammar import line
-from etude.base.parameters import given_in, is_given, only_with, request_of, spelled, whole
+from etude.base.parameters import given_in, is_given, only_with, parameters_of, request_of, spelled, whole
 from etude.make.generate import Plan
 from etude.world.fleet.checkpoint import SaveTier, parse_checkpoints
 from etude.world.fleet.costs import REPLAN, RESTART, Costs, predicted_costs
@@ -214,7 +214,8 @@ class Provenance:
 
 
 def said_of(asked: Any) -> Provenance:
-    return Provenance(request_of(asked).given)
+    request = request_of(asked)
+    return Provenance({name: request.given[name] for name in parameters_of(request.cls) if name in request.given})
 
 
 def plan_of(asked: Any, model: Model, name: str) -> tuple[Plan, Mapping[str, Any] | None, str]:
@@ -300,12 +301,12 @@ def fitting(
 def numbered(text: str) -> tuple[int, ...]:
     """Nodes of `3,17-20`."""
     found: set[int] = set()
-    for part in line(text, "--exclude", "3,17-20").split(",") if text else ():
-        low, high = part.cut("-")
+    for nodes in line(text, "--exclude", "3,17-20").split(",") if text else ():
+        low, high = nodes.cut("-")
         first = low.count(zero=True)
         last = first if high is None else high.count(zero=True)
         if not first <= last < first + 10**6:
-            raise part.wrong(f"`{part.text}` is not a range of nodes")
+            raise nodes.wrong(f"`{nodes.text}` is not a range of nodes")
         found |= set(range(first, last + 1))
     return tuple(sorted(found))
 
