@@ -92,7 +92,7 @@ def test_a_plan_file_under_flags(tiny: str, tmp_path: Path, capsys):
         (["--gpus", "2", "--global-batch", "3"], "not a multiple of dp 2"),
         (["--gpus", "4", "--pp", "4", "--schedule", "spiral"], "unknown pipeline schedule"),
         (["--gpus", "4", "--ep", "3"], "not a multiple of ep 3"),
-        (["--gpus", "4", "--ep", "4"], "`tiny` has no experts"),
+        (["--gpus", "4", "--ep", "4"], "for models with experts, and `tiny` has none"),
         (["--zero", "4"], "no ZeRO stage 4"),
         (["--sp"], "needs tensor parallelism"),
         (["--order", "tp-dp"], "does not name each"),

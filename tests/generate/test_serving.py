@@ -436,4 +436,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["predict", *args[1:], "--prefill", "64", "--decode", "2", "--system", "dgx-h100"]) == 0
     assert json.loads(capsys.readouterr().out)["tpot_ns"]["mean"] > 0
     assert main(["generate", "llama3.2-1b", "--decode", "2", "--no-write"]) == 2
-    assert "applies only to serving" in capsys.readouterr().err
+    assert "--decode is not read by `etude generate`" in capsys.readouterr().err

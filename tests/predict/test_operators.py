@@ -213,9 +213,12 @@ def test_missing_measured_elsewhere_added_and_used(tmp_path: Path, capsys: pytes
     ("arguments", "message"),
     [
         (["predict", "gpt2", "--system", "dgx-h200", "--ops", "none.ops"], "no such database"),
-        (["predict", "gpt2", "--system", "dgx-h200", "--ops-backend", "torch"], "--ops-backend needs a database"),
+        (
+            ["predict", "gpt2", "--system", "dgx-h200", "--ops-backend", "torch"],
+            "--ops-backend is read only with --ops",
+        ),
         (["predict", "gpt2", "--system", "dgx-h100", "--ops", "DB"], "measured on h200, but the system has"),
-        (["predict", "--rows", "x.csv", "--ops", "DB"], "--ops applies only to one model's step"),
+        (["predict", "--rows", "x.csv", "--ops", "DB"], "--ops is not read by `etude predict rows`"),
         (["ops", "missing", "gpt2", "--tp", "two"], "--tp: `two` is not a list"),
         (["ops", "measure", "gpt2"], "no device is named"),
         (["ops", "show", "DB", "--op", "warp"], "unknown op `warp`"),

@@ -101,7 +101,7 @@ def test_gains_of_compression_fall_with_faster_links(capsys, tmp_path):
 @pytest.mark.parametrize("more", [["--serve", "--prefill", "8", "--decode", "2"], ["--rows", "x.csv"]])
 def test_edits_are_of_training_steps(more: list[str], capsys):
     assert main([*SMALL, "--system", "dgx-h100", "--edit", "relax", *more]) == 2
-    assert "--edit applies only to one model's training steps" in capsys.readouterr().err
+    assert "is not read by `etude predict" in capsys.readouterr().err
 
 
 SECTIONS = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 
 import pyarrow.csv
@@ -13,10 +12,8 @@ import pytest
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.run.simulate import options
 from etude.store import chakra
 from etude.surface.cli import main
-from etude.surface.cli import simulation as command
 from tiny_jobs import GROUPS, ring
 
 SMALL = """
@@ -138,10 +135,3 @@ def test_all_perturbations_at_once(folder: Path):
     more += " --jitter p2p=0.2 --slow-rank 3=1.2 --slow-link 0-1=2 --seed 3 --concurrent-network --no-fold"
     more += " --collective all_reduce=ring --remote-memory bandwidth=1GB/s --remote-memory latency=1us"
     assert main(["simulate", path, "--system", str(folder / "small.yaml"), *more.split()]) == 0
-
-
-@pytest.mark.parametrize("name", ["Policy", "Times", "Network"])
-def test_the_choices_of_the_command_are_those_of_the_verb(name: str):
-    ours: type[StrEnum] = getattr(command, name)
-    theirs: type[StrEnum] = getattr(options, name)
-    assert list(map(str, ours)) == list(map(str, theirs))

@@ -77,7 +77,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(UsageError, match="unknown kernel"):
         simulate(job((64, 64, 64)), H200, kernels=["gemm:fast"])
     assert main(["predict", "--rows", "x.csv", "--kernel", "auto"]) == 2
-    assert "--kernel applies only to one model's" in capsys.readouterr().err
+    assert "--kernel is not read by `etude predict rows`" in capsys.readouterr().err
 
 
 def test_units_of_a_phone_help_the_prompt_and_not_the_tokens(capsys: pytest.CaptureFixture[str]):

@@ -255,13 +255,13 @@ def test_a_negative_demand_is_refused():
 
 
 def test_shares_as_text():
-    from etude.surface.cli.simulation import share_option
+    from etude.run.simulate.settings.texts import shares
 
-    found = share_option(["pcie=communication>memory", "hbm=compute:0.8,memory:0.4*2"])
+    found = shares(["pcie=communication>memory", "hbm=compute:0.8,memory:0.4*2"])
     assert found["pcie"] == {"communication": Draw(priority=0), "memory": Draw(priority=1)}
     assert found["hbm"] == {"compute": Draw(demand=0.8), "memory": Draw(demand=0.4, weight=2.0)}
-    found = share_option(["pcie@node=communication>memory:0.5*2/32MB", "cpu=host/10us"])
+    found = shares(["pcie@node=communication>memory:0.5*2/32MB", "cpu=host/10us"])
     assert found["pcie@node"]["memory"] == Draw(demand=0.5, weight=2.0, priority=1, chunk_bytes=32_000_000)
     assert found["cpu"] == {"host": Draw(chunk_ns=10_000)}
     with pytest.raises(UsageError, match="not CLASS:DEMAND"):
-        share_option(["hbm=compute:much"])
+        shares(["hbm=compute:much"])

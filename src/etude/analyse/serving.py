@@ -5,7 +5,7 @@
 
 Prompts are read in passes of phase `prefill`, tokens made in passes of phase `decode` (or `mixed`, with prompts among
 them); `step` numbers them. A trace does not say which request a token belongs to. `metrics` treats a batch as one
-request that arrives at the start of the run; `etude predict --serve` knows the requests and reports each.
+request that arrives at the start of the run; `etude predict serve` knows the requests and reports each.
 """
 
 from __future__ import annotations

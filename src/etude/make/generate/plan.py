@@ -264,7 +264,10 @@ class Plan:
         needs="zero=3|directives",
         rare=True,
     )
-    bucket: int = figure("count", "parameters whose gradients are reduced in one collective", 40_000_000, rare=True)
+    bucket: int = figure(
+        "count", "parameters whose gradients are reduced in one collective; ZeRO 3 has one for each block", 40_000_000,
+        needs="zero=0|zero=1|zero=2", rare=True,
+    )  # fmt: skip
     overlap_grads: bool = figure("flag", "gradients are reduced during the backward pass", True, rare=True)
     overlap_params: bool = figure(
         "flag", "updated weights are gathered during the forward pass", True, needs="zero=1|zero=2", rare=True
@@ -527,7 +530,7 @@ class Plan:
     def refuse_unread(self, given: Iterable[str], model: Any, spelled: Callable[[str], str] = "`{}`".format) -> None:
         """Raises UsageError for the first of these axes that differs from its default and that nothing reads in this
         plan of this model, as `spelled` writes it."""
-        known = {key_of(f): f for f in fields(self)}
+        known = {name: f for f in fields(self) for name in (f.name, key_of(f))}
         said = {key: getattr(self, known[key].name) for key in given}
         self.refuse_experts(said, model, spelled)
         for key in said:

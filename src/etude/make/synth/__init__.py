@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from etude.make.synth.learned import write as write
     from etude.make.synth.learning import hidden as hidden
     from etude.make.synth.learning import learn as learn
-    from etude.make.synth.making import MakeOptions as MakeOptions
     from etude.make.synth.making import make as make
+    from etude.make.synth.options import MakeOptions as MakeOptions
 
 __getattr__ = face(__name__)

@@ -7,7 +7,6 @@ differ from there: by chance as much as nodes of that class did, and by the fact
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,12 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.make.synth.draw import DrawnTimes, Draws
 from etude.make.synth.learned import Learned, LearnedRole
+from etude.make.synth.options import MakeOptions
 from etude.make.synth.steps import unrolled
 from etude.make.synth.world import LearnedWorld
 from etude.model.build import build_trace
 from etude.model.check.groups import UNEVEN
-from etude.model.job import MAX_WORLD, Job
+from etude.model.job import Job
 from etude.model.roles import Role, job_of_roles
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
@@ -28,32 +28,6 @@ from etude.model.trace import Trace
 I64 = NDArray[np.int64]
 MAX_VALUES = 200_000_000
 """Most times of single ranks that are drawn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MakeOptions:
-    ranks: int = 0
-    """0: as many as in the learned job."""
-    steps: int = 0
-    """0: as many as in the learned job. A program without steps is repeated as a whole."""
-    depth: float = 1.0
-    """Factor on outermost repeats of a step: more micro-batches, or a deeper model."""
-    compute: float = 1.0
-    """Factor on FLOPs, bytes and times of compute."""
-    traffic: float = 1.0
-    """Factor on bytes that are sent."""
-    spread: float = 1.0
-    """How much ranks and steps differ: 1 as learned, 0 not at all."""
-    seed: int = 0
-    name: str = "learned"
-
-    def __post_init__(self) -> None:
-        if self.ranks > MAX_WORLD or self.ranks < 0 or self.steps < 0:
-            raise UsageError(f"{self.ranks} ranks and {self.steps} steps", hint="use at least one of each")
-        if not (0.0 < self.depth <= 1e4 and 0.0 < self.compute <= 1e9 and 0.0 < self.traffic <= 1e9):
-            raise UsageError("depth and factors must be above 0")
-        if not 0.0 <= self.spread <= 10.0:
-            raise UsageError(f"a spread of {self.spread} is not valid", hint="0: all equal, 1: as learned, at most 10")
 
 
 def make(learned: Learned, options: MakeOptions | None = None) -> Job:

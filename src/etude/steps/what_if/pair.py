@@ -107,3 +107,27 @@ def what_if(found: Prediction, edits: Sequence[str | Edit], *, check: bool = Fal
         check_memory(changed, found.system.memory_bytes, f"{generated.model.name} on {found.system.name}")
     simulated = simulated_on(changed, found.system, by, with_host_memory(generated, options))
     return WhatIf(found, replace(found, generated=changed, simulated=simulated), applied)
+
+
+def over_seeds(
+    found: Prediction, edits: Sequence[str | Edit], seeds: int, *, check: bool = False, **options: Any
+) -> list[WhatIf]:
+    """The baseline and the edited job for each seed from that of `options` on, both with the same random draws."""
+    first = options.get("seed", 0)
+    pairs = []
+    for seed in range(first, first + seeds):
+        mine = {**options, "seed": seed}
+        baseline = found if seed == first else simulated_again(found, **mine)
+        pairs.append(what_if(baseline, edits, check=check, **mine))
+    return pairs
+
+
+def summary_of(pairs: Sequence[WhatIf]) -> dict[str, Any]:
+    """The summary of the first pair, what a reader should not miss, and of several seeds the steps and their means."""
+    record = pairs[0].summary() | {"findings": findings(pairs)}
+    if len(pairs) > 1:
+        before, after = ([one.step_time_ns for one in found]
+                         for found in zip(*((p.baseline, p.edited) for p in pairs), strict=True))  # fmt: skip
+        record["seeds"] = [{"baseline_ns": a, "edited_ns": b} for a, b in zip(before, after, strict=True)]
+        record["mean_step_time_ns"] = {"baseline": sum(before) / len(pairs), "edited": sum(after) / len(pairs)}
+    return record

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude.base.figures import key_of
 from etude.machine import System, open_system
 from etude.make.generate import Plan
 from etude.surface.api.given import keywords, refuse_unknown
@@ -42,13 +44,14 @@ def plan_keys(model: Any, axes: Mapping[str, Any]) -> dict[str, Any]:
     return {**axes, **({"precision": stored} if stored else {})}
 
 
-def plan_from(plan: Plan | None, axes: Mapping[str, Any], model: Any = "") -> Plan:
+def plan_from(plan: Plan | None, axes: Mapping[str, Any], model: Any = "", network: Model | None = None) -> Plan:
     """The plan with axes over it; a plan's keys, as `etude predict --plan` reads them. Where they say no precision, the
-    last word of a model's id may."""
-    if plan is None:
-        return Plan.from_dict(plan_keys(model, axes), "plan")
-    refuse_unknown("Plan", axes, keywords(Plan))
-    return plan.replace(**axes) if axes else plan
+    last word of a model's id may. Axes that nothing reads in this plan of the model are refused."""
+    refuse_unknown("Plan", axes, [*keywords(Plan), *map(key_of, fields(Plan))])
+    found = Plan.from_dict(plan_keys(model, axes), "plan") if plan is None else plan.replace(**axes)
+    if network is not None:
+        found.refuse_unread(axes, network)
+    return found
 
 
 def memory_limit(text: str | int) -> int:
@@ -74,7 +77,8 @@ def generate(
     from etude.make.generate import generate as made
     from etude.steps import check_memory
 
-    found = made(model_named(model), plan_from(plan, axes, model), name=name)
+    network = model_named(model)
+    found = made(network, plan_from(plan, axes, model, network), name=name)
     if limit := memory_limit(memory):
         check_memory(found, limit, found.model.name)
     return found
@@ -104,13 +108,13 @@ def predict(
     from etude.run.simulate import Options
     from etude.steps import predict as predicted
 
-    known = keywords(Plan)
+    known, network = [*keywords(Plan), *map(key_of, fields(Plan))], model_named(model)
     refuse_unknown("predict", options, [*known, *keywords(Options)])
     axes = {key: value for key, value in options.items() if key in known}
     rest = {key: value for key, value in options.items() if key not in known}
     software = open_stack(stack) if isinstance(stack, str) else stack
     return predicted(
-        model_named(model), plan_from(plan, axes, model), system_named(system), stack=software, check=check, **rest
+        network, plan_from(plan, axes, model, network), system_named(system), stack=software, check=check, **rest
     )
 
 
@@ -126,6 +130,7 @@ def plan(
     from etude.decide.search import Asked
     from etude.decide.search.plans import NARROW, solved, space_of
 
+    Plan.refuse_experts(fixed, model_named(model))
     over = {name: values for name, values in NARROW.items() if name not in fixed}
     space = space_of(
         model=str(model), system=str(system), fixed=fixed, over=over, stack=stack, tries=tries, recipe=False

@@ -22,7 +22,7 @@ class Calibrate:
     etude calibrate measured.csv --from nemo -o my-stack.yaml
     etude calibrate run/ --ran-on dgx-h100 -o my-stack.yaml
 
-    A CSV has the columns that `etude predict --rows` reads; a run is what PyTorch recorded, with shapes. The
+    A CSV has the columns that `etude predict rows` reads; a run is what PyTorch recorded, with shapes. The
     error before is that of the stack it starts from; the error after is that of each row with a stack fitted to all
     others. `etude predict llama3-8b --gpus 64 --stack my-stack.yaml` uses the stack.
     """

@@ -1,53 +1,61 @@
 """`--device-times-of OTHER`: device times, and the speed of the host, of another recording of the same program."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
-from etude.surface.cli.inputs import open_job
+from etude.base.figures import figure
+from etude.base.parameters import spelled
+from etude.surface.cli.inputs import JobSource
 
 if TYPE_CHECKING:
     from etude.model.job import Job
 
-DeviceTimesOf = Annotated[
-    Path | None,
-    typer.Option(help="Another recording of the same program: its device times, and its host's speed."),
-]
-HostSpeed = Annotated[
-    str,
-    typer.Option(
-        help="With --device-times-of, the factor of host times: a number; `auto` compares the operators of both."
-    ),
-]
 
-
-def with_times_of(
-    job: "Job", other: Path | None, host_speed: str, workers: int, max_bytes: str | None
-) -> tuple["Job", list[str]]:
-    """The job with the device times of another recording, and what to say of it."""
-    factor = _factor(host_speed)
-    if other is None:
-        if factor is not None:
-            raise UsageError("--host-speed needs --device-times-of", hint="or --jitter host=..., --compute scale=...")
-        return job, []
-    from etude.make.transform import with_device_times
-
-    found = with_device_times(job, open_job(other, None, workers, max_bytes), factor)
-    how = (
-        "as given"
-        if factor is not None
-        else f"estimated from {found.pieces:,} pieces of host time that both recordings have ({found.shared:.0%})"
+@dataclass(frozen=True, kw_only=True)
+class DeviceTimesInput:
+    device_times_of: str | None = figure(
+        "path", "another recording of the same program: its device times, and its host's speed", None, panel="Input"
     )
-    return found.job, [
-        f"device times are those of {other}: {found.placed:.1%} of them belong to operators that use the device in "
-        "both recordings, the rest is spread over those",
-        f"host times are multiplied by {found.host_factor:.3f}, {how}",
-    ]
+    host_speed: str = figure(
+        "text", "the factor of host times: a number; `auto` compares the operators of both recordings", "auto",
+        needs="device_times_of", like="0.8", panel="Input",
+    )  # fmt: skip
 
 
-def _factor(text: str) -> float | None:
+@dataclass(frozen=True, slots=True)
+class DeviceTimes:
+    """Where device times come from, and the factor of host times; None: estimated."""
+
+    source: JobSource
+    factor: float | None
+
+    @classmethod
+    def of(cls, asked: DeviceTimesInput, source: JobSource) -> "DeviceTimes | None":
+        if asked.device_times_of is None:
+            return None
+        other = replace(source, path=Path(asked.device_times_of), groups=None)
+        return cls(other, _factor(asked.host_speed, spelled(asked, "host_speed")))
+
+    def put_into(self, job: "Job") -> tuple["Job", list[str]]:
+        """The job with these device times, and what to say of it."""
+        from etude.make.transform import with_device_times
+
+        found = with_device_times(job, self.source.open(), self.factor)
+        how = (
+            "as given"
+            if self.factor is not None
+            else f"estimated from {found.pieces:,} pieces of host time that both recordings have ({found.shared:.0%})"
+        )
+        return found.job, [
+            f"device times are those of {self.source.path}: {found.placed:.1%} of them belong to operators that use "
+            "the device in both recordings, the rest is spread over those",
+            f"host times are multiplied by {found.host_factor:.3f}, {how}",
+        ]
+
+
+def _factor(text: str, name: str) -> float | None:
     if text == "auto":
         return None
     try:
@@ -55,5 +63,5 @@ def _factor(text: str) -> float | None:
     except ValueError:
         factor = 0.0
     if not 0 < factor < 1e6:
-        raise UsageError(f"--host-speed: `{text}` is not a factor", hint="give a number such as 0.8, or `auto`")
+        raise UsageError(f"{name}: `{text}` is not a factor", hint="give a number such as 0.8, or `auto`")
     return factor

@@ -1,12 +1,14 @@
 """Edits as they are given to commands: their text, or `@FILE` with one a line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from etude.base.errors import EtudeError, UsageError
+from etude.base.figures import figure
 
 if TYPE_CHECKING:
     from etude.machine.system import System
@@ -14,6 +16,17 @@ if TYPE_CHECKING:
     from etude.model.job import Job
     from etude.model.timing import Timing
     from etude.steps.what_if import WhatIf
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditInput:
+    """The parameter of what-if edits."""
+
+    edit: tuple[str, ...] = figure(
+        "several", "apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See "
+        "docs/edits.md", (), like="compress group=dp ratio=2", panel="What-if",
+    )  # fmt: skip
+
 
 WhatIfEdits = Annotated[
     list[str] | None,
@@ -25,7 +38,7 @@ WhatIfEdits = Annotated[
 ]
 
 
-def edits_of(given: list[str] | None) -> "list[Edit]":
+def edits_of(given: Sequence[str] | None) -> "list[Edit]":
     """All edits, in their order; lines of a file that are empty or begin with `#` are none."""
     from etude.make.transform.edits import Edit
 

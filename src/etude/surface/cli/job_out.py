@@ -1,6 +1,5 @@
 """What commands that make a job have in common: where it goes, and in which format."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.base.figures import figure, part
-from etude.base.parameters import only_one
+from etude.base.parameters import only_one, spelled
+from etude.surface.api.making import memory_limit
 from etude.surface.cli.build import Place, Printed
-from etude.surface.cli.output import progress, say
+from etude.surface.cli.output import emit, progress, say
 
 if TYPE_CHECKING:
+    from etude.make.generate import Generated
+    from etude.make.generate.serving import ServedJob
     from etude.model.card import Card
     from etude.model.job import Job
     from etude.surface.api.converting import Written
@@ -114,14 +116,97 @@ def write_job(job: "Job", files: Files, card: "Card | None" = None) -> dict[str,
     return {"astra_problems": problems} if files.to == To.ET else {}
 
 
-def shown(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a job that was made, as people read them."""
+def made_record(result: "tuple[Job, dict[str, Any]]") -> dict[str, Any]:
+    """The numbers of a job that was made, and what ASTRA-sim cannot run of it."""
+    from etude.model.totals import totals
+
+    return dict(totals(result[0])) | result[1]
+
+
+def show_made(result: "tuple[Job, dict[str, Any]]") -> None:
+    """These numbers as people read them."""
     from etude.base.units import format_bytes, format_count
 
+    found = made_record(result)
     sent = {name: format_bytes(size) for name, size in found["comm_bytes_by_type"].items()}
-    return {
+    emit({
         "ranks": f"{found['ranks']:,}, {found['distinct_traces']} distinct programs",
         "nodes": f"{found['nodes']:,}",
         "operations": format_count(found["flops"]),
         "communication": sent or "none",
-    }
+    })  # fmt: skip
+
+
+# -- jobs that are generated -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobMade(JobOut):
+    """Parameters of every job that is generated."""
+
+    name: str = figure("text", "name of the job; default: the model's", "", like="mine", panel="Output")
+    memory: str = figure(
+        "text", "refuse plans that need more memory: `80GB`, or a system whose device memory counts: `dgx-h100`", "",
+        like="80GB", panel="Machine",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOut:
+    memory_out: str | None = figure(
+        "out", "write memory over time: `.csv` or `.parquet`", None, like="memory.csv", panel="Output"
+    )
+    force: bool = figure(
+        "switch", "replace what is there", False, needs="out|memory_out", names=("-f",), panel="Output"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitInput:
+    system: str = figure(
+        "text", "another name of --memory, of what is not simulated: a system whose device memory counts", "",
+        names=("-s",), like="dgx-a100", panel="Machine", rare=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Memory that a rank may fill, and of what."""
+
+    bytes: int
+    system: str = ""
+
+    @classmethod
+    def of(cls, asked: Any) -> "Limit":
+        from etude.machine import open_system
+
+        if only_one(asked, "memory", "system") != "system":
+            return cls(memory_limit(asked.memory))
+        say(f"note: nothing is simulated: {spelled(asked, 'system')} is taken as a limit of memory, which is "
+            f"{spelled(asked, 'memory')}")  # fmt: skip
+        return cls(open_system(asked.system).device.memory_bytes, asked.system)
+
+
+def memory_place(asked: MemoryOut) -> Place | None:
+    from etude.make.generate import memory_table
+
+    if asked.memory_out is not None:
+        memory_table.check_name(Path(asked.memory_out))
+    return Place.at(asked.memory_out, asked.force)
+
+
+def written(found: "Generated | ServedJob", given: Any) -> dict[str, Any]:
+    """Writes the job, and its memory over time where `given.memory` says so."""
+    from etude import __version__
+    from etude.base.files import writing
+    from etude.make.generate import card_of, memory_table
+
+    if given.memory is not None:
+        with writing(given.memory.path, force=given.memory.force) as file:
+            memory_table.write(memory_table.memory_over_time(found), file)
+    return write_job(found.job, given.files, card_of(found, made_by=f"etude {__version__}"))
+
+
+def generated_record(result: Any) -> dict[str, Any]:
+    """The numbers of a job that was generated, and what ASTRA-sim cannot run of it."""
+    return dict(result[0].summary()) | result[1]

@@ -44,9 +44,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     "roofline": {ANALYSIS: "utilisation model-flops"},
     "memory": {ANALYSIS: "copies each as"},
     "report": {ANALYSIS: "edit"},
-    "generate micro": {"Pattern": "ranks bytes repeat group stride compute overlap concurrent seed"},
-    "generate learned": {"Job": "ranks steps depth compute traffic spread seed"},
-    "predict": {"What-if": "edit", "Output": "energy"},
     "score": {
         "Which rows": "kind first rows",
         "Measured requests": "model tp ep precision kv-dtype replicas router",
@@ -57,18 +54,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Memory below the device": "offload host-memory hbm-split",
         "Output": "requests-out window job-out",
         "The engine": "token-budget",
-    },
-    "plan": {"Search": "tries"},
-    "simulate": {
-        "Input": "yaml groups workers max-bytes device-times-of host-speed",
-        "Machine": "remote-memory",
-        "Simulation": "concurrent-network fold",
-        "Output": "timing link-stats",
-    },
-    "simulate astra": {
-        "Input": "network system remote-memory groups",
-        "Simulation": "backend num-queues-per-dim rendezvous-protocol injection-scale",
-        "Output": "timing",
     },
     "energy": {
         "Power": "clock cap smooth repeat gaps",

@@ -1,67 +1,71 @@
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import typer
+from etude.base.figures import figure, part
+from etude.base.parameters import given_in, spelled
+from etude.make.generate import Plan
+from etude.surface.cli.build import Printed
+from etude.surface.cli.output import emit, progress, say
+from etude.surface.cli.plan_flags import ModelOrConfig, PlanInput, model_asked, plan_keys
+from etude.surface.cli.simulation import OnSystem
+from etude.surface.verb import Verb
 
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.output import AsJson, emit, progress, say
-from etude.surface.cli.plan_flags import ModelName, given_of, with_plan
+if TYPE_CHECKING:
+    from etude.decide.search.plans import PlanSpace
 
-EXAMPLE = """The plans of a model that fit a cluster, ranked by simulated step time
-
-[bold]Example[/bold]
-
-  etude plan llama3-405b --gpus 16384 --global-batch 2048 --system dgx-h100
-  etude plan llama3-70b --gpus 64 --global-batch 128 --system dgx-h100 --tp 8
-
-Values given by flags are kept, the others are searched: `etude search MODEL` has more axes, scores and limits.
-Without `--global-batch` a step has a sample for each
-GPU, 16 Mi tokens at most.
-"""
 COLUMNS = ("step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "global_batch", "tp", "pp", "cp", "dp",
            "ep", "zero", "schedule", "micro_batch", "recompute")  # fmt: skip
 
 
-@app.command(rich_help_panel=RUN, help=EXAMPLE)
-@with_plan
-def plan(
-    flags: dict[str, Any],
-    model: ModelName = "",
-    hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="YAML file with fixed values; flags override it.")] = None,
-    system: Annotated[
-        str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
-    ] = "",
-    stack: Annotated[
-        str, typer.Option(help="Software stack whose efficiency is used; `etude stacks` lists them.")
-    ] = "default",
-    tries: Annotated[int, typer.Option(min=1, help="Number of plans to simulate, the most promising first.")] = 24,
-    json: AsJson = False,
-) -> int:
-    from etude.base.errors import UsageError
-    from etude.base.units import format_bytes, format_time
-    from etude.decide.search import Asked
-    from etude.decide.search.plans import NARROW, solved, space_of
+@dataclass(frozen=True, kw_only=True)
+class PlanVerb(ModelOrConfig, PlanInput, OnSystem):
+    """The plans of a model that fit a cluster, ranked by simulated step time
 
-    if not system:
-        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-    if not model and hf is None:
-        raise UsageError("no model is given", hint="etude plan llama3-70b --gpus 64 --system dgx-h100")
-    given = given_of(flags, plan, model)
-    name = str(hf / "config.json" if hf.is_dir() else hf) if hf is not None else model
-    axes = {name: values for name, values in NARROW.items() if name not in given}
-    space = space_of(model=name, system=system, fixed=given, over=axes, stack=stack, tries=tries, recipe=False)
-    found = solved(space, Asked(progress=progress))
+    etude plan llama3-405b --gpus 16384 --global-batch 2048 --system dgx-h100
+    etude plan llama3-70b --gpus 64 --global-batch 128 --system dgx-h100 --tp 8
+    etude plan qwen3-30b-a3b --gpus 64 --global-batch 256 --system dgx-h100 --ep 8
+    etude plan --hf config.json --gpus 64 --system dgx-h100
+
+    Values given by flags are kept, the others are searched: `etude search MODEL` has more axes, scores and limits.
+    Without `--global-batch` a step has a sample for each GPU, 16 Mi tokens at most."""
+
+    stack: str = figure(
+        "text", "software stack whose efficiency is used; `etude stacks` lists them", "default", like="nemo",
+        panel="Machine",
+    )  # fmt: skip
+    tries: int = figure("count", "number of plans to simulate, the most promising first", 24, panel="Search")
+    output: Printed = part(Printed)
+
+
+def inputs(asked: PlanVerb) -> "PlanSpace":
+    from etude.decide.search.plans import NARROW, space_of
+
+    model, name = model_asked(asked)
+    given = plan_keys(asked, name)
+    Plan.refuse_experts(given_in(asked.axes), model, lambda axis: spelled(asked, axis))
+    over = {axis: values for axis, values in NARROW.items() if axis not in given}
+    return space_of(
+        model=name, system=asked.system, fixed=given, over=over, stack=asked.stack, tries=asked.tries, recipe=False
+    )
+
+
+def run(given: "PlanSpace") -> list[dict[str, Any]]:
+    from etude.decide.search import Asked
+    from etude.decide.search.plans import solved
+
+    found = solved(given, Asked(progress=progress))
     rows = [{key: row[key] for key in COLUMNS} for row in found.rows]
-    rows = [row | {"tokens_per_s_per_gpu": round(row["tokens_per_s_per_gpu"], 1), "mfu": round(row["mfu"], 4)}
+    say(f"{len(rows)} plans simulated, the best first; a step has {rows[0]['global_batch']:,} samples")
+    return [row | {"tokens_per_s_per_gpu": round(row["tokens_per_s_per_gpu"], 1), "mfu": round(row["mfu"], 4)}
             for row in rows]  # fmt: skip
-    samples = rows[0]["global_batch"]
-    if not json:
-        for row in rows:
-            row["step"] = format_time(row.pop("step_time_ns"))
-            row["memory"] = format_bytes(row.pop("memory_peak_bytes"))
-            del row["global_batch"]
-        rows = [{"step": row.pop("step"), "memory": row.pop("memory"), **row} for row in rows]
-    emit(rows, json=json)
-    say(f"{len(rows)} plans simulated, the best first; a step has {samples:,} samples")
-    return 0
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    from etude.base.units import format_bytes, format_time
+
+    hidden = ("step_time_ns", "memory_peak_bytes", "global_batch")
+    emit([{"step": format_time(row["step_time_ns"]), "memory": format_bytes(row["memory_peak_bytes"]),
+           **{key: value for key, value in row.items() if key not in hidden}} for row in rows])  # fmt: skip
+
+
+VERBS = (Verb(name="plan", asks=PlanVerb, inputs=inputs, run=run, show=show),)

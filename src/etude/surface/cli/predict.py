@@ -1,191 +1,185 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.edits_given import WhatIfEdits, edits_of, mean, side_by_side
-from etude.surface.cli.ops_flags import OpsBackend, OpsFile, ops_options
-from etude.surface.cli.output import AsJson, emit, progress, say
-from etude.surface.cli.plan_flags import ModelName, given_of, mapped_figures, model_of, plan_of, with_plan
-from etude.surface.cli.sections import Mix, SectionsFile, opened, refuse_mix
-from etude.surface.cli.sections import predicted as predicted_sections
-from etude.surface.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
-from etude.surface.cli.simulation import options_given, with_simulation
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import given_in, spelled
+from etude.run.simulate.settings import SimulationSettings
+from etude.surface.cli import sections, serving
+from etude.surface.cli.build import Printed
+from etude.surface.cli.edits_given import EditInput, edits_of, side_by_side
+from etude.surface.cli.generate import by_mode
+from etude.surface.cli.output import emit, progress, say
+from etude.surface.cli.plan_flags import (
+    ModelOrConfig,
+    PlanInput,
+    mapped_figures,
+    model_asked,
+    plan_asked,
+    plan_keys,
+)
+from etude.surface.cli.simulation import PANEL, Checked, OnSystem, OpsInput, SimulationOptions, options_of
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
+    from etude.cost.stacks import Stack
+    from etude.machine.system import System
+    from etude.make.generate import Plan
+    from etude.make.generate.model import Model
     from etude.make.transform.edits import Edit
     from etude.steps import Prediction
     from etude.steps.what_if import WhatIf
 
-EXAMPLE = """The time of a training step, or of serving: generate and simulate in one command
 
-[bold]Example[/bold]
+@dataclass(frozen=True, kw_only=True)
+class Predict(ModelOrConfig, PlanInput, OnSystem, OpsInput, Checked, EditInput):
+    """The time of a training step, or of serving: generate and simulate in one command
 
-  etude predict llama3-8b --gpus 64 --zero 3 --system dgx-h100
-  etude predict llama3-70b --gpus 512 --tp 4 --pp 4 --global-batch 1024 --stack nemo --system dgx-h100
-  etude predict llama3-8b --gpus 64 --zero 3 --system dgx-h100 --edit "compress group=dp ratio=1.35 when=pays"
-  etude predict --rows measured.csv
-  etude predict --sections distill.yaml --gpus 64 --system dgx-h100
-  etude predict qwen3-8b --serve --tp 2 --prefill 4096 --decode 256 --batch 32 --system dgx-h100
+    etude predict llama3-8b --gpus 64 --zero 3 --system dgx-h100
+    etude predict llama3-70b --gpus 512 --tp 4 --pp 4 --global-batch 1024 --stack nemo --system dgx-h100
+    etude predict llama3-8b --gpus 64 --zero 3 --system dgx-h100 --edit "compress group=dp ratio=1.35 when=pays"
+    etude predict qwen3-30b-a3b --gpus 64 --ep 16 --zero 1 --global-batch 256 --network flow --system dgx-h100
+    etude predict llama3-8b --gpus 16 --cp 2 --seq 8192 --zero 1 --jitter step=0.1 --seeds 3 --system dgx-h100
+    etude predict llama3-8b --gpus 8 --zero 3 --lengths 512:0.6,2048:0.4 --system dgx-h100 --energy
+    etude predict --hf config.json --gpus 16 --host 5us --system dgx-h100
+    etude predict serve qwen3-8b --tp 2 --prefill 4096 --decode 256 --batch 32 --system dgx-h100
+    etude predict sections distill.yaml --gpus 64 --system dgx-h100
+    etude predict rows measured.csv
 
-With `--stack` the stack's recipe fills in what the plan leaves open, and the output lists these values. Without,
-the plan is as given, and kernels are as efficient as those of the default stack; `--stack none` takes the
-device as it is in the catalogue.
-"""
+    With `--stack` the stack's recipe fills in what the plan leaves open, and the output lists these values. Without,
+    the plan is as given, and kernels are as efficient as those of the default stack; `--stack none` takes the
+    device as it is in the catalogue."""
+
+    stack: str = figure(
+        "text", "software stack: a name that `etude stacks` lists, or a YAML file", "", like="nemo", panel="Machine"
+    )
+    settings: SimulationSettings = part(
+        SimulationSettings, PANEL, but=("collective_times", "concurrent_network", "remote_memory", "fold")
+    )
+    seeds: int = figure(
+        "count", "simulate with this many seeds of the jitter and show means", 1, needs="jitter", panel=PANEL
+    )
+    energy: bool = figure("switch", "also show power and energy; `etude energy` shows more", False, panel="Output")
+    output: Printed = part(Printed)
 
 
-@app.command(rich_help_panel=RUN, help=EXAMPLE)
-@with_serving
-@with_plan
-@with_simulation
-def predict(
-    flags: dict[str, Any],
-    serving: dict[str, Any],
-    simulation: dict[str, Any],
-    model: ModelName = "",
-    hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="YAML file with the plan; flags override it.")] = None,
-    system: Annotated[
-        str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
-    ] = "",
-    stack: Annotated[str, typer.Option(help="Software stack: a name that `etude stacks` lists, or a YAML file.")] = "",
-    rows: Annotated[Path | None, typer.Option(help="CSV file of measured steps: predict each of its rows.")] = None,
-    ops: OpsFile = None,
-    backend: OpsBackend = "",
-    edit: WhatIfEdits = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Simulate with this many seeds of the jitter and show means.")] = 1,
-    memory_check: Annotated[bool, typer.Option(help="Refuse plans that do not fit the memory of the device.")] = True,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="Also show power and energy; `etude energy` shows more.")
-    ] = False,
-    serve: Serve = False,
-    requests: Requests = None,
-    draft: Draft = "",
-    sections: SectionsFile = None,
-    mix: Mix = "",
-    json: AsJson = False,
-) -> int:
-    if ops is not None and (rows is not None or sections is not None):
-        raise UsageError("--ops applies only to one model's step, or to serving", hint="leave out --rows or --sections")
-    if energy and (rows is not None or sections is not None or serve or edit or seeds > 1):
-        raise UsageError("--energy applies only to one model's training steps", hint="use `etude energy` for others")
-    served = simulation.keys() & {"kernel", "units"} if serve else set[str]()
-    apart = [f"--{name.replace('_', '-')}" for name in simulation if name not in served] + ["--seeds"] * (seeds > 1)
-    apart += ["--edit"] * (bool(edit) and sections is None)
-    if apart and (rows is not None or sections is not None or serve):
-        raise UsageError(f"{apart[0]} applies only to one model's training steps", hint="leave it out")
-    if rows is not None:
-        return _rows(rows, stack, json=json)
-    if not system:
-        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-    if sections is not None:
-        given, gpus = opened(sections, mix, flags, [model, hf, plan, serve])
-        predicted_sections(given, gpus, system, stack, edits_of(edit), check=memory_check, json=json)
-        return 0
-    refuse_mix(mix)
-    if not model and hf is None:
-        raise UsageError("no model is given", hint="etude predict llama3-8b --system dgx-h100")
-    if serve:
-        if stack:
-            raise UsageError("--stack applies only to training steps", hint="leave it out with --serve")
-        asked = Asked(model, hf, flags, serving, plan, requests, draft, system, memory="", name="")
-        options = options_given(simulation) | ops_options(ops, backend)
-        emit(predicted(asked, check=memory_check, json=json, **options), json=json)
-        return 0
-    seed = serving.pop("seed", 0)  # of the jitter; of the requests with --serve
-    refuse(serving, requests, draft)
-    edits = edits_of(edit)
-    options = options_given(simulation) | {"seed": seed} | ops_options(ops, backend)
-    frees = any(one.name == "offload" for one in edits)  # the edited step is what has to fit
-    found = _step(model, hf, flags, plan, system, stack, check=memory_check and not frees, **options)
-    told = [*found.assumed, *found.simulated.notes]
-    if not edits and seeds == 1:
-        emit((found.summary() if json else _shown(found)) | (_energy(found, options) if energy else {}), json=json)
-    else:
-        from etude.steps.what_if import findings
+@dataclass(frozen=True, kw_only=True)
+class PredictRows:
+    """Every training row of a table of measured steps, measured and predicted
 
-        pairs = _pairs(found, edits, options, seeds, check=memory_check)
-        emit(_record(pairs, bool(edits)) if json else side_by_side(pairs, bool(edits)), json=json)
+    etude predict rows measured.csv
+    etude predict rows measured.csv --stack none --json
+    """
+
+    rows: str = argument("path", "CSV file of measured steps", like="other.csv")
+    stack: str = figure(
+        "text", "software stack of all rows: a name that `etude stacks` lists, or a YAML file; default: that of each "
+        "row", "", like="nemo", panel="Machine",
+    )  # fmt: skip
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictInputs:
+    model: "Model"
+    plan: "Plan | dict[str, Any]"
+    """A plan; with a stack its keys, which the stack's recipe completes."""
+    axes: tuple[str, ...]
+    system: "System"
+    stack: "Stack"
+    options: SimulationOptions
+    edits: "tuple[Edit, ...]"
+    seeds: int
+    check: bool
+    energy: bool
+
+
+def inputs(asked: Predict) -> PredictInputs:
+    from etude.cost.stacks import open_stack
+    from etude.machine import open_system
+
+    (model, said), system = model_asked(asked), open_system(asked.system)
+    is_whole = asked.stack in ("", "none")
+    edits, seeds = tuple(edits_of(asked.edit)), asked.seeds
+    if asked.energy and (edits or seeds > 1):
+        names = [spelled(asked, name) for name in ("energy", "edit", "seeds")]
+        raise UsageError(f"{names[0]} is of one run, without {names[1]} and {names[2]}", hint="leave it out")
+    return PredictInputs(
+        model=model, plan=plan_asked(asked, model, said) if is_whole else plan_keys(asked, said),
+        axes=tuple(given_in(asked.axes)), system=system, stack=open_stack(asked.stack or "default"),
+        options=options_of(asked, system), edits=edits, seeds=seeds, check=asked.memory_check, energy=asked.energy,
+    )  # fmt: skip
+
+
+def _planned(given: PredictInputs) -> "tuple[Plan, tuple[str, ...]]":
+    """The plan, and what the stack's recipe filled in."""
+    from etude.steps.measured import Said, completed
+
+    if not isinstance(given.plan, dict):
+        return given.plan, ()
+    plan, assumed = completed(Said(model=given.model, given=given.plan, system=given.system), given.stack)
+    plan.refuse_unread(given.axes, given.model)
+    return plan, tuple(assumed)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A step; what became of it with edits, or with several seeds; its power and energy."""
+
+    found: "Prediction"
+    pairs: "tuple[WhatIf, ...]"
+    edited: bool
+    energy: dict[str, Any]
+
+
+def run(given: PredictInputs) -> Predicted:
+    from etude.steps import predict
+    from etude.steps.what_if import findings, over_seeds
+
+    (plan, assumed), options = _planned(given), given.options.by_name()
+    frees = any(one.name == "offload" for one in given.edits)  # the edited step is what has to fit
+    found = predict(given.model, plan, given.system, stack=given.stack, check=given.check and not frees, **options)
+    found = replace(found, assumed=(*assumed, *found.assumed))
+    told, pairs = [*found.assumed, *found.simulated.notes], tuple["WhatIf", ...]()
+    if given.edits or given.seeds > 1:
+        pairs = tuple(over_seeds(found, list(given.edits), given.seeds, check=given.check, **options))
         told += [*pairs[0].edits.notes, *findings(pairs)]
     for note in dict.fromkeys(told):
         say(f"note: {note}")
-    return 0
+    return Predicted(found, pairs, bool(given.edits), _energy(found, options) if given.energy else {})
 
 
-def _pairs(
-    found: "Prediction", edits: "list[Edit]", options: dict[str, Any], seeds: int, *, check: bool
-) -> "list[WhatIf]":
-    """The baseline and the edited job for each seed, both with the same random draws."""
-    from etude.steps.what_if import simulated_again, what_if
+def record(result: Predicted) -> dict[str, Any]:
+    from etude.steps.what_if import summary_of
 
-    first = options.get("seed", 0)
-    pairs = []
-    for seed in range(first, first + seeds):
-        mine = {**options, "seed": seed}
-        baseline = found if seed == first else simulated_again(found, **mine)
-        pairs.append(what_if(baseline, edits, check=check, **mine))
-    return pairs
+    if not result.pairs:
+        return result.found.summary() | result.energy
+    left_out = () if result.edited else ("edited", "speedup", "edits", "findings")
+    return {key: value for key, value in summary_of(result.pairs).items() if key not in left_out}
 
 
-def _record(pairs: "list[WhatIf]", edits: bool) -> dict[str, Any]:
-    from etude.steps.what_if import findings
-
-    record = pairs[0].summary() | {"findings": findings(pairs)}
-    if len(pairs) > 1:
-        steps = [(pair.baseline.step_time_ns, pair.edited.step_time_ns) for pair in pairs]
-        record["seeds"] = [{"baseline_ns": a, "edited_ns": b} for a, b in steps]
-        record["mean_step_time_ns"] = {"baseline": mean([a for a, _ in steps]), "edited": mean([b for _, b in steps])}
-    return (
-        record
-        if edits
-        else {key: value for key, value in record.items() if key not in ("edited", "speedup", "edits", "findings")}
-    )
-
-
-def _step(
-    model: str,
-    hf: Path | None,
-    flags: dict[str, Any],
-    plan: Path | None,
-    system: str,
-    stack: str,
-    *,
-    check: bool,
-    **options: Any,
-) -> "Prediction":
-    from etude.cost.stacks import open_stack
-    from etude.machine import open_system
-    from etude.steps import predict as run
-    from etude.steps.measured import Said, completed
-
-    network, machine, software = model_of(model, hf), open_system(system), open_stack(stack or "default")
-    if stack in ("", "none"):
-        return run(network, plan_of(flags, plan, model), machine, stack=software, check=check, **options)
-    wanted, assumed = completed(Said(model=network, given=given_of(flags, plan, model), system=machine), software)
-    found = run(network, wanted, machine, stack=software, check=check, **options)
-    return replace(found, assumed=(*assumed, *found.assumed))
-
-
-def _shown(found: "Prediction") -> dict[str, Any]:
+def show(result: Predicted) -> None:
     """The most important figures, formatted."""
     from etude.base.units import format_bytes, format_time
 
+    found = result.found
+    if result.pairs:
+        emit(side_by_side(list(result.pairs), result.edited))
+        return
     band = found.summary().get("error_band")
-    error = {"expected error": _error(band)} if band else {}
-    return {
+    emit({
         "step": format_time(found.step_time_ns),
         "tokens/s per GPU": round(found.tokens_per_s_per_gpu, 1),
         "model FLOP/s utilisation": f"{found.mfu:.1%}",
         "peak memory": format_bytes(found.generated.memory_peak_bytes),
         "stack": found.stack.name if found.stack else "none",
-        **error,
+        **({"expected error": _error(band)} if band else {}),
         **_of_pipeline(found),
         **_of_lengths(found),
         **mapped_figures(found.generated),
-    }
+        **result.energy,
+    })  # fmt: skip
 
 
 def _error(band: dict[str, Any]) -> str:
@@ -217,14 +211,12 @@ def _of_pipeline(found: "Prediction") -> dict[str, Any]:
     cuts = figures.get("stages")
     shown = {"stages": f"{cuts['forward']} forward, {cuts['backward']} backward"} if cuts else {}
     stale = {"updates between forward and backward": figures["staleness"]} if figures["staleness"] else {}
-    return (
-        {
-            "bubble of the schedule": f"{figures['bubble']:.1%}",
-            "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on one rank",
-        }
-        | stale
-        | shown
-    )
+    return {
+        "bubble of the schedule": f"{figures['bubble']:.1%}",
+        "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on one rank",
+        **stale,
+        **shown,
+    }
 
 
 def _of_lengths(found: "Prediction") -> dict[str, Any]:
@@ -240,43 +232,65 @@ def _of_lengths(found: "Prediction") -> dict[str, Any]:
     }
 
 
-def _rows(path: Path, stack: str, *, json: bool) -> int:
-    """Prints each training row of a file, measured and predicted. Returns the exit code."""
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInputs:
+    path: Path
+    stack: "Stack | None"
+
+
+def rows_inputs(asked: PredictRows) -> RowsInputs:
     from etude.cost.stacks import open_stack
+
+    return RowsInputs(Path(asked.rows), open_stack(asked.stack) if asked.stack else None)
+
+
+def run_rows(given: RowsInputs) -> list[dict[str, Any]]:
     from etude.steps.measured import predict_rows, read_rows
 
-    given = read_rows(path)
-    with progress("predicting rows", len(given)) as advance:
-        found = predict_rows(given, open_stack(stack) if stack else None, advance=advance)
-    if json:
-        emit({"rows": found}, json=True)
-    else:
-        emit([_row(record) for record in found])
+    rows = read_rows(given.path)
+    with progress("predicting rows", len(rows)) as advance:
+        found = predict_rows(rows, given.stack, advance=advance)
     errors = [abs(r["predicted"]["step"] / r["measured"]["step"] - 1) for r in found if "predicted" in r]
     if errors:
         import numpy as np
 
         half, most = np.percentile(errors, [50, 90])
-        say(f"{len(errors)} rows predicted, {len(found) - len(errors)} rejected, {len(given) - len(found)} not "
+        say(f"{len(errors)} rows predicted, {len(found) - len(errors)} rejected, {len(rows) - len(found)} not "
             "training;"
             f" error {half:.1%} at the median, {most:.1%} at the 90th percentile")  # fmt: skip
-    return 0
+    return found
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
+    row = {"row": record["row"], "stack": None, "measured s": None, "predicted s": None}
     if "refused" in record:
-        return {
-            "row": record["row"],
-            "stack": None,
-            "measured s": None,
-            "predicted s": None,
-            "error": record["refused"],
-        }
+        return {**row, "error": record["refused"]}
     measured, time_s = record["measured"]["step"], record["predicted"]["step"]
     return {
-        "row": record["row"],
+        **row,
         "stack": record["stack"],
         "measured s": round(measured, 3),
         "predicted s": round(time_s, 3),
         "error": f"{time_s / measured - 1:+.1%}",
     }
+
+
+def meant(args: list[str]) -> tuple[str, list[str]]:
+    """`predict MODEL --serve` is `predict serve MODEL`; `--sections FILE` and `--rows FILE` are verbs, too."""
+    if any(arg.partition("=")[0] == "--rows" for arg in args):
+        return "predict rows", args
+    return by_mode("predict", args)
+
+
+VERBS: tuple[Verb[Any, Any, Any], ...] = (
+    Verb(name="predict", asks=Predict, inputs=inputs, run=run, record=record, show=show),
+    serving.PREDICT,
+    sections.PREDICT,
+    Verb(
+        name="predict rows", asks=PredictRows, inputs=rows_inputs, run=run_rows,
+        record=lambda found: {"rows": found}, show=lambda found: emit([_row(one) for one in found]),
+    ),
+)  # fmt: skip

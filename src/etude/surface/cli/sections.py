@@ -1,131 +1,49 @@
-"""`--sections FILE`: a job of several models, for `generate` and `predict`."""
+"""A job of several models, `generate sections` and `predict sections`: its parameters, and what they say."""
 
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.edits_given import side_by_side
-from etude.surface.cli.job_out import Files, write_job
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import spelled
+from etude.surface.cli.build import Printed
+from etude.surface.cli.edits_given import EditInput, edits_of, side_by_side
+from etude.surface.cli.job_out import Files, JobMade, Limit, LimitInput, generated_record, write_job
 from etude.surface.cli.output import emit, say
+from etude.surface.cli.simulation import Checked, OnSystem
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
+    from etude.cost.stacks import Stack
+    from etude.machine.system import System
     from etude.make.generate.sections import Sectioned, Sections
     from etude.make.transform.edits import Edit
 
-SectionsFile = Annotated[
-    Path | None, typer.Option("--sections", help="YAML with several models as one job: encoder and LLM, teacher and "
-                              "student. `--gpus` overrides the value in the file; each section has its own plan.")
-]  # fmt: skip
-Mix = Annotated[
-    str,
-    typer.Option(help="With --sections: fraction of the samples for which a section is active, `image:0.3,audio:0.1`."),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class SectionsInput:
+    sections: str = argument(
+        "path", "YAML with several models as one job, each with its own plan: encoder and LLM, teacher and student",
+        like="joint.yaml",
+    )  # fmt: skip
+    gpus: int = figure("count", "number of ranks, instead of the value in the file", 0, zero=True, panel="Input")
+    mix: str = figure(
+        "text", "fraction of the samples for which a section is active, `image:0.3,audio:0.1`", "", like="image:0.3",
+        panel="Input",
+    )  # fmt: skip
 
 
-def opened(path: Path, mix: str, flags: dict[str, Any], others: list[object]) -> tuple["Sections", int]:
-    """The sections of a file, and `--gpus`. What belongs to a single model is refused."""
-    from etude.make.generate.sections import open_sections
+def sections_asked(asked: SectionsInput) -> "Sections":
+    from etude.make.generate.sections import mix_of, open_sections
 
-    given = [name for name in flags if name != "gpus"]
-    if given or any(others):
-        what = f"--{given[0].replace('_', '-')}" if given else "a model, --plan, --hf or --serve"
-        raise UsageError(f"{what} cannot be combined with --sections", hint="each section of the file has its own plan")
-    return open_sections(path).with_mix(_mix(mix)), int(flags.get("gpus", 0))
-
-
-def _mix(text: str) -> dict[str, float]:
-    found = {}
-    for part in filter(None, text.split(",")):
-        name, colon, share = part.rpartition(":")
-        try:
-            found[name] = float(share)
-        except ValueError:
-            colon = ""
-        if not colon or not 0 <= found[name] <= 1:
-            raise UsageError(f"--mix: `{part}`", hint="give a section and a fraction between 0 and 1: image:0.3")
-    return found
+    found, name = open_sections(asked.sections), spelled(asked, "mix")
+    try:
+        return found.with_mix(mix_of(asked.mix))
+    except UsageError as problem:
+        raise UsageError(f"{name}: {problem.problem}", where=problem.where, hint=problem.hint) from None
 
 
-def refuse_mix(mix: str) -> None:
-    if mix:
-        raise UsageError("--mix needs --sections")
-
-
-def generated(given: "Sections", gpus: int, name: str, files: Files, limit_bytes: int, *, json: bool) -> None:
-    from etude.make.generate.sections import generate_sections
-    from etude.steps.sections import check_sections
-
-    found = generate_sections(given, gpus=gpus, name=name)
-    check_sections(found, limit_bytes, given.name)
-    limits = write_job(found.job, files)
-    emit(found.summary() | limits if json else _sums(found), json=json)
-    if not json:
-        emit(_rows(found.summary()))
-
-
-def predicted(
-    given: "Sections", gpus: int, system: str, stack: str, edits: "list[Edit]", *, check: bool, json: bool
-) -> None:
-    from etude.base.units import format_bytes, format_time
-    from etude.cost.stacks import open_stack
-    from etude.machine import open_system
-    from etude.steps.sections import completed_sections, predict_sections, sections_what_if
-    from etude.steps.what_if import findings
-
-    made = [name for name, section in given.sections.items() if section.makes_tokens]
-    if made and stack not in ("", "none"):
-        raise UsageError(
-            f"a stack applies only to training steps, and `{made[0]}` generates tokens", hint="--stack none"
-        )
-    machine, software = open_system(system), open_stack("none" if made else stack or "default")
-    assumed: tuple[str, ...] = ()
-    if stack not in ("", "none"):
-        given, assumed = completed_sections(given, machine, software, gpus=gpus)
-    found = replace(predict_sections(given, machine, gpus=gpus, stack=software, check=check), assumed=assumed)
-    told = [*found.assumed, *found.simulated.notes]
-    if edits:
-        pair = sections_what_if(found, edits)
-        emit(pair.summary() if json else side_by_side([pair], edits=True), json=json)
-        told += [*pair.edits.notes, *findings([pair])]
-    elif json:
-        emit(found.summary(), json=True)
-    else:
-        emit(
-            {
-                "step": format_time(found.step_time_ns),
-                "samples/s": round(found.samples_per_s, 1),
-                "tokens/s per GPU": round(found.tokens_per_s_per_gpu, 1),
-                "model FLOP/s utilisation": f"{found.mfu:.1%}",
-                "peak memory": format_bytes(found.generated.memory_peak_bytes),
-                "stack": software.name,
-            }
-        )
-        emit(_rows(found.summary()))
-    for note in dict.fromkeys(told):
-        say(f"note: {note}")
-
-
-def _sums(found: "Sectioned") -> dict[str, Any]:
-    from etude.base.units import format_bytes, format_count
-
-    numbers = found.summary()
-    borders = {
-        name: [format_bytes(size[way]) for way in ("forward_bytes", "backward_bytes")]
-        for name, size in numbers["borders"].items()
-    }
-    return {
-        "ranks": f"{numbers['ranks']:,}, {numbers['distinct_traces']} distinct programs",
-        "nodes": f"{numbers['nodes']:,}",
-        "operations": format_count(numbers["flops"]),
-        **{f"border {name}": f"{there} forward, {back} backward" for name, (there, back) in borders.items()},
-        "peak memory": format_bytes(found.memory_peak_bytes),
-    }
-
-
-def _rows(numbers: dict[str, Any]) -> list[dict[str, Any]]:
+def section_rows(numbers: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each section."""
     from etude.base.units import format_bytes, format_count
 
@@ -142,3 +60,141 @@ def _rows(numbers: dict[str, Any]) -> list[dict[str, Any]]:
         }
         rows.append(row | ({"utilisation": f"{one['mfu']:.1%}"} if "mfu" in one else {}))
     return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSections(SectionsInput, JobMade, LimitInput):
+    """The job of several models: encoder and LLM, teacher and student, rollouts and training
+
+    etude generate sections distill.yaml --gpus 64 -o job/
+    etude generate sections vision.yaml --mix image:0.25 --to et --memory 80GB --no-write
+
+    Each section of the file has its own plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateSectionsInputs:
+    sections: "Sections"
+    gpus: int
+    name: str
+    limit: Limit
+    files: Files
+
+
+def generate_inputs(asked: GenerateSections) -> GenerateSectionsInputs:
+    return GenerateSectionsInputs(sections_asked(asked), asked.gpus, asked.name, Limit.of(asked), Files.of(asked))
+
+
+def run_generate(given: GenerateSectionsInputs) -> "tuple[Sectioned, dict[str, Any]]":
+    from etude.make.generate.sections import generate_sections
+    from etude.steps.sections import check_sections
+
+    found = generate_sections(given.sections, gpus=given.gpus, name=given.name)
+    check_sections(found, given.limit.bytes, given.sections.name)
+    return found, write_job(found.job, given.files)
+
+
+def show_generated(result: "tuple[Sectioned, dict[str, Any]]") -> None:
+    from etude.base.units import format_bytes, format_count
+
+    found = result[0]
+    numbers = found.summary()
+    borders = {
+        name: [format_bytes(size[way]) for way in ("forward_bytes", "backward_bytes")]
+        for name, size in numbers["borders"].items()
+    }
+    emit({
+        "ranks": f"{numbers['ranks']:,}, {numbers['distinct_traces']} distinct programs",
+        "nodes": f"{numbers['nodes']:,}",
+        "operations": format_count(numbers["flops"]),
+        **{f"border {name}": f"{there} forward, {back} backward" for name, (there, back) in borders.items()},
+        "peak memory": format_bytes(found.memory_peak_bytes),
+    })  # fmt: skip
+    emit(section_rows(numbers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictSections(SectionsInput, OnSystem, Checked, EditInput):
+    """The time of a step of several models: encoder and LLM, teacher and student
+
+    etude predict sections distill.yaml --gpus 64 --system dgx-h100
+    etude predict sections vision.yaml --mix image:0.25 --system dgx-h100 --stack none
+    """
+
+    stack: str = figure(
+        "text", "software stack: a name that `etude stacks` lists, or a YAML file", "", like="none", panel="Machine"
+    )
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictSectionsInputs:
+    sections: "Sections"
+    gpus: int
+    system: "System"
+    stack: "Stack"
+    assumed: tuple[str, ...]
+    edits: "tuple[Edit, ...]"
+    check: bool
+
+
+def predict_inputs(asked: PredictSections) -> PredictSectionsInputs:
+    from etude.cost.stacks import open_stack
+    from etude.machine import open_system
+    from etude.steps.sections import completed_sections
+
+    given, gpus, name = sections_asked(asked), asked.gpus, asked.stack
+    made = [one for one, section in given.sections.items() if section.makes_tokens]
+    if made and name not in ("", "none"):
+        raise UsageError(
+            f"a stack applies only to training steps, and `{made[0]}` generates tokens",
+            hint=f"{spelled(asked, 'stack')} none",
+        )
+    system, stack = open_system(asked.system), open_stack("none" if made else name or "default")
+    assumed: tuple[str, ...] = ()
+    if name not in ("", "none"):
+        given, assumed = completed_sections(given, system, stack, gpus=gpus)
+    return PredictSectionsInputs(given, gpus, system, stack, assumed, tuple(edits_of(asked.edit)), asked.memory_check)
+
+
+def run_predict(given: PredictSectionsInputs) -> Any:
+    """The prediction of a step, or of it with and without edits."""
+    from etude.steps.sections import predict_sections, sections_what_if
+    from etude.steps.what_if import findings
+
+    found = predict_sections(given.sections, given.system, gpus=given.gpus, stack=given.stack, check=given.check)
+    found = replace(found, assumed=given.assumed)
+    told = [*found.assumed, *found.simulated.notes]
+    pair = sections_what_if(found, list(given.edits)) if given.edits else None
+    if pair is not None:
+        told += [*pair.edits.notes, *findings([pair])]
+    for note in dict.fromkeys(told):
+        say(f"note: {note}")
+    return pair or found
+
+
+def show_predicted(found: Any) -> None:
+    from etude.base.units import format_bytes, format_time
+
+    if hasattr(found, "baseline"):
+        emit(side_by_side([found], edits=True))
+        return
+    emit({
+        "step": format_time(found.step_time_ns),
+        "samples/s": round(found.samples_per_s, 1),
+        "tokens/s per GPU": round(found.tokens_per_s_per_gpu, 1),
+        "model FLOP/s utilisation": f"{found.mfu:.1%}",
+        "peak memory": format_bytes(found.generated.memory_peak_bytes),
+        "stack": found.stack.name,
+    })  # fmt: skip
+    emit(section_rows(found.summary()))
+
+
+GENERATE: Verb[Any, Any, Any] = Verb(
+    name="generate sections", asks=GenerateSections, inputs=generate_inputs, run=run_generate, record=generated_record,
+    show=show_generated,
+)  # fmt: skip
+PREDICT: Verb[Any, Any, Any] = Verb(
+    name="predict sections", asks=PredictSections, inputs=predict_inputs, run=run_predict,
+    record=lambda found: found.summary(), show=show_predicted,
+)  # fmt: skip

@@ -1,220 +1,196 @@
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import DeadlockError, UsageError
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import naming
 from etude.base.units import counted
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.device_times import DeviceTimesOf, HostSpeed, with_times_of
-from etude.surface.cli.inputs import JOB_HELP, GroupFile, MaxBytes, Workers, open_job
-from etude.surface.cli.ops_flags import OpsBackend, OpsFile
-from etude.surface.cli.output import AsJson, emit, progress, say
+from etude.surface.cli.build import Place, Printed, command_of
+from etude.surface.cli.device_times import DeviceTimes, DeviceTimesInput
+from etude.surface.cli.inputs import GROUPS_HELP, JOB_HELP, JobInput, JobSource
+from etude.surface.cli.output import emit, progress, say
 from etude.surface.cli.running import INTERRUPTED
 from etude.surface.cli.runs import grown, rank_table
-from etude.surface.cli.simulate_astra import AstraFiles, Backend, check_timing_name, run_astra
-from etude.surface.cli.simulate_jobs import (
-    At,
-    Place,
-    last_place,
-    places_of,
-    run_jobs,
-    show_jobs,
-    starts_of,
-    write_timings,
-)
-from etude.surface.cli.simulation import (
-    Algorithms,
-    ByPolicy,
-    ComputeTimes,
-    Contention,
-    Eager,
-    FailedLinks,
-    Grains,
-    Jitter,
-    Kernels,
-    LinkChanges,
-    OnNetwork,
-    OnRoutes,
-    Overlaps,
-    Pairs,
-    Policy,
-    Progress,
-    Routing,
-    Seed,
-    Shares,
-    SlowLinks,
-    SlowRanks,
-    Times,
-    Units,
-    changes_option,
-    collectives_option,
-    compute_option,
-    driven,
-    grain_option,
-    jitter_option,
-    links_option,
-    numbers,
-    options_of,
-    pairs,
-    rank_option,
-    share_option,
-)
+from etude.surface.cli.simulation import SimulationInput, SimulationOptions, options_of
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from etude.machine.system import System
+    from etude.make.transform.edits import Edit
     from etude.model.job import Job
+    from etude.model.run import Run
     from etude.run.simulate import Options, Simulated
+    from etude.run.simulate.together import Together
+
+SEVERAL = "Several jobs on one fabric"
+BUSIEST = 20
+"""Shared links that a reader is shown."""
 
 
-@app.command(rich_help_panel=RUN)
-def simulate(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="JOB...", help=f"{JOB_HELP} Several jobs share the system.", show_default=False),
-    ],
-    system: Annotated[
-        str, typer.Option("--system", "-s", help="Simulate there: a name of `etude systems`, or a file.")
-    ] = "",
-    network: OnNetwork = None,
-    routing: OnRoutes = Routing.STATIC,
-    compute: ComputeTimes = "recorded",
-    ops: OpsFile = None,
-    backend_of_ops: OpsBackend = "",
-    device_times_of: DeviceTimesOf = None,
-    host_speed: HostSpeed = "auto",
-    kernel: Kernels = None,
-    units: Units = "",
-    collective: Algorithms = None,
-    collective_times: Annotated[
-        Times, typer.Option(help="How times of collectives and messages are found.")
-    ] = Times.MODELLED,
-    policy: ByPolicy = Policy.READY,
-    eager: Eager = "",
-    concurrent_network: Annotated[bool, typer.Option(help="Do not queue communication that has no stream.")] = False,
-    overlap: Overlaps = None,
-    share: Shares = None,
-    contention: Contention = False,
-    grain: Grains = None,
-    driver: Progress = None,
-    jitter: Jitter = None,
-    slow_rank: SlowRanks = None,
-    slow_link: SlowLinks = None,
-    failed_link: FailedLinks = None,
-    link_change: LinkChanges = None,
-    remote_memory: Annotated[Pairs | None, typer.Option(help="`bandwidth=50GB/s`, `latency=1us`.")] = None,
-    seed: Seed = 0,
-    fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate identical ranks only once.")] = None,
-    timing: Annotated[Path | None, typer.Option(help="Write the times of all nodes: `.csv` or `.parquet`.")] = None,
-    link_stats: Annotated[
-        Path | None,
-        typer.Option(help="Folder of tables for `etude query`: links over time, what shared them, completions."),
-    ] = None,
-    at: At = "",
-    place: Place = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
-    groups: GroupFile = None,
-    workers: Workers = 0,
-    max_bytes: MaxBytes = None,
-    json: AsJson = False,
-    astra_network: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    astra_system: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    astra_remote_memory: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    astra_groups: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    backend: Annotated[Backend, typer.Option(hidden=True)] = Backend.UNAWARE,
-    num_queues_per_dim: Annotated[int, typer.Option(min=1, hidden=True)] = 1,
-    rendezvous_protocol: Annotated[bool, typer.Option("--rendezvous-protocol", hidden=True)] = False,
-    injection_scale: Annotated[float, typer.Option(hidden=True)] = 1.0,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class SimulationRun(SimulationInput):
+    """Parameters of one job and of several."""
+
+    progress: tuple[str, ...] = figure(
+        "several", "what drives messages: `on=host`, `core` or `dpu`, `cost=1us` each, `traffic=4`, `memory=100GB/s`",
+        (), like="cost=1us", panel="Simulation", rare=True,
+    )  # fmt: skip
+    timing: str | None = figure(
+        "out", "write the times of all nodes: `.csv` or `.parquet`", None, like="new.parquet", panel="Output"
+    )
+    link_stats: str | None = figure(
+        "out", "folder of tables for `etude query`: links over time, what shared them, completions; on a network with "
+        "links", None, panel="Output",
+    )  # fmt: skip
+    force: bool = figure("switch", "replace what is there", False, needs="timing|link_stats", names=("-f",))
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulate(JobInput, DeviceTimesInput, SimulationRun):
     """Run a job on a simulated system: when each rank ends and how it spends its time
 
     etude simulate job/ --system dgx-h100
-    etude simulate run/ --system dgx-a100 --compute roofline
+    etude simulate run/ --system dgx-h100 --compute roofline
+    etude simulate job/ --system dgx-h100 --network flow --link-stats stats/
     etude simulate job/ --system dgx-h100 --slow-rank 3=1.2 --timing times.parquet
     etude simulate job/ --system dgx-h100 --collective all_reduce=tree
 
-    Of several jobs it says how much they slow each other down, and over which links. `etude simulate astra` takes
-    ASTRA-sim's own files."""
-    from etude.base.units import parse_bytes
-    from etude.machine import open_system
+    `etude simulate jobs` runs several jobs on one fabric; `etude simulate astra` takes ASTRA-sim's own files."""
 
-    several = len(paths) > 1 or bool(at) or bool(place)
-    path = paths[0]
-    if several and groups is not None and len(paths) > 1:
-        raise UsageError(
-            "--groups is one file, and there are several jobs",
-            hint="`name.json` next to each job's files is read by default",
-        )
-    if several and device_times_of is not None:
-        raise UsageError("--device-times-of is for one job", hint="`etude edit` writes a job with other times")
 
-    check_timing_name(timing)
-    if any(f is not None for f in (astra_network, astra_system, astra_remote_memory, astra_groups)):
-        if astra_network is None or astra_system is None:
-            raise UsageError(
-                "ASTRA-sim needs both a network and a system", hint="etude simulate astra W --network F --system F"
-            )
-        if system:
-            raise UsageError("--system and --astra-system are two systems for one run", hint="give one of them")
-        if several:
-            raise UsageError("ASTRA-sim runs one job, from time 0", hint="--system NAME")
-        if driver:
-            raise UsageError(
-                "--progress does not apply to ASTRA-sim's files", hint="`etude edit` writes it into the job"
-            )
-        if device_times_of is not None:
-            raise UsageError("--device-times-of does not apply to ASTRA-sim's files", hint="--system NAME")
-        files = AstraFiles(
-            network=astra_network, system=astra_system, remote_memory=astra_remote_memory, groups=astra_groups,
-            backend=backend.value, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol,
-            injection_scale=injection_scale,
-        )  # fmt: skip
-        return run_astra(path, files, timing=timing, force=force, json=json)
-    if not system:
-        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-    slow_links = links_option(slow_link, failed_link)
-    options = options_of(
-        policy=policy, **compute_option(compute, ops, backend_of_ops), kernels=tuple(kernel or ()), units=units,
-        collective=collectives_option(collective),
-        collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
-        concurrent_network=concurrent_network, overlap=numbers("overlap", overlap), share=share_option(share),
-        contention=contention, grain=grain_option(grain),
-        jitter=jitter_option(jitter),
-        slow_ranks={rank_option("slow-rank", k): v for k, v in numbers("slow-rank", slow_rank).items()},
-        slow_links=slow_links, link_changes=changes_option(link_change), seed=seed,
-        remote_memory=dict(pairs("remote-memory", remote_memory)),
-        fold=fold, network=network, routing=routing.value, link_stats=link_stats is not None,
-    )  # fmt: skip
-    machine = open_system(system)
-    if several:
-        begins, placed = starts_of(at, len(paths)), places_of(place)
-        jobs = [driven(open_job(one, groups, workers, max_bytes), driver)[0] for one in paths]
-        shown = run_jobs(jobs, grown(machine, system, last_place(jobs, placed)), options, begins, placed)
-        if timing is not None:
-            write_timings(shown, timing, force)
-        if link_stats is not None:
-            _write_links(shown.run, link_stats, force)
-        return show_jobs(shown, json)
-    job, said = with_times_of(
-        open_job(path, groups, workers, max_bytes), device_times_of, host_speed, workers, max_bytes
+@dataclass(frozen=True, kw_only=True)
+class SimulateJobs(SimulationRun):
+    """Several jobs on one fabric: how much they slow each other down, and over which links
+
+    etude simulate jobs a/ b/ --at 0,5ms --system dgx-h100 --network flow
+    etude simulate jobs a/ b/ --place 0-3,8-11 --place 4-7,12-15 --system dgx-h100 --timing times.parquet
+    etude simulate jobs a/ --at 5ms --groups groups.json --system dgx-h100
+    """
+
+    paths: tuple[str, ...] = argument("paths", f"{JOB_HELP} One for each job", metavar="JOB...", like=["c/"])
+    at: str = figure(
+        "text", "when each job starts: `0,5ms`; by default all at 0", "", like=["0,7ms", "7ms"], panel=SEVERAL
     )
-    job, assumed = driven(job, driver)
-    found = _run(job, grown(machine, system, job.world_size), options, json)
+    place: tuple[str, ...] = figure(
+        "several", "ranks of the system for a job, once for each in order: `0-3,8`; by default consecutive ranks, job "
+        "after job", (), like="0-7", panel=SEVERAL,
+    )  # fmt: skip
+    groups: str | None = figure("path", f"{GROUPS_HELP}; for a single job", None)
+    workers: int = figure("count", "number of ranks read in parallel", 0, zero=True, names=("-j",))
+    max_bytes: int | None = figure(
+        "bytes", "largest size that a file may have, also when unpacked", None, key="max_bytes"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """What jobs run on, how, and what is written of it."""
+
+    name: str
+    system: "System"
+    options: SimulationOptions
+    drivers: "tuple[Edit, ...]"
+    timing: tuple[Place, ...]
+    """A file for each job."""
+    links: Place | None
+    as_json: bool
+
+    @classmethod
+    def of(cls, asked: SimulationRun, jobs: int = 0) -> "Fabric":
+        """`jobs`: each of that many has a file of times of its own, `times.0.parquet`."""
+        from etude.machine import open_system
+        from etude.make.transform.edits import Edit
+        from etude.run.simulate.settings import pairs
+
+        system = open_system(asked.system)
+        with naming(asked, "progress"):
+            driver = " ".join(["progress", *(f"{k}={v}" for k, v in pairs("progress", asked.progress))])
+            drivers = (Edit.parse(driver),) if asked.progress else ()
+        statistics, force = {} if asked.link_stats is None else {"link_stats": True}, asked.force
+        return cls(
+            asked.system, system, options_of(asked, system, **statistics),
+            drivers, places_of(asked.timing, force, jobs),
+            Place.at(asked.link_stats, force), asked.output.json,
+        )  # fmt: skip
+
+    def driven(self, job: "Job") -> tuple["Job", tuple[str, ...]]:
+        """The job with the work of those who drive its messages, and what was assumed."""
+        from etude.make.transform.edits import apply_edits
+
+        if not self.drivers:
+            return job, ()
+        found = apply_edits(job, self.drivers)
+        return found.job, tuple(found.notes)
+
+    def for_ranks(self, ranks: int) -> "System":
+        return grown(self.system, self.name, ranks)
+
+    def write_links(self, found: "Simulated") -> None:
+        from etude.base.files import writing
+
+        if self.links is not None and found.link_stats is not None:
+            with writing(self.links.path, force=self.links.force) as place:
+                found.link_stats.write(place)
+            say(f"wrote {self.links.path}")
+
+
+def places_of(timing: str | None, force: bool, jobs: int = 0) -> tuple[Place, ...]:
+    """Where the times of one job, or of each of several, are written."""
+    if timing is None:
+        return ()
+    path = Path(timing)
+    if path.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"--timing: times cannot be written as `{path.suffix}`", where=timing,
+                         hint=".csv or .parquet")  # fmt: skip
+    names = [f"{path.stem}.{k}{path.suffix}" for k in range(jobs)] or [path.name]
+    return tuple(place for name in names if (place := Place.at(str(path.with_name(name)), force)))
+
+
+def write_times(found: "Run", place: Place) -> None:
+    from etude.base.files import writing
+    from etude.store.times import write_timing
+
+    with writing(place.path, force=place.force) as path:
+        write_timing(found, path)
+    say(f"wrote {place.path}")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateInputs:
+    source: JobSource
+    times: DeviceTimes | None
+    fabric: Fabric
+
+
+def inputs(asked: Simulate) -> SimulateInputs:
+    source = JobSource.of(asked)
+    return SimulateInputs(source, DeviceTimes.of(asked, source), Fabric.of(asked))
+
+
+def run(given: SimulateInputs) -> "tuple[Simulated, dict[str, float]]":
+    """The run, and the jitter that it has."""
+    from etude.run.simulate.settings import unused_by
+
+    job, fabric = given.source.open(), given.fabric
+    job, said = given.times.put_into(job) if given.times else (job, [])
+    job, assumed = fabric.driven(job)
+    options = fabric.options.whole()
+    for note in unused_by(job, options):
+        say(f"note: {note}")
+    found = _simulated(job, fabric, options)
     found = replace(found, notes=(*said, *assumed, *found.notes))
-    if timing is not None:
-        _write(found, timing, force)
-    if link_stats is not None:
-        _write_links(found, link_stats, force)
-    _show(found, json, options.jitter)
-    return INTERRUPTED if found.timing.partial else 0
+    for place in fabric.timing:
+        write_times(found, place)
+    fabric.write_links(found)
+    say_notes(found)
+    return found, dict(fabric.options.named.get("jitter", {}))
 
 
-def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated":
+def _simulated(job: "Job", fabric: Fabric, options: "Options") -> "Simulated":
     from etude.base.units import format_time
-    from etude.run.simulate import simulate as run
+    from etude.run.simulate import simulate
 
     with progress("simulating") as advance:
         done = 0
@@ -225,51 +201,148 @@ def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated
             done = nodes
 
         try:
-            return run(job, on, options, progress=tell)
+            return simulate(job, fabric.for_ranks(job.world_size), options, progress=tell)
         except DeadlockError as problem:
-            if json:
+            if fabric.as_json:
                 told = {"what": problem.problem, "waiting": list(problem.waiting), "causes": list(problem.causes)}
                 emit({"deadlock": told}, json=True)
             raise
 
 
-def _show(found: "Simulated", json: bool, jitter: "Mapping[str, float]") -> None:
-    from etude.base.units import format_time
-
-    rows = rank_table(found)
-    if json:
-        record: dict[str, Any] = {"makespan_ns": found.makespan_ns, "ranks": rows.to_pylist()}
-        record |= {
-            "steps": [{"step": step, "end_ns": end_ns} for step, end_ns in found.step_ends().items()],
-            "links": [asdict(link) for link in found.links],
-            "partial": found.timing.partial,
-            "simulated_ranks": found.simulated_ranks,
-        }
-        record |= {"jitter": dict(jitter)} if jitter else {}
-        emit(record | {"notes": list(found.notes)}, json=True)
-    else:
-        emit(rows)
+def say_notes(found: "Simulated") -> None:
     for note in found.notes:
         say(f"note: {note}")
     if found.timing.partial:
         say("interrupted: the result covers completed nodes only")
-    alike = "" if found.simulated_ranks == len(rows) else f", {found.simulated_ranks:,} simulated"
-    say(f"{counted(len(rows), 'rank')}{alike}, done at {format_time(found.makespan_ns)}")
 
 
-def _write_links(found: "Simulated", path: Path, force: bool) -> None:
-    from etude.base.files import writing
+def record(result: "tuple[Simulated, dict[str, float]]") -> dict[str, Any]:
+    found, jitter = result
+    _say_end(found)
+    return {
+        "makespan_ns": found.makespan_ns,
+        "ranks": rank_table(found).to_pylist(),
+        "steps": [{"step": step, "end_ns": end_ns} for step, end_ns in found.step_ends().items()],
+        "links": [asdict(link) for link in found.links],
+        "partial": found.timing.partial,
+        "simulated_ranks": found.simulated_ranks,
+        **({"jitter": jitter} if jitter else {}),
+        "notes": list(found.notes),
+    }
 
-    if found.link_stats is not None:
-        with writing(path, force=force) as place:
-            found.link_stats.write(place)
-        say(f"wrote {path}")
+
+def show(result: "tuple[Simulated, dict[str, float]]") -> None:
+    emit(rank_table(result[0]))
+    _say_end(result[0])
 
 
-def _write(found: "Simulated", path: Path, force: bool) -> None:
-    from etude.base.files import writing
-    from etude.store.times import write_timing
+def _say_end(found: "Simulated") -> None:
+    from etude.base.units import format_time
 
-    with writing(path, force=force) as place:
-        write_timing(found, place)
-    say(f"wrote {path}")
+    ranks = len(found.job.ranks)
+    alike = "" if found.simulated_ranks == ranks else f", {found.simulated_ranks:,} simulated"
+    say(f"{counted(ranks, 'rank')}{alike}, done at {format_time(found.makespan_ns)}")
+
+
+# -- several jobs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobsInputs:
+    sources: tuple[JobSource, ...]
+    at_ns: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...] | None
+    fabric: Fabric
+
+
+def jobs_inputs(asked: SimulateJobs) -> JobsInputs:
+    from etude.run.simulate.together import ranks_of, starts_of
+
+    workers, limit, paths = asked.workers, asked.max_bytes, asked.paths
+    groups = Path(asked.groups) if len(paths) == 1 and asked.groups is not None else None
+    sources = tuple(JobSource(Path(path), groups, workers, limit) for path in paths)
+    at_ns, places = starts_of(asked.at, len(paths)), ranks_of(asked.place, len(paths))
+    return JobsInputs(sources, at_ns, places, Fabric.of(asked, len(paths)))
+
+
+def run_jobs(given: JobsInputs) -> "Together":
+    from etude.run.simulate.together import simulate_jobs
+
+    fabric, places = given.fabric, given.places
+    jobs = [fabric.driven(source.open())[0] for source in given.sources]
+    last = sum(job.world_size for job in jobs) if places is None else max((r + 1 for p in places for r in p), default=0)
+    with progress("simulating"):
+        found = simulate_jobs(jobs, fabric.for_ranks(last), fabric.options.whole(), at_ns=given.at_ns, places=places)
+    for k, place in enumerate(fabric.timing):
+        write_times(found.run_of(k), place)
+    fabric.write_links(found.run)
+    say_notes(found.run)
+    return found
+
+
+def jobs_record(found: "Together") -> dict[str, Any]:
+    import pyarrow as pa
+
+    run = found.run
+    _say_jobs(found, 0)
+    return {
+        "makespan_ns": run.makespan_ns,
+        "jobs": found.job_table().to_pylist(),
+        "ranks": rank_table(run).append_column("job", pa.array(found.owner())).to_pylist(),
+        "links": found.link_table().to_pylist(),
+        "partial": run.timing.partial,
+        "notes": list(run.notes),
+    }
+
+
+def show_jobs(found: "Together") -> None:
+    """One row per job, and below it the links that jobs share."""
+    shared = found.link_table(shared=True)
+    emit([{**row, "slowdown": _round(row["slowdown"]), "shared_bytes": _round(row["shared_bytes"])}
+          for row in found.job_table().to_pylist()])  # fmt: skip
+    if len(shared):
+        emit([_link_row(row) for row in shared.slice(0, BUSIEST).to_pylist()])
+    _say_jobs(found, len(shared))
+
+
+def _say_jobs(found: "Together", shared: int) -> None:
+    from etude.base.units import format_time
+
+    more = f", of {shared:,} shared links the {BUSIEST} busiest" if shared > BUSIEST else ""
+    ranks, end = len(found.run.job.ranks), format_time(found.run.makespan_ns)
+    say(f"{len(found.jobs):,} jobs, {ranks:,} ranks, done at {end}{more}")
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _link_row(row: dict[str, Any]) -> dict[str, Any]:
+    total = max(sum(row["by_job"]), 1)
+    shares = {f"job_{k}": round(part / total, 4) for k, part in enumerate(row["by_job"])}
+    return {"shared_link": row["link"], "bytes": row["bytes"], "busy_ns": row["busy_ns"], **shares}
+
+
+def meant(args: list[str]) -> str:
+    """`simulate a/ b/` and `--at` are of several jobs, `--astra-network` is of `simulate astra`."""
+    from etude.surface.cli.arguments import values
+
+    said = {arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]}
+    if any(name.startswith("--astra-") for name in said):
+        if said & {"--system", "-s"}:
+            raise UsageError("--system and --astra-system are two systems for one run", hint="give one of them")
+        return "simulate astra"
+    several = said & {"--at", "--place"} or sum(not name for _, name in values(command_of(VERBS[0]).params, args)) > 1
+    return "simulate jobs" if several else ""
+
+
+VERBS: tuple[Verb[Any, Any, Any], ...] = (
+    Verb(
+        name="simulate", asks=Simulate, inputs=inputs, run=run, record=record, show=show,
+        code=lambda result: INTERRUPTED if result[0].timing.partial else 0,
+    ),
+    Verb(
+        name="simulate jobs", asks=SimulateJobs, inputs=jobs_inputs, run=run_jobs, record=jobs_record, show=show_jobs,
+        code=lambda found: INTERRUPTED if found.run.timing.partial else 0,
+    ),
+)  # fmt: skip

@@ -4,15 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import AnswerNo, DeadlockError, UsageError
-from etude.surface.cli.app import RUN, app
+from etude.base.figures import argument, figure, part
+from etude.surface.cli.build import Place, Printed
 from etude.surface.cli.inputs import open_job
-from etude.surface.cli.output import AsJson, emit, progress, say
+from etude.surface.cli.output import emit, progress, say
 from etude.surface.cli.runs import rank_table
+from etude.surface.cli.simulate import places_of, write_times
+from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.model.job import Job
@@ -22,39 +23,8 @@ if TYPE_CHECKING:
 Backend = StrEnum("Backend", {"UNAWARE": "unaware", "AWARE": "aware"})
 
 
-@app.command("simulate astra", rich_help_panel=RUN)
-def simulate_astra(
-    workload: Annotated[Path, typer.Argument(help="A folder or prefix of `.et` files, or any job.")],
-    network: Annotated[
-        Path, typer.Option("--network", "--network-configuration", help="ASTRA-sim's network file (YAML).")
-    ],
-    system: Annotated[
-        Path, typer.Option("--system", "-s", "--system-configuration", help="ASTRA-sim's system file (JSON).")
-    ],
-    remote_memory: Annotated[
-        Path | None,
-        typer.Option("--remote-memory", "--remote-memory-configuration", help="ASTRA-sim's remote-memory file (JSON)."),
-    ] = None,
-    groups: Annotated[
-        Path | None,
-        typer.Option(
-            "--groups",
-            "--comm-group-configuration",
-            help="Communicator groups; by default `name.json` next to the workload.",
-        ),
-    ] = None,
-    backend: Annotated[
-        Backend, typer.Option(help="ASTRA-sim's analytical backend: congestion-unaware, or congestion-aware.")
-    ] = Backend.UNAWARE,
-    num_queues_per_dim: Annotated[int, typer.Option(min=1, help="Queues for collectives in each dimension.")] = 1,
-    rendezvous_protocol: Annotated[
-        bool, typer.Option("--rendezvous-protocol", help="Messages wait until both sides are ready.")
-    ] = False,
-    injection_scale: Annotated[float, typer.Option(help="Factor of the endpoint delay.")] = 1.0,
-    timing: Annotated[Path | None, typer.Option(help="Write the times of all nodes: `.csv` or `.parquet`.")] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")] = False,
-    json: AsJson = False,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class SimulateAstra:
     """The result of ASTRA-sim for a workload, from its own files: the same cycles, and why it hangs or aborts
 
     etude simulate astra job/ --network ring.yml --system system.json
@@ -62,49 +32,79 @@ def simulate_astra(
 
     The long names of ASTRA-sim's own options (`--network-configuration`, ...) are understood, too.
     """
-    check_timing_name(timing)
-    files = AstraFiles(
-        network=network, system=system, remote_memory=remote_memory, groups=groups, backend=backend.value,
-        num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol, injection_scale=injection_scale,
+
+    workload: str = argument("path", "a folder or prefix of `.et` files, or any job", like="other/")
+    network: str = figure(
+        "path", "ASTRA-sim's network file (YAML)", names=("--network-configuration", "--astra-network"), panel="Input"
+    )
+    system: str = figure(
+        "path", "ASTRA-sim's system file (JSON)", names=("-s", "--system-configuration", "--astra-system"),
+        panel="Input",
     )  # fmt: skip
-    return run_astra(workload, files, timing=timing, force=force, json=json)
-
-
-def check_timing_name(timing: Path | None) -> None:
-    if timing is not None and timing.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"times cannot be written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
+    remote_memory: str | None = figure(
+        "path", "ASTRA-sim's remote-memory file (JSON)", None, panel="Input",
+        names=("--remote-memory-configuration", "--astra-remote-memory"),
+    )  # fmt: skip
+    groups: str | None = figure(
+        "path", "communicator groups; by default `name.json` next to the workload", None, panel="Input",
+        names=("--comm-group-configuration", "--astra-groups"),
+    )  # fmt: skip
+    backend: Backend = figure(
+        "choice", "ASTRA-sim's analytical backend: congestion-unaware, or congestion-aware", Backend.UNAWARE,
+        of=Backend, panel="Simulation",
+    )  # fmt: skip
+    num_queues_per_dim: int = figure("count", "queues for collectives in each dimension", 1, panel="Simulation")
+    rendezvous_protocol: bool = figure("switch", "messages wait until both sides are ready", False, panel="Simulation")
+    injection_scale: float = figure("number", "factor of the endpoint delay", 1.0, zero=True, panel="Simulation")
+    timing: str | None = figure(
+        "out", "write the times of all nodes: `.csv` or `.parquet`", None, like="new.parquet", panel="Output"
+    )
+    force: bool = figure("switch", "replace what is there", False, needs="timing", names=("-f",))
+    output: Printed = part(Printed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AstraFiles:
-    """What ASTRA-sim is given on its command line."""
+class AstraInputs:
+    """What ASTRA-sim is given on its command line, and where times are written."""
 
+    workload: Path
     network: Path
     system: Path
-    remote_memory: Path | None = None
-    groups: Path | None = None
-    backend: str = "unaware"
-    num_queues_per_dim: int = 1
-    rendezvous: bool = False
-    injection_scale: float = 1.0
+    remote_memory: Path | None
+    groups: Path | None
+    backend: str
+    num_queues_per_dim: int
+    rendezvous: bool
+    injection_scale: float
+    timing: tuple[Place, ...]
+    as_json: bool
 
 
-def run_astra(path: Path, files: AstraFiles, *, timing: Path | None, force: bool, json: bool) -> int:
-    """Runs, writes the timing, prints; a hang or a crash of ASTRA-sim is the answer "no" with its cause."""
+def inputs(asked: SimulateAstra) -> AstraInputs:
+    remote_memory, groups = (None if one is None else Path(one) for one in (asked.remote_memory, asked.groups))
+    return AstraInputs(
+        workload=Path(asked.workload), network=Path(asked.network), system=Path(asked.system),
+        remote_memory=remote_memory, groups=groups, backend=asked.backend.value,
+        num_queues_per_dim=asked.num_queues_per_dim, rendezvous=asked.rendezvous_protocol,
+        injection_scale=asked.injection_scale, timing=places_of(asked.timing, asked.force), as_json=asked.output.json,
+    )  # fmt: skip
+
+
+def run(given: AstraInputs) -> "AstraResult":
+    """A hang or a crash of ASTRA-sim is the answer "no" with its cause."""
     try:
-        found = _run(path, files)
+        found = _run(given.workload, given)
     except AnswerNo as problem:
-        if json:
+        if given.as_json:
             key = "deadlock" if isinstance(problem, DeadlockError) else "abort"
             emit({key: {"what": problem.problem, "where": problem.where, "hint": problem.hint}}, json=True)
         raise
-    if timing is not None:
-        _write(found, timing, force)
-    _show(found, json)
-    return 0
+    for place in given.timing:
+        write_times(found, place)
+    return found
 
 
-def _run(path: Path, files: AstraFiles) -> "AstraResult":
+def _run(path: Path, files: AstraInputs) -> "AstraResult":
     from etude.run import astra
 
     network, system = astra.read_network(files.network), astra.read_system(files.system)
@@ -126,7 +126,7 @@ def _since(advance: Callable[[int], None]) -> Callable[[int], None]:
     return tell
 
 
-def _options(path: Path, files: AstraFiles, custom: dict[str, "Job"]) -> "AstraOptions":
+def _options(path: Path, files: AstraInputs, custom: dict[str, "Job"]) -> "AstraOptions":
     from etude.run import astra
 
     groups = files.groups or _groups_beside(path)
@@ -177,8 +177,8 @@ def _job(path: Path, npus: int) -> "Job":
     return job
 
 
-def _show(found: "AstraResult", json: bool) -> None:
-    """Prints ASTRA-sim's results for each rank, and how the rank spent its time by Etude's definitions."""
+def record(found: "AstraResult") -> dict[str, Any]:
+    """ASTRA-sim's results for each rank, and how the rank spent its time by Etude's definitions."""
     import pyarrow as pa
 
     from etude.base.units import format_time
@@ -187,19 +187,15 @@ def _show(found: "AstraResult", json: bool) -> None:
     spent = spent.set_column(1, "finish_ns", pa.array(found.finish_ns))
     rows = spent.append_column("astra_exposed_ns", pa.array(found.exposed_ns)).to_pylist()
     makespan_ns = max((row["finish_ns"] for row in rows), default=0)
-    if json:
-        emit({"makespan_ns": makespan_ns, "ranks": rows, "links": [], "warnings": list(found.warnings)}, json=True)
-    else:
-        emit(rows)
     for warning in found.warnings:
         say(f"warning: {warning}")
     say(f"{len(rows):,} ranks as ASTRA-sim has them, done at {format_time(makespan_ns)}")
+    return {"makespan_ns": makespan_ns, "ranks": rows, "links": [], "warnings": list(found.warnings)}
 
 
-def _write(found: "AstraResult", path: Path, force: bool) -> None:
-    from etude.base.files import writing
-    from etude.store.times import write_timing
-
-    with writing(path, force=force) as place:
-        write_timing(found, place)
-    say(f"wrote {path}")
+VERBS = (
+    Verb(
+        name="simulate astra", asks=SimulateAstra, inputs=inputs, run=run, record=record,
+        show=lambda found: emit(record(found)["ranks"]),
+    ),
+)  # fmt: skip

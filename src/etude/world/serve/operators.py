@@ -22,7 +22,7 @@ from etude.world.serve.steps import StepCost, step_cost
 def database_cost(
     path: Path, model: Model, system: System, *, tp: int, gaps_ns: float, graphs: Sequence[int]
 ) -> StepCost:
-    """As in `etude predict --serve --ops`: operators that are not in the database use the roofline, and communication
+    """As in `etude predict serve --ops`: operators that are not in the database use the roofline, and communication
     is simulated. `gaps_ns` is the time between kernels of a pass."""
     shapes = [PassShape(chunk=t) for t in TOKENS]
     shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]

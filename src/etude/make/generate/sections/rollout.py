@@ -1,6 +1,6 @@
 """Rollout: a section that generates tokens, pass by pass, for another one to train on; and the weights that come back.
 
-Prompts and answers work as in `etude generate --serve`: each data-parallel copy is an instance, and samples are
+Prompts and answers work as in `etude generate serve`: each data-parallel copy is an instance, and samples are
 assigned to these round robin. A sample is done with the pass of its last token.
 """
 

@@ -311,3 +311,17 @@ def _check_rollouts(found: Sections, border: Border, where: str) -> None:
                            hint="a rollout sends `tokens` and receives `weights`")  # fmt: skip
     if takes and one.mode != "train":
         raise ClusterError(f"`{border.source}` does not train all of its weights", where=where, hint="mode: train")
+
+
+def mix_of(text: str) -> dict[str, float]:
+    """`image:0.3,audio:0.1`: the fraction of the samples for which each section is active."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, colon, share = part.rpartition(":")
+        try:
+            found[name] = float(share)
+        except ValueError:
+            colon = ""
+        if not colon or not 0 <= found[name] <= 1:
+            raise UsageError(f"`{part}`", hint="give a section and a fraction between 0 and 1: image:0.3")
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -202,16 +202,12 @@ def _working(served: Served, tokens: int) -> int:
     return bytes_of(served.padded(tokens) * (2 * m.hidden + wide), local.dtype)
 
 
-SERVED: Final = ("gpus", "tp", "pp", "ep", "etp", "order", "precision")
-"""Fields of a plan that apply to serving."""
-
-
 def _check(model: Model, plan: Plan, serving: Serving, requests: Sequence[Request] | None, draft: Model | None) -> None:
     if model.family != Family.DECODER:
         raise UsageError(f"`{model.name}` is of family `{model.family}`, but only decoders are served")
     usual = Plan()
     for f in fields(Plan):
-        if f.name not in SERVED and getattr(plan, f.name) != getattr(usual, f.name):
+        if f.name not in Serving.AXES and getattr(plan, f.name) != getattr(usual, f.name):
             raise UsageError(
                 f"--{key_of(f).replace('_', '-')} applies only to training", hint="leave it out, or leave out --serve"
             )

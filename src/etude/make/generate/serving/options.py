@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read
@@ -15,21 +15,29 @@ from etude.base.grammar import line
 class Serving:
     """Options of serving. Without a request trace there are `batch` equal requests per instance."""
 
+    AXES: ClassVar[tuple[str, ...]] = ("gpus", "tp", "pp", "ep", "etp", "order", "precision")
+    """Axes of a plan that apply to serving."""
+
     prefill: int = figure("count", "tokens per prompt", 1024)
     decode: int = figure("count", "decode passes after the prompt: output tokens minus the first", 0, zero=True)
     batch: int = figure("count", "requests per instance", 1)
     max_batch: int = figure("count", "largest number of sequences in a pass; 0: no limit", 0, zero=True)
     token_budget: int = figure("count", "largest number of tokens in a pass; 0: no limit", 0, zero=True)
-    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", False)
-    kv_dtype: str = figure("text", "data type of keys and values: bf16, fp8; default: the plan's", "")
+    chunked: bool = figure(
+        "flag", "prompts are cut to the budget and share passes with decoding", False, needs="token_budget"
+    )
+    kv_dtype: str = figure("text", "data type of keys and values: bf16, fp8; default: the plan's", "", like="fp8")
     kv_memory_bytes: int = figure("bytes", "largest memory for keys and values per rank; 0: no limit", 0, zero=True)
     preempt: bool = figure(
-        "flag", "requests are admitted when their prompt fits; the last is preempted and recomputed", False
+        "flag",
+        "requests are admitted when their prompt fits; the last is preempted and recomputed",
+        False,
+        needs="kv_memory",
     )
     speculate: int = figure("count", "tokens that a draft model proposes per round", 0, zero=True)
-    accept: float = figure("fraction", "probability that a proposed token is accepted", 0.7)
-    disaggregate: str = figure("text", "prefill and decode instances: `2:6`", "")
-    seed: int = figure("count", "seed of the accepted tokens", 0, zero=True)
+    accept: float = figure("fraction", "probability that a proposed token is accepted", 0.7, needs="speculate")
+    disaggregate: str = figure("text", "prefill and decode instances: `2:6`", "", like="1:1")
+    seed: int = figure("count", "seed of the accepted tokens", 0, zero=True, needs="speculate")
 
     def __post_init__(self) -> None:
         if self.chunked and not self.token_budget:

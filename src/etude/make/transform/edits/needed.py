@@ -176,7 +176,7 @@ def _cache(trace: Trace, rows: I64, given: int) -> Needed:
         return _read(rows, _numbered(trace, rows, np.zeros(len(rows))), np.full(len(rows), given, np.int64))
     if core.any() and not cached[rows].any():
         raise UsageError("the job has no cache of keys and values: it only reads those of its own tokens",
-                         hint="use a job of `etude generate --serve`, or size=100MB for each selected "
+                         hint="use a job of `etude generate serve`, or size=100MB for each selected "
                               "node")  # fmt: skip
     rows = rows[cached[rows]]
     whole, new = (_known("kv", _of_shapes(trace, rows, read)) for read in (_cached_bytes, _new_bytes))

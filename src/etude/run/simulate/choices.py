@@ -1,0 +1,64 @@
+"""What can be chosen of a simulation, by name."""
+
+from enum import StrEnum
+
+
+class Policy(StrEnum):
+    """Which of its ready nodes a free lane takes."""
+
+    READY = "ready"
+    """The one that became ready first; within one instant the first by (priority, row)."""
+    PRIORITY = "priority"
+    """The first by (priority, row)."""
+    RECORDED = "recorded"
+    """Strict: the next in the recorded order; the lane waits until that one is ready."""
+    HINT = "hint"
+    """A hint: the first ready node in the recorded order."""
+
+
+class Compute(StrEnum):
+    """Where the time of a compute node comes from."""
+
+    RECORDED = "recorded"
+    """The trace's `duration_ns`; where it is unknown, the roofline."""
+    ROOFLINE = "roofline"
+    TABLE = "table"
+    """Measured times of operators, by name and shape; where an operator is not in the table, the roofline."""
+    OPS = "ops"
+    """A database of measured operators; where it has none that is like a node, the roofline."""
+    SCALED = "scaled"
+    """The trace's `duration_ns` times `scale`."""
+
+
+class Times(StrEnum):
+    """Where the time of a collective or a message comes from."""
+
+    MODELLED = "modelled"
+    RECORDED = "recorded"
+    """The least `duration_ns` of its members, which is that of the one that waited least; modelled if there is none."""
+
+
+class Network(StrEnum):
+    """What carries collectives and messages."""
+
+    ANALYTIC = "analytic"
+    """Closed forms: an operation lasts a known time, whatever else is in progress."""
+    LINKS = "links"
+    """Transfers over routed links that take one message at a time."""
+    FLOW = "flow"
+    """Transfers over routed links that all live ones share max-min fairly."""
+
+    @property
+    def has_links(self) -> bool:
+        return self in (Network.LINKS, Network.FLOW)
+
+
+class Routing(StrEnum):
+    """Which of several equally short routes bytes take, in networks with links."""
+
+    STATIC = "static"
+    """The one that a hash of both ends selects (ECMP): flows may share a link while others are idle."""
+    ADAPTIVE = "adaptive"
+    """The least loaded one when a transfer starts."""
+    SPRAY = "spray"
+    """All of them, an equal part each."""
