@@ -34,7 +34,7 @@ class SimulationRun(SimulationInput):
 
     progress: tuple[str, ...] = figure(
         "several", "what drives messages: `on=host`, `core` or `dpu`, `cost=1us` each, `traffic=4`, `memory=100GB/s`",
-        (), like="cost=1us", panel="Simulation", rare=True,
+        (), like=[("on=host", "cost=1us")], panel="Simulation", rare=True,
     )  # fmt: skip
     timing: str | None = figure(
         "out", "write the times of all nodes: `.csv` or `.parquet`", None, like="new.parquet", panel="Output"
