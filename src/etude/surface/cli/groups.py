@@ -66,7 +66,7 @@ def check_below(name: str, params: Sequence[Any], args: list[str]) -> None:
     word = args[at]
     if word in known:
         raise misplaced(f"etude {name}", word, args[0])
-    if get_close_matches(word, known, cutoff=CLOSE) and not Path(word).exists():
+    if "/" not in word and get_close_matches(word, known, cutoff=CLOSE) and not Path(word).exists():
         raise no_such(f"etude {name}", word, known)
 
 
