@@ -373,7 +373,7 @@ TWO_WAYS = {"tasks": {"a": {"alternatives": [{"model": "m"}, {"tool": "x"}], "me
         (FLOW, ONE | {"colour": 1}, [], "unknown key `colour`"),
         (FLOW, ONE, ["--place", "best"], "unknown placement policy `best`"),
         (FLOW, ONE, ["--place", "future:x"], "--place: column 8: `future:x`: `x` is not a count"),
-        (FLOW, ONE, ["--choose", "pixie"], "--choose cannot be combined with --devices"),
+        (FLOW, ONE, ["--choose", "pixie"], "--choose is not read by `etude serve devices`"),
         (FLOW, {"devices": [{"name": "a", "system": "dgx-h100", "memory": "1GB"}]}, [], "does not fit any device"),
         (TWO_WAYS, ONE, [], "alternatives cannot be placed"),
         ({"tasks": {"a": {"tool": "x"}}}, ONE, [], "nothing to place"),

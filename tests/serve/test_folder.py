@@ -8,10 +8,10 @@ import pytest
 
 from etude.base.errors import FormatError
 from etude.surface.cli import main
-from etude.surface.cli.serve_curve import holds_rps, shown_point
 from etude.tell.report import served_page
 from etude.tell.view.page import render
 from etude.world.serve import Engine, serve, summary
+from etude.world.serve.asked.text import holds_rps, shown_point
 from etude.world.serve.requests import requests_of
 from etude.world.serve.steps import step_cost
 from etude.world.serve.stored import read_served, write_served

@@ -119,7 +119,7 @@ def test_the_command_gives_the_keys_that_scripts_read(tmp_path: Path, monkeypatc
         ([*SMALL, "5", "--slo", "speed=1s"], "--slo: column 1: unknown key `speed`"),
         ([*SMALL, "5", "--rate", "9..1"], "--rate: `9..1`"),
         ([*SMALL, "5", "--router", "no.py:f"], "no.py: there is no such file"),
-        (["serve", "--config", "x"], "--config and --steps apply only to a measured run"),
+        (["serve", "--config", "x"], "--config is not read by `etude serve`"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path: Path, monkeypatch, capsys, arguments: list[str], problem: str):

@@ -99,7 +99,9 @@ def test_the_rate_of_a_link_is_learnt():
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--kv-choose", "learn:2"], "learn:2"), (["--kv-choose", "lern"], "lern"), (["--link-later", "5s"], "5s"),
+        (["--kv-codec", "fp8", "--kv-choose", "learn:2"], "learn:2"),
+        (["--kv-codec", "fp8", "--kv-choose", "lern"], "lern"),
+        (["--link-later", "5s"], "5s"),
         (["--link-later", "5s:1GB/s;5s:2GB/s"], "column 10: `5s:2GB/s`: `5s` is not later"),
     ],
 )  # fmt: skip
@@ -194,7 +196,7 @@ def test_pools_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
     for wrong, said in (
         (["--disaggregate", "2"], "--disaggregate: column 1: `2` is not two numbers"),
         (["--kv-codec", "zip"], "unknown codec `zip`"),
-        (["--kv-choose", "fixed:x"], "--kv-choose: column 7: `fixed:x`: unknown codec `x`"),
+        (["--kv-codec", "fp8", "--kv-choose", "fixed:x"], "--kv-choose: column 7: `fixed:x`: unknown codec `x`"),
         (["--hook", "evict"], "--hook: column 1: `evict` has no value"),
         (["--slo", "gold:ttft=1s"], "no request has tier `gold`"),
     ):

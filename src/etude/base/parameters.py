@@ -304,6 +304,15 @@ def only_with(asked: Any, other: str, *names: str) -> None:
             )
 
 
+def replaces(asked: Any, one: str, *others: str) -> None:
+    """Refuses those of the other parameters that were given: this one stands in for them."""
+    for other in others:
+        if is_given(asked, other):
+            raise UsageError(
+                f"{spelled(asked, other)} cannot be combined with {spelled(asked, one)}", hint="leave one of them out"
+            )
+
+
 def refuse_unread(asked: Any) -> None:
     """Raises UsageError for the first parameter that was given and that nothing has read."""
     request = request_of(asked)

@@ -48,13 +48,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Which rows": "kind first rows",
         "Measured requests": "model tp ep precision kv-dtype replicas router",
     },
-    "serve": {
-        "Model and replicas": "tp ep precision kv-dtype replicas router",
-        "Requests": "requests first sort rate count prompt output burst diurnal lengths seed slo",
-        "Memory below the device": "offload host-memory hbm-split",
-        "Output": "requests-out window job-out",
-        "The engine": "token-budget",
-    },
     "energy": {
         "Power": "clock cap smooth repeat gaps",
         "Place": "region regions",

@@ -54,36 +54,43 @@ class Engine:
     """Follows vLLM 0.19's V1 scheduler: decodes first, then prompts as far as the budget goes, first come first served;
     when blocks run out, the request that entered last is preempted and recomputed. `--no-chunked` is the older rule."""
 
-    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", True)
-    max_num_batched_tokens: int = figure("count", "largest number of tokens in a pass", 2048)
     max_num_seqs: int = figure("count", "largest number of running sequences", 256)
-    block_size: int = figure("count", "tokens per block of keys and values", 16)
-    num_gpu_blocks: int = figure("count", "blocks on a replica; 0: as many as fit its memory", 0, zero=True)
-    reserve: bool = figure("flag", "a request reserves memory for its whole response from the start", False)
-    whole_prompt: bool = figure("flag", "a request is admitted only if its whole prompt fits", True)
-    enable_prefix_caching: bool = figure(
-        "flag", "a preempted request reuses its blocks that were not reallocated since", True
-    )
+    max_num_batched_tokens: int = figure(
+        "count", "largest number of tokens in a pass", 2048, names=("--token-budget",)
+    )  # fmt: skip
     cache: str = figure(
         "text", "reuse of earlier prompts: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
-        "none",
+        "none", like="prefix",
     )  # fmt: skip
-    async_scheduling: bool = figure("flag", "the next pass is scheduled while one runs", True)
-    barrier: bool = figure("flag", "replicas start passes together and wait for the slowest", False)
     scheduling_policy: Policy = figure(
         "choice", "order of requests: by arrival, tier, deadline, fair over tenants, or shortest prompt", Policy.FCFS,
         of=Policy,
+    )  # fmt: skip
+    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", True)
+    num_speculative_tokens: int = figure("count", "tokens that a draft model proposes per sequence", 0, zero=True)
+    acceptance: float = figure(
+        "fraction", "probability that each of these is accepted", 0.7, zero=True, needs="num_speculative_tokens",
+        rare=True,
     )  # fmt: skip
     preemption_mode: Preemption = figure(
         "choice", "preempted requests are recomputed, or keys and values swapped to the host", Preemption.RECOMPUTE,
         of=Preemption,
     )  # fmt: skip
-    swap_bandwidth_bytes_per_s: int = figure("bandwidth", "bandwidth between a rank and its host", 25_000_000_000)
-    num_speculative_tokens: int = figure("count", "tokens that a draft model proposes per sequence", 0, zero=True)
-    acceptance: float = figure("fraction", "probability that each of these is accepted", 0.7, zero=True)
-    exit_depth: float = figure("fraction", "fraction of the layers used by output tokens", 1.0)
-    max_loras: int = figure("count", "largest number of adapters in use; 0: no adapters", 0, zero=True)
-    max_lora_rank: int = figure("count", "rank of the adapters", 16)
+    swap_bandwidth_bytes_per_s: int = figure(
+        "bandwidth", "bandwidth between a rank and its host", 25_000_000_000, needs="preemption_mode=swap", rare=True
+    )
+    block_size: int = figure("count", "tokens per block of keys and values", 16, rare=True)
+    num_gpu_blocks: int = figure("count", "blocks on a replica; 0: as many as fit its memory", 0, zero=True, rare=True)
+    reserve: bool = figure("flag", "a request reserves memory for its whole response from the start", False, rare=True)
+    whole_prompt: bool = figure("flag", "a request is admitted only if its whole prompt fits", True, rare=True)
+    enable_prefix_caching: bool = figure(
+        "flag", "a preempted request reuses its blocks that were not reallocated since", True, rare=True
+    )
+    async_scheduling: bool = figure("flag", "the next pass is scheduled while one runs", True, rare=True)
+    barrier: bool = figure("flag", "replicas start passes together and wait for the slowest", False, rare=True)
+    exit_depth: float = figure("fraction", "fraction of the layers used by output tokens", 1.0, rare=True)
+    max_loras: int = figure("count", "largest number of adapters in use; 0: no adapters", 0, zero=True, rare=True)
+    max_lora_rank: int = figure("count", "rank of the adapters", 16, needs="max_loras", rare=True)
 
     def __post_init__(self) -> None:
         cache_rules(self.cache)

@@ -53,42 +53,73 @@ class Pool:
 class Between:
     """The network between replicas, and the routing."""
 
-    disaggregate: str = figure("text", "prefill and decode replicas: `2:6`", "")
+    disaggregate: str = figure("text", "prefill and decode replicas: `2:6`", "", like="1:2")
     link_bytes_per_s: int = figure(
         "bandwidth", "bandwidth of a replica in each direction, for keys and values", 50_000_000_000
     )
-    link_later: str = figure("text", "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", "")
-    link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True)
-    kv_codec: str = figure("text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "")
+    kv_codec: str = figure(
+        "text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "", like="int4"
+    )
     kv_choose: str = figure(
-        "text", "choice of codec: best, learn (the link from transfers so far), or fixed:NAME", "best"
+        "text", "choice of codec: best, learn (the link from transfers so far), or fixed:NAME", "best",
+        needs="kv_codec", like="learn", rare=True,
+    )  # fmt: skip
+    kv_quality: float = figure(
+        "number", "codecs of lower quality are left out", 0.0, zero=True, needs="kv_codec", rare=True
     )
-    kv_quality: float = figure("number", "codecs of lower quality are left out", 0.0, zero=True)
-    admit: str = figure("text", "parallel branches of a response: off, eager, cap:4, slack, slack:0.5", "off")
-    draft_model: str = figure(
-        "text", "draft model that proposes --num-speculative-tokens, on the devices of a replica", ""
+    link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True, rare=True)
+    link_later: str = figure(
+        "text", "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", "", like="30s:10Gb/s", rare=True
     )
-    decide_ns: int = figure("time", "time of the router per request", 0, zero=True)
     reconfigure: str = figure(
-        "text", "changes of the plan: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans", ""
+        "text", "changes of the plan: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans", "",
+        like=["goodput,every=10s,how=live", "at=60s,tp=1"],
+    )  # fmt: skip
+    plans: str = figure(
+        "text", "plans to choose from: `tp=1;tp=4,split=1:3`", "", needs="reconfigure", like="tp=1;tp=2", rare=True
     )
-    plans: str = figure("text", "plans to choose from: `tp=1;tp=4,split=1:3`", "")
-    scale: str = figure("text", "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
+    scale: str = figure(
+        "text", "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8", "",
+        like="queue:2..16,most=8",
+    )  # fmt: skip
     set_up_ns: int = figure(
-        "time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True
+        "time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True,
+        needs="reconfigure|scale", rare=True,
+    )  # fmt: skip
+    load_bytes_per_s: int = figure(
+        "bandwidth", "loading rate of weights into a rank", 50_000_000_000, needs="reconfigure|scale", rare=True
     )
-    load_bytes_per_s: int = figure("bandwidth", "loading rate of weights into a rank", 50_000_000_000)
-    tenant_weights: str = figure("text", "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`", "")
-    hook: str = figure("text", "your own functions: `evict=mine.py:longest,batch=mine.py:order`", "")
+    draft_model: str = figure(
+        "text", "draft model that proposes --num-speculative-tokens, on the devices of a replica", "",
+        needs="num_speculative_tokens", like="gpt2",
+    )  # fmt: skip
+    tenant_weights: str = figure(
+        "text", "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`", "",
+        needs="scheduling_policy=fair", like="chat=3,batch=1", rare=True,
+    )  # fmt: skip
+    admit: str = figure(
+        "text", "parallel branches of a response: off, eager, cap:4, slack, slack:0.5", "off", like="eager", rare=True
+    )
+    decide_ns: int = figure("time", "time of the router per request", 0, zero=True, rare=True)
+    hook: str = figure(
+        "text", "your own functions: `evict=mine.py:longest,batch=mine.py:order`", "", like="batch=mine.py:order",
+        rare=True,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        admit_code(self.admit)
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "pools") -> Between:
         try:
-            made = read(cls, given, where)
+            return read(cls, given, where)
         except ClusterError as problem:
             raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
-        admit_code(made.admit)
-        return made
+
+    @property
+    def hooked(self) -> set[str]:
+        """Names of the rules that functions replace; the functions are not loaded."""
+        return {part.partition("=")[0] for part in self.hook.split(",") if part}
 
     def hooks(self) -> Hooks:
         known = [f.name for f in fields(Hooks)]

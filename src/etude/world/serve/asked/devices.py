@@ -1,0 +1,99 @@
+"""What is asked of workflows whose calls are placed on devices of several kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from etude.base.errors import UsageError
+from etude.base.figures import argument, figure
+from etude.world.serve.asked.workflow import hook
+from etude.world.serve.devices.costs import costs_on
+from etude.world.serve.devices.graph import sessions_of
+from etude.world.serve.devices.results import beside, placed_summary
+from etude.world.serve.devices.run import run_placed
+from etude.world.serve.devices.spec import open_devices
+from etude.world.serve.workflow import open_workflow
+
+REFERENCE: Final = "roundrobin"
+USUAL: Final = ("heft", "reuse", "future:2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicesInput:
+    """Parameters of calls that are placed on devices, one at a time on each."""
+
+    workflow: str = argument("path", "YAML files of tasks: names, files or patterns, with commas", like="flow.yaml")
+    devices: str = figure("path", "YAML file of devices of several kinds", like="more-devices.yaml")
+    place: Any = figure(
+        "noun", "placements to compare with round robin: heft, reuse, future:H, FILE.py:name, or several with commas; "
+        "default: heft, reuse, future:2", "", like="heft",
+    )  # fmt: skip
+    stack: str = figure("text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none")
+    seed: int = figure("count", "random seed", 0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Workflows, devices, and the placements that are compared on them."""
+
+    workflows: str
+    devices: str
+    places: tuple[Any, ...]
+    """Names or functions, round robin first."""
+    stack: str
+    seed: int
+    shown: str
+    """The placement whose figures stand for all."""
+
+    def run(self) -> Placed:
+        """Every placement of every call."""
+        flows = [open_workflow(path) for path in _files(self.workflows)]
+        on = open_devices(self.devices)
+        models = sorted({role.model for flow in flows for role in flow.models.values()})
+        if not models:
+            raise UsageError("no model is called, so there is nothing to place", where=self.workflows)
+        sessions = sessions_of(flows, on, costs_on(on, models, stack=self.stack), seed=self.seed)
+        named = {one if isinstance(one, str) else one.__name__: one for one in self.places}
+        ran = [placed_summary(run_placed(sessions, flows, hook(one)), name) for name, one in named.items()]
+        return Placed(list(beside(ran)), self.shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    rows: list[dict[str, Any]]
+    """Figures of each placement, round robin first."""
+    shown: str
+    notes: tuple[str, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """What `etude serve devices --json` prints."""
+        by_name = {row["place"]: row for row in self.rows}
+        return by_name[self.shown] | {"places": by_name}
+
+
+def placing(asked: DevicesInput) -> Placing:
+    given = asked.place
+    names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else list(given)
+    names = names or list(USUAL)
+    shown = names[-1] if isinstance(names[-1], str) else names[-1].__name__
+    return Placing(
+        workflows=asked.workflow, devices=asked.devices, places=tuple(dict.fromkeys([REFERENCE, *names])),
+        stack=asked.stack, seed=asked.seed, shown=shown,
+    )  # fmt: skip
+
+
+def _files(text: str) -> list[str]:
+    """Workflows by name, and files that are like a pattern; several with commas."""
+    found: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if any(sign in part for sign in "*?["):
+            base = Path(part)
+            like = sorted(str(path) for path in Path(base.anchor or ".").glob(str(base.relative_to(base.anchor))))
+            if not like:
+                raise UsageError(f"no file matches `{part}`", where="--workflow")
+            found += like
+        else:
+            found.append(part)
+    return found

@@ -1,0 +1,84 @@
+"""What is asked of requests that are served one at a time, with keys and values below the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from etude.base.figures import figure
+from etude.base.parameters import replaces
+from etude.machine import open_system
+from etude.world.serve.asked.service import CostInput, Replicas, plain_replicas
+from etude.world.serve.asked.stream import Stream, taken_of
+from etude.world.serve.offload.paths import offloaded
+
+PANEL: Final = "Memory below the device"
+REQUESTS: Final = "Requests"
+
+
+class Path(StrEnum):
+    """The way of keys and values to the device."""
+
+    CACHE = "cache"
+    DIRECT = "direct"
+    DUAL = "dual"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadInput(CostInput):
+    """Parameters of keys and values below the device."""
+
+    path: Path = figure(
+        "choice", "through the page cache, from the disk itself, or the cheaper of both for each block", Path.DUAL,
+        of=Path, panel=PANEL,
+    )  # fmt: skip
+    host_memory_bytes: int = figure("bytes", "host memory for keys and values", 8_000_000_000, panel=PANEL)
+    requests: str = figure("path", "file of requests; without one, one request", "", like="r.csv", panel=REQUESTS)
+    first: int = figure(
+        "count", "use only the first requests, this many; 0: all", 0, zero=True, needs="requests", panel=REQUESTS
+    )
+    sort: bool = figure(
+        "switch", "sort the rows of the file by time; without it, unsorted files are refused", False, needs="requests",
+        panel=REQUESTS,
+    )  # fmt: skip
+    prompt: int = figure("count", "prompt tokens of the request", 1024, panel=REQUESTS)
+    output_tokens: int = figure("count", "output tokens of the request", 128, key="output", panel=REQUESTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadServing:
+    replicas: Replicas
+    stream: Stream
+    path: str
+    memory_bytes: int
+
+    def run(self) -> OffloadServed:
+        made = self.replicas.open()
+        found = offloaded(
+            self.stream.one(), made.placed.cost, open_system(self.replicas.system), path=self.path,
+            memory_bytes=self.memory_bytes, layers=made.network.layers, token_bytes=made.token_bytes,
+        )  # fmt: skip
+        return OffloadServed(found, made.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadServed:
+    found: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """What `etude serve offload --json` prints."""
+        return self.found
+
+
+def offload_serving(asked: OffloadInput) -> OffloadServing:
+    """Reads what these requests have: those of a file, or one."""
+    replicas, file = plain_replicas(asked), asked.requests
+    if file:
+        replaces(asked, "requests", "prompt", "output")
+        stream = Stream(path=file, options=taken_of(asked, file))  # type: ignore[arg-type]
+    else:
+        one = {"count": 1, "prompt": asked.prompt, "output": asked.output_tokens}
+        stream = Stream(rates=(1.0,), options=one)
+    return OffloadServing(replicas=replicas, stream=stream, path=str(asked.path), memory_bytes=asked.host_memory_bytes)

@@ -1,0 +1,265 @@
+"""A service: a model on its replicas, from what is asked for to what serves streams of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from etude.base.errors import UsageError
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import only_with, replaces, whole
+from etude.machine import open_system
+from etude.make.generate.model import Model, open_model
+from etude.world.serve.beside import tower_cost, weighed, with_images
+from etude.world.serve.elastic import elastic_pools
+from etude.world.serve.engine import Engine
+from etude.world.serve.limits import least, parse_limits
+from etude.world.serve.offload import ExpertRules, expert_rules
+from etude.world.serve.pools import Between, Pool, between_options, deployed_pools, function_of, pools_of, read_pools
+from etude.world.serve.pools.groups import Role
+from etude.world.serve.serving import Served
+from etude.world.serve.serving import serve as served
+
+PANEL: Final = "Model and replicas"
+HINT: Final = "etude serve llama3-8b --system dgx-h100 --rate 4"
+CODECS: Final = ("kv_codec", "kv_choose", "kv_quality")
+LINK: Final = ("link", "link_latency", "link_later")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostInput:
+    """Parameters of the costs of passes: a model, the ranks of a replica, and what they run on."""
+
+    model: Any = argument(
+        "noun", "a model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`", "", like="gpt2"
+    )
+    system: str = figure(
+        "text", "simulate there: a name of `etude systems`, or a file", "", names=("-s",), like="dgx-h200", panel=PANEL
+    )
+    tp: int = figure("count", "tensor-parallel ranks of a replica", 1, panel=PANEL)
+    ep: int = figure("count", "ranks of a replica over which experts are spread", 1, panel=PANEL)
+    precision: str = figure("text", "data type of weights and products: bf16, fp8", "bf16", like="fp8", panel=PANEL)
+    kv_dtype: str = figure(
+        "text", "data type of keys and values: bf16, fp8; default: that of the computation", "", like="fp8", panel=PANEL
+    )
+    stack: str = figure(
+        "text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none", panel=PANEL
+    )
+    ops: str | None = figure("path", "database of `etude ops`, or profile folder of the engine", None, panel=PANEL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicasInput(CostInput):
+    """... and of the replicas."""
+
+    replicas: int = figure("count", "copies of the model, each with its own engine", 1, panel=PANEL)
+    router: Any = figure(
+        "noun", "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal, FILE.py:name", "least",
+        like="two", panel=PANEL,
+    )  # fmt: skip
+    offload: str = figure(
+        "text", "experts in the memory of a host: `experts path=host|stream|auto host=xeon-8480`", "",
+        like="experts path=auto host=xeon-8480", panel=PANEL, rare=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RulesInput:
+    """... and of how they work, and what is between them."""
+
+    engine: Engine = part(Engine, "The engine")
+    between: Between = part(Between, "Between replicas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """What a service is made of."""
+
+    model: str | Model
+    system: str = ""
+    pools: tuple[Pool, ...]
+    file: bool = False
+    """Whether the pools are of a file."""
+    router: Any = "least"
+    costs: Mapping[str, Any]
+    """Of `deployed`: precision, kv_dtype, stack, ops, and experts that are offloaded."""
+    engine: Engine = field(default_factory=Engine)
+    between: Between = field(default_factory=Between)
+    limits: Mapping[str, Mapping[str, float]]
+    seed: int = 0
+
+    @property
+    def draws(self) -> bool:
+        """Whether the loop draws anything: a router that picks two, proposals that are accepted or not."""
+        picks = isinstance(self.router, str) and self.router.startswith("two")
+        return picks or bool(self.engine.num_speculative_tokens)
+
+    def open(self) -> Service:
+        """Opens the models and the systems, and works out the costs of passes."""
+        network, how = model_named(self.model), {"system": self.system, **self.costs}
+        pools, rules, given = list(self.pools), self.engine, self.between
+        if any(pool.ep > pool.tp for pool in pools):
+            rules = replace(rules, barrier=True)
+        groups, placed, control = elastic_pools(network, pools, rules, given, file=self.file, **how)
+        limits, token_bytes = {k: dict(v) for k, v in self.limits.items()}, placed.token_bytes * pools[0].tp
+        options = between_options(given, token_bytes) | {
+            "tpot_ns": least(limits, "tpot_s") * 1e9, "router": _router(self.router), "caching": placed.caching,
+            "token_bytes": token_bytes, "seed": self.seed, "lora": placed.lora,
+        }  # fmt: skip
+        models = [network]
+        if given.draft_model:
+            models.append(model_named(given.draft_model))
+            options["draft"] = deployed_pools(models[1], pools[:1], rules, **how)[0][0].cost
+        return Service(
+            network=network, system=self.system, pools=pools, rules=rules, between=given, groups=groups, placed=placed,
+            control=control, options=options, limits=limits,
+            notes=tuple(f"assumed {one.assumed}" for one in models if one.assumed),
+        )  # fmt: skip
+
+
+def model_named(model: Any) -> Model:
+    """A model that is given, or that of a name, a Hugging Face id or a file."""
+    return model if isinstance(model, Model) else open_model(model)
+
+
+def _router(given: Any) -> Any:
+    """A built-in's name, a function, or the one that FILE.py:name says."""
+    return function_of(given) if isinstance(given, str) and ":" in given and not given.startswith("br:") else given
+
+
+# -- from what is asked for --------------------------------------------------------------------------------------------
+
+
+def costs_of(asked: CostInput) -> dict[str, Any]:
+    """Options of `deployed` that every service has."""
+    ops = asked.ops
+    return {
+        "precision": asked.precision, "stack": asked.stack, "ops": None if ops is None else Path(ops),
+        "kv_dtype": asked.kv_dtype,
+    }  # fmt: skip
+
+
+def asked_model(asked: CostInput) -> Any:
+    if not (model := asked.model):
+        raise UsageError("no model is given", hint=HINT)
+    return model
+
+
+def asked_system(asked: CostInput) -> str:
+    if not (system := asked.system):
+        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    return system
+
+
+def plain_replicas(asked: CostInput, *, count: int = 1, limits: Mapping[str, Any] | None = None) -> Replicas:
+    """Equal replicas without an engine: for what has a loop of its own and needs the costs of passes."""
+    model, system = asked_model(asked), asked_system(asked)
+    pools = (Pool(count=count, tp=asked.tp, ep=asked.ep),)
+    return Replicas(model=model, system=system, pools=pools, costs=costs_of(asked), limits=limits or {"": {}})
+
+
+def replicas_of(asked: Any, slo: str = "") -> Replicas:
+    """Reads what replicas (`ReplicasInput` and `RulesInput`) have, but for the seed: a stream may need it too."""
+    model = asked_model(asked)
+    pooled = None if isinstance(model, Model) else read_pools(model)
+    pools = tuple(pooled[1]) if pooled else _pools(asked)
+    system = asked.system if not all(pool.system for pool in pools) else ""
+    if not system and not pooled:
+        system = asked_system(asked)
+    engine, experts = whole(asked.engine), _experts(asked)
+    between = _between(asked, pools, engine, file=pooled is not None)
+    return Replicas(
+        model=pooled[0] if pooled else model, system=system, pools=pools, file=pooled is not None,
+        router="least" if "route" in between.hooked else asked.router, costs=costs_of(asked) | experts, engine=engine,
+        between=between, limits=parse_limits(slo),
+    )  # fmt: skip
+
+
+def _pools(asked: Any) -> tuple[Pool, ...]:
+    split = asked.between.disaggregate
+    if split:
+        replaces(asked, "disaggregate", "replicas")
+    count = 1 if split else asked.replicas
+    return tuple(pools_of(Between(disaggregate=split), replicas=count, tp=asked.tp, ep=asked.ep))
+
+
+def _experts(asked: Any) -> dict[str, ExpertRules]:
+    words = asked.offload
+    if not words:
+        return {}
+    if asked.between.draft_model:
+        raise UsageError("--offload experts cannot be combined with --draft-model", hint="give one of them")
+    return {"experts": expert_rules(words)}
+
+
+def _between(asked: Any, pools: tuple[Pool, ...], engine: Engine, *, file: bool) -> Between:
+    """What is between these replicas: the link and the codecs only where keys and values are sent."""
+    changes = asked.between.reconfigure
+    timed = changes.startswith("at=")
+    plans = changes if timed or not changes else asked.between.plans
+    apart = any(pool.role is not Role.BOTH for pool in pools) or "split=" in plans
+    but = {"disaggregate"} if file else set[str]()
+    if timed:
+        but.add("plans")
+    if not apart and not engine.caching.coded:
+        but.update(CODECS)
+        only_with(asked, "disaggregate", *CODECS)
+    if not apart and "how=live" not in changes:
+        but.update(LINK)
+        only_with(asked, "disaggregate", *LINK)
+    found = whole(asked.between, but)
+    for name, other in (("choose", "kv_choose"), ("route", "router")):
+        if name in found.hooked:
+            replaces(asked, "hook", other)
+    return found
+
+
+# -- a service ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A model on its replicas, ready for streams of requests."""
+
+    network: Model
+    system: str
+    pools: list[Pool]
+    rules: Engine
+    between: Between
+    groups: list[Any]
+    placed: Any
+    control: Any
+    """Makes what brings and takes replicas during a stream."""
+    options: dict[str, Any]
+    limits: dict[str, dict[str, float]]
+    notes: tuple[str, ...] = ()
+    """What had to be assumed of the models."""
+
+    @property
+    def token_bytes(self) -> float:
+        """Keys and values of a token, on all ranks of a replica."""
+        return float(self.options["token_bytes"])
+
+    @property
+    def interpolation_error(self) -> dict[str, float] | None:
+        """Interpolation error of the step costs at shapes between their points: the largest over all groups; None if
+        one is unknown."""
+        known = [group.error for group in self.groups if group.error is not None]
+        if len(known) < len(self.groups):
+            return None
+        return {"median": max(median for median, _ in known), "max": max(most for _, most in known)}
+
+    def serve(self, stream: Any, *, keep_passes: bool = False, again: bool = False) -> Served:
+        """All requests of a stream, until the last has its answer. `again`: the requests of one that was served, which
+        have the tokens of their images and their weights already."""
+        options = dict(self.options)
+        if stream.images.any():
+            first = self.pools[0]
+            tower = tower_cost(self.network, first.tp, open_system(first.system or self.system))
+            stream, options["image_ns"] = stream if again else with_images(stream, tower), tower.image_ns
+        if self.between.tenant_weights and not again:
+            stream = weighed(stream, self.between.tenant_weights)
+        control = self.control(stream, self.limits, options)
+        return served(stream, self.rules, self.groups, keep_passes=keep_passes, control=control, **options)

@@ -1,0 +1,131 @@
+"""The stream that is served: what is asked for it, and the requests at each of its rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from etude.base.errors import UsageError
+from etude.base.figures import figure
+from etude.base.parameters import replaces
+from etude.world.serve.requests import Requests
+from etude.world.serve.workloads import GENERATORS, request_stream
+
+PANEL: Final = "Requests"
+POINTS: Final = 8
+"""Rates of a curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInput:
+    """Parameters of requests from a file or a generator."""
+
+    requests: str = figure(
+        "path", "CSV, JSON or JSON Lines file of requests, a file of `etude requests`, or `agents:turns=8`, "
+        "`recommend:`", "", like="r.csv", panel=PANEL,
+    )  # fmt: skip
+    rate: str = figure("text", "requests per second: `4`, or `1..20` for a curve", "", like="7", panel=PANEL)
+    first: int = figure(
+        "count", "use only the first requests, this many; 0: all", 0, zero=True, needs="requests", panel=PANEL
+    )
+    sort: bool = figure(
+        "switch", "sort the rows of the file by time; without it, unsorted files are refused", False, needs="requests",
+        panel=PANEL,
+    )  # fmt: skip
+    seed: int = figure("count", "random seed", 0, zero=True, panel=PANEL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamInput(FileInput):
+    """... and of requests that are drawn, if there is no file."""
+
+    count: int = figure("count", "number of generated requests, if no file is given", 500, panel=PANEL)
+    prompt: int = figure("count", "prompt tokens of generated requests", 1024, panel=PANEL)
+    output_tokens: int = figure("count", "output tokens of generated requests", 128, key="output", panel=PANEL)
+    burst: float = figure(
+        "number", "variation of the gaps between generated requests: 1 is Poisson, 0 is even", 1.0, zero=True,
+        panel=PANEL,
+    )  # fmt: skip
+    diurnal: str = figure(
+        "text", "swing of the rate around its mean, and its period: `0.8@24h`", "", like="0.8@24h", panel=PANEL,
+        rare=True,
+    )  # fmt: skip
+    lengths: str | None = figure(
+        "path", "file of requests whose lengths generated requests are drawn from", None, panel=PANEL, rare=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Requests of a file or a generator, or drawn, at one rate or at several."""
+
+    path: str = ""
+    """Empty: they are drawn."""
+    rates: tuple[float, ...] = ()
+    """None: as the file says."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of `request_stream`: those that this kind of stream has."""
+    seed: int = 0
+
+    @property
+    def drawn(self) -> bool:
+        """Whether anything of it depends on a seed."""
+        return not self.path or is_generated(self.path)
+
+    def at(self, rate_per_s: float) -> Requests:
+        return request_stream(self.path or None, rate_per_s=rate_per_s, seed=self.seed, **self.options)
+
+    def one(self) -> Requests:
+        """At its only rate."""
+        return self.at(self.rates[0] if self.rates else 0.0)
+
+
+def is_generated(path: str) -> bool:
+    return path.partition(":")[0] in GENERATORS
+
+
+def stream_of(asked: StreamInput) -> Stream:
+    """Reads what this kind of stream has, but for the seed: other draws may need it too."""
+    path, rates = asked.requests, rates_of(asked.rate)
+    if not path and not rates:
+        raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
+    if path:
+        replaces(asked, "requests", "count", "prompt", "output", "burst", "diurnal", "lengths")
+        return Stream(path=path, rates=rates, options=taken_of(asked, path))
+    options = {"count": asked.count, "cv": asked.burst, "diurnal": asked.diurnal}
+    like = asked.lengths
+    if like is not None:
+        replaces(asked, "lengths", "prompt", "output")
+    lengths = {"like": like} if like is not None else {"prompt": asked.prompt, "output": asked.output_tokens}
+    return Stream(rates=rates, options=options | lengths)
+
+
+def file_stream_of(asked: FileInput) -> Stream:
+    """A stream at one rate that is not drawn from lengths."""
+    path, rates = asked.requests, rates_of(asked.rate)
+    if len(rates) > 1:
+        raise UsageError("--rate: one rate is served here", hint="--rate 4")
+    if not path:
+        raise UsageError("no requests are given", hint="--requests FILE, or --requests recommend:")
+    seed = asked.seed if is_generated(path) else 0
+    return Stream(path=path, rates=rates, options=taken_of(asked, path), seed=seed)
+
+
+def taken_of(asked: FileInput, path: str) -> dict[str, Any]:
+    """What is taken of a file; a generator has no rows to sort."""
+    return {"first": asked.first} | ({} if is_generated(path) else {"sort": asked.sort})
+
+
+def rates_of(text: str) -> tuple[float, ...]:
+    """`4` is one rate; `1..20` is eight rates from 1 to 20 with equal ratios. Raises UsageError for other text."""
+    low, dots, high = text.partition("..")
+    try:
+        values = [float(low), float(high)] if dots else [float(low)] if low else []
+    except ValueError:
+        raise UsageError(f"--rate: `{text}` is not a rate", hint="4, or 1..20") from None
+    if any(not 0 < value < 1e9 for value in values) or (dots and values[0] >= values[1]):
+        raise UsageError(f"--rate: `{text}` is not a rate", hint="4, or 1..20")
+    if not dots:
+        return tuple(values)
+    return tuple(values[0] * (values[1] / values[0]) ** (k / (POINTS - 1)) for k in range(POINTS))

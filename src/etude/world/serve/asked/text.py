@@ -1,0 +1,134 @@
+"""Streams of text requests on replicas of a model: at one rate, or at several, and up to which rate they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from etude.base.figures import figure
+from etude.base.parameters import parameters_of, request_of
+from etude.world.serve.asked.service import Replicas, ReplicasInput, RulesInput, Service, replicas_of
+from etude.world.serve.asked.stream import PANEL, Stream, StreamInput, stream_of
+from etude.world.serve.results import summary
+from etude.world.serve.serving import Served
+
+HOLDS: Final = 0.9
+"""Part of the requests within their limits down to which a rate holds."""
+CURVE: Final = ("requests", "goodput_rps", "within_limits", "output_tokens_per_s", "busy", "energy_j")
+ASKED: Final = (
+    "model", "system", "tp", "ep", "precision", "replicas", "router", "requests", "rate", "slo", "stack", "seed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextInput(RulesInput, StreamInput, ReplicasInput):
+    """Parameters of a stream of requests on replicas of a model."""
+
+    slo: str = figure(
+        "text", "limits of goodput: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`", "", like="ttft=1s",
+        panel=PANEL,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextServing:
+    """A stream, and the replicas that it is served on."""
+
+    replicas: Replicas
+    stream: Stream
+    keep_passes: bool = False
+
+    def run(self) -> TextServed:
+        """Every rate of the stream, from the lowest."""
+        made = self.replicas.open()
+        rates = self.stream.rates or (0.0,)
+        keep = self.keep_passes
+        return TextServed(made, [(rate, made.serve(self.stream.at(rate), keep_passes=keep)) for rate in rates])
+
+
+def text_serving(asked: TextInput) -> TextServing:
+    replicas = replicas_of(asked, asked.slo)
+    stream = stream_of(asked)
+    if stream.drawn or replicas.draws:
+        replicas, stream = replace(replicas, seed=asked.seed), replace(stream, seed=asked.seed)
+    return TextServing(replicas=replicas, stream=stream)
+
+
+def said_of(asked: Any) -> dict[str, Any]:
+    """What a folder says of the request: the parameters of ASKED, and whatever else was given of the replicas."""
+    request = request_of(asked)
+    known = {name: request.values[name] for name in ASKED}
+    of_parts = {p.field.name: str(request.given[p.name]) for p in parts_given(request)}
+    return {name: str(value) if name == "model" else value for name, value in known.items()} | of_parts
+
+
+def parts_given(request: Any) -> list[Any]:
+    """Parameters of the engine and of what is between replicas that were given."""
+    known = parameters_of(request.cls).values()
+    return [p for part in ("engine", "between") for p in known if p.part == part and p.name in request.given]
+
+
+@dataclass(slots=True)
+class TextServed:
+    """What happened at each rate."""
+
+    service: Service
+    points: list[tuple[float, Served]]
+    more: dict[str, Any] = field(default_factory=dict)
+    """Of the record: what else was worked out."""
+
+    def __post_init__(self) -> None:
+        self.more = {"interpolation_error": self.service.interpolation_error} | self.more
+        if self.service.placed.experts:
+            self.more["experts"] = self.service.placed.experts
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The summary of each rate."""
+        rate = len(self.points) > 1
+        limits = self.service.limits
+        return [({"rate_rps": r} if rate else {}) | summary(one, limits=limits) for r, one in self.points]
+
+    def record(self) -> dict[str, Any]:
+        """What `etude serve --json` prints."""
+        found = self.rows()
+        if len(found) > 1:
+            return {"rates": found, "holds_rps": holds_rps(found, HOLDS), **self.more}
+        return found[0] | self.more
+
+    def kept(self, said: dict[str, Any]) -> tuple[Served, dict[str, Any]]:
+        """The stream that a folder keeps, and its record: of several rates the highest that holds."""
+        shown, curve = self.points[-1][1], {}
+        if len(self.points) > 1:
+            curve = curve_of(self.points, self.service.limits, HOLDS)
+            chosen = self.points[shown_point(curve)][1]
+            shown = self.service.serve(chosen.requests, keep_passes=True, again=True)
+        return shown, summary(shown, limits=self.service.limits) | self.more | curve | {"asked": said}
+
+
+# -- several rates -----------------------------------------------------------------------------------------------------
+
+
+def holds_rps(found: list[dict[str, Any]], part: float) -> float | None:
+    """The highest rate before the first at which fewer requests than this part are within the limits."""
+    held = None
+    for one in found:
+        if one["within_limits"] < part:
+            break
+        held = float(one["rate_rps"])
+    return held
+
+
+def curve_of(points: list[tuple[float, Served]], limits: dict[str, dict[str, float]], part: float) -> dict[str, Any]:
+    """What a folder keeps of all rates: `rates` and `holds_rps`."""
+    rates = []
+    for rate, served in points:
+        one = summary(served, limits=limits)
+        times = {name: {key: one[name][key] for key in ("p50", "p99")} for name in ("ttft_s", "tpot_s") if one[name]}
+        rates.append({"rate_rps": rate, **{name: one[name] for name in CURVE}, **times})
+    return {"rates": rates, "holds_rps": holds_rps(rates, part)}
+
+
+def shown_point(curve: dict[str, Any]) -> int:
+    """Whose stream is shown: that of the highest rate that holds, or of the lowest."""
+    rates = [one["rate_rps"] for one in curve["rates"]]
+    return rates.index(curve["holds_rps"]) if curve["holds_rps"] in rates else 0

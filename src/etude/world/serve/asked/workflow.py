@@ -1,0 +1,181 @@
+"""What is asked of a workflow: its parameters, and its sessions on replicas of their models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from etude.base.errors import ClusterError, UsageError
+from etude.base.figures import argument, figure, part
+from etude.base.grammar import line, pairs
+from etude.base.parameters import replaces, request_of, whole
+from etude.machine import open_system
+from etude.make.generate.model import open_model
+from etude.world.serve.deployment import deployed, replica_plan
+from etude.world.serve.engine import Engine
+from etude.world.serve.pools import function_of
+from etude.world.serve.workflow.choose import CHOOSERS
+from etude.world.serve.workflow.pools import placed_on
+from etude.world.serve.workflow.results import workflow_summary
+from etude.world.serve.workflow.run import run_workflow
+from etude.world.serve.workflow.spec import Workflow, budget_of, open_workflow
+
+PANEL: Final = "Workflow"
+SAID: Final = ("workflow", "models", "system", "replicas", "router", "order", "stack", "seed")
+
+
+class TaskOrder(StrEnum):
+    """What a task waits for."""
+
+    DATA = "data"
+    PROGRAM = "program"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowInput:
+    """Parameters of the sessions of a workflow."""
+
+    workflow: str = argument("path", "YAML file of tasks, or `swe_agent`", like="flow.yaml")
+    models: str = figure(
+        "text", "models of the roles of the workflow, in order", "", like="qwen3-0.6b,gpt2", panel=PANEL
+    )
+    system: str = figure(
+        "text", "simulate there: a name of `etude systems`, or a file; default: that of the workflow", "",
+        names=("-s",), like="dgx-h200", panel=PANEL,
+    )  # fmt: skip
+    replicas: int = figure("count", "copies of each model, times those of its role", 1, panel=PANEL)
+    router: Any = figure(
+        "noun", "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal", "least", like="turn",
+        panel=PANEL,
+    )  # fmt: skip
+    place: Any = figure("noun", "FILE.py:name, which places each call instead of a router", "", like="mine.py:place",
+                       panel=PANEL)  # fmt: skip
+    order: TaskOrder = figure("choice", "order of tasks: by data, or as the program has it", TaskOrder.DATA,
+                              of=TaskOrder, panel=PANEL)  # fmt: skip
+    choose: Any = figure(
+        "noun", "choice among alternatives: first, fixed:best, fixed:cheap, within, pixie, FILE.py:name", "first",
+        like="pixie", panel=PANEL,
+    )  # fmt: skip
+    slo: str = figure(
+        "text", "limits of a session: `latency=2s,cost=0.01,label=0.8`", "", like="latency=2s,cost=0.01", panel=PANEL
+    )
+    stack: str = figure(
+        "text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none", panel=PANEL
+    )
+    seed: int = figure("count", "random seed", 0, zero=True, panel=PANEL)
+    engine: Engine = part(Engine, "The engine", but=("max_loras", "max_lora_rank"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowServing:
+    """A workflow, and what its models run on."""
+
+    flow: Workflow
+    system: str = ""
+    replicas: int = 1
+    router: Any = "least"
+    place: Any = None
+    order: str = "data"
+    choose: Any = "first"
+    engine: Engine = field(default_factory=Engine)
+    stack: str = "vllm"
+    seed: int = 0
+
+    def run(self) -> FlowServed:
+        """Every session and its calls."""
+        on, notes = self._deployed()
+        ran = run_workflow(
+            self.flow, on, order=self.order, router=self.router, choose=hook(self.choose),
+            place=hook(self.place) if self.place else None, seed=self.seed,
+        )  # fmt: skip
+        return FlowServed(self.flow, ran, workflow_summary(ran), notes)
+
+    def _deployed(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What each role of the workflow runs on, and what had to be assumed of its model."""
+        on, notes = {}, []
+        for name, role in self.flow.models.items():
+            network = open_model(role.model)
+            if network.assumed:
+                notes.append(f"assumed {network.assumed}")
+            plan = replica_plan(network, role.tp)
+            placed = deployed(network, plan, open_system(self.system), self.engine, stack=self.stack)
+            on[name] = placed_on(placed, self.engine, ranks=role.tp, replicas=role.replicas * self.replicas)
+        return on, tuple(notes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowServed:
+    flow: Workflow
+    ran: Any
+    figures: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """What `etude serve workflow --json` prints."""
+        return self.figures
+
+
+def flow_serving(asked: WorkflowInput) -> FlowServing:
+    """Reads what this workflow has: one that calls no model runs on no system."""
+    flow = _with_slo(_with_models(open_workflow(asked.workflow), asked.models), asked.slo)
+    place, choose = asked.place, asked.choose
+    if isinstance(place, str) and place and not _is_file(place):
+        hint = "FILE.py:name; `etude serve devices` places calls by heft, reuse, future:H"
+        raise UsageError(f"--place {place}", hint=hint)
+    if isinstance(choose, str) and choose not in CHOOSERS and not _is_file(choose):
+        raise UsageError(f"--choose: unknown choice `{choose}`", hint=f"known: {', '.join(CHOOSERS)}, or FILE.py:name")
+    made = FlowServing(flow=flow, order=str(asked.order), choose=choose, seed=asked.seed)
+    if not flow.models:
+        return made
+    system = asked.system or flow.system
+    if not system:
+        raise UsageError("no system is given", hint="--system dgx-h100, or `system` in the file")
+    on = replace(made, system=system, replicas=asked.replicas, engine=whole(asked.engine), stack=asked.stack)
+    if not place:
+        return replace(on, router=asked.router)
+    replaces(asked, "place", "router")
+    return replace(on, place=place)
+
+
+def said_of(asked: Any, made: FlowServing) -> dict[str, Any]:
+    """What a folder says of the request."""
+    known = request_of(asked).values
+    return {name: known[name] for name in SAID} | {"system": made.system, "order": made.order}
+
+
+def _is_file(text: str) -> bool:
+    return text.partition(":")[0].endswith(".py")
+
+
+def hook(given: Any) -> Any:
+    """The function that FILE.py:name says; anything else as it is."""
+    return function_of(given) if isinstance(given, str) and _is_file(given) else given
+
+
+def _with_slo(flow: Workflow, text: str) -> Workflow:
+    """With other limits of a session: `latency=2s,cost=0.01,label=0.8`."""
+    if not text:
+        return flow
+    whole = line(text, "--slo", "latency=2s,cost=0.01,label=0.8")
+    budget: dict[str, float] = {}
+    for name, value in pairs(whole.split(","), ("latency", "cost", "label"), also=("latency_ns",)).items():
+        try:
+            budget |= budget_of({name: value.text}, "")
+        except ClusterError as problem:
+            raise value.said(problem) from None
+    return replace(flow, budget=budget)
+
+
+def _with_models(flow: Workflow, models: str) -> Workflow:
+    """Its roles with other models, in the order of the file."""
+    given = [one for one in models.split(",") if one]
+    if not given:
+        return flow
+    if len(given) != len(flow.models):
+        raise UsageError(
+            f"--models names {len(given)} models, but the workflow has {len(flow.models)} roles",
+            hint=f"give one for each of {', '.join(flow.models)}",
+        )
+    roles = zip(flow.models.items(), given, strict=True)
+    return replace(flow, models={name: replace(role, model=model) for (name, role), model in roles})
