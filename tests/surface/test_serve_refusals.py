@@ -27,6 +27,7 @@ CASES = {
     FLOW: (
         "--tp 8", "--precision fp8", "--kv-dtype fp8", "--disaggregate 2:6", "--requests nofile.csv", "--rate 99",
         "--window 60s:62s", "--job-out jj", "--requests-out q.parquet", "--ops db", "--max-loras 2", "--count 3",
+        "--preemption-mode swap", "--scheduling-policy edf", "--scheduling-policy fair",
     ),
     SPLIT: (
         "--max-num-seqs 1", "--disaggregate 1:1", "--scheduling-policy shortest", "--out hh", "--count 3",
@@ -45,6 +46,7 @@ CASES = {
         "--force", "--config x", "--steps grid", "--host-memory 3GB", "--gpus 4", "--images-at-once 2", "--encode 3ms",
         "--models gpt2", "--order program", "--choose pixie", "--place heft",
     ),
+    DRAWN + " --reserve": ("--whole-prompt",),
     DRAWN + " --lengths r.csv": ("--prompt 8", "--output 8"),
     DRAWN + " --disaggregate 1:1": ("--replicas 2", "--kv-choose learn", "--kv-quality 0.5"),
     DRAWN + " --reconfigure at=1s,tp=1": ("--plans tp=1;tp=2", "--link 3GB/s"),

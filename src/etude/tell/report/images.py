@@ -23,7 +23,7 @@ def seconds(value: float) -> str:
 def images_page(
     record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, spreads: Markup, made_by: str
 ) -> Page:
-    """`record` and tables of `etude serve --degree -o FOLDER`; `spreads`: its times as a picture."""
+    """`record` and tables of `etude serve images -o FOLDER`; `spreads`: its times as a picture."""
     asked, took, spent = record.get("asked", {}), record["latency_s"], record["device_s"]
     lead = "Fraction of the requests that took no longer."
     return Page(

@@ -18,7 +18,7 @@ TIMES = (("latency_s", "Session"), ("sum_s", "Sum of its calls"), ("critical_pat
 
 
 def workflow_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, made_by: str = "Etude") -> Page:
-    """`record` and tables of `etude serve --workflow -o FOLDER`."""
+    """`record` and tables of `etude serve workflow -o FOLDER`."""
     sessions, tasks = tables["sessions"], tables["tasks"]
     asked = record.get("asked", {})
     return Page(

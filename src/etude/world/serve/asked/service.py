@@ -169,6 +169,8 @@ def replicas_of(asked: Any, slo: str = "") -> Replicas:
     if not system and not pooled:
         system = asked_system(asked)
     engine, experts = whole(asked.engine), _experts(asked)
+    if engine.reserve:
+        replaces(asked, "reserve", "whole_prompt")
     between = _between(asked, pools, engine, file=pooled is not None)
     return Replicas(
         model=pooled[0] if pooled else model, system=system, pools=pools, file=pooled is not None,

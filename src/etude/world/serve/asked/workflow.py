@@ -9,11 +9,11 @@ from typing import Any, Final
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import argument, figure, part
 from etude.base.grammar import line, pairs
-from etude.base.parameters import replaces, request_of, whole
+from etude.base.parameters import replaces, request_of, spelled, whole
 from etude.machine import open_system
 from etude.make.generate.model import open_model
 from etude.world.serve.deployment import deployed, replica_plan
-from etude.world.serve.engine import Engine
+from etude.world.serve.engine import Engine, Policy
 from etude.world.serve.pools import function_of
 from etude.world.serve.workflow.choose import CHOOSERS
 from etude.world.serve.workflow.pools import placed_on
@@ -22,6 +22,8 @@ from etude.world.serve.workflow.run import run_workflow
 from etude.world.serve.workflow.spec import Workflow, budget_of, open_workflow
 
 PANEL: Final = "Workflow"
+UNUSED: Final = ("max_loras", "max_lora_rank", "preemption_mode", "swap_bandwidth_bytes_per_s")
+"""Calls have no adapters, and a preempted one is recomputed."""
 SAID: Final = ("workflow", "models", "system", "replicas", "router", "order", "stack", "seed")
 
 
@@ -64,7 +66,7 @@ class WorkflowInput:
         "text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none", panel=PANEL
     )
     seed: int = figure("count", "random seed", 0, zero=True, panel=PANEL)
-    engine: Engine = part(Engine, "The engine", but=("max_loras", "max_lora_rank"))
+    engine: Engine = part(Engine, "The engine", but=UNUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +133,22 @@ def flow_serving(asked: WorkflowInput) -> FlowServing:
     system = asked.system or flow.system
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100, or `system` in the file")
-    on = replace(made, system=system, replicas=asked.replicas, engine=whole(asked.engine), stack=asked.stack)
+    engine = _engine(asked, flow)
+    on = replace(made, system=system, replicas=asked.replicas, engine=engine, stack=asked.stack)
     if not place:
         return replace(on, router=asked.router)
     replaces(asked, "place", "router")
     return replace(on, place=place)
+
+
+def _engine(asked: WorkflowInput, flow: Workflow) -> Engine:
+    """Refuses orders of what calls do not have: tiers, deadlines, and tenants where the file names none."""
+    engine, name = whole(asked.engine), spelled(asked, "scheduling_policy")
+    if engine.scheduling_policy in (Policy.PRIORITY, Policy.EDF):
+        raise UsageError(f"{name}: calls of a workflow have no tiers and no deadlines", hint="fcfs, fair, shortest")
+    if engine.scheduling_policy is Policy.FAIR and not flow.tenants:
+        raise UsageError(f"{name} fair: the workflow has no tenants", hint="tenants: {chat: 3, batch: 1}")
+    return engine
 
 
 def said_of(asked: Any, made: FlowServing) -> dict[str, Any]:

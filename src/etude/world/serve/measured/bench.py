@@ -27,7 +27,7 @@ def bench_result(path: Path) -> dict[str, float]:
 
 
 def beside_bench(measured: dict[str, float], served: Served) -> dict[str, Any]:
-    """The record of `etude serve --run FILE`."""
+    """The record of `etude serve run FILE`."""
     times = request_times(served)
     predicted = {name: float(np.nanmean(times[name])) for name in NAMES if name in measured}
     return {

@@ -6,14 +6,14 @@
 | passes | each pass, in the order in which they start |
 | replicas | each replica |
 
-For a workflow the record is that of `etude serve --workflow --json`, and the tables are these:
+For a workflow the record is that of `etude serve workflow --json`, and the tables are these:
 
 | table | a row for |
 |---|---|
 | sessions | each session |
 | tasks | each call of a model or a tool |
 
-For images (`etude serve --degree`) the tables are `requests` and `tasks`: tasks of groups of devices.
+For images (`etude serve images`) the tables are `requests` and `tasks`: tasks of groups of devices.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _over(name: str, values: F64, limit: float) -> F64:
 
 
 def workflow_summary(ran: Ran) -> dict[str, Any]:
-    """The record of `etude serve --workflow --json`."""
+    """The record of `etude serve workflow --json`."""
     table, calls = session_table(ran), task_table(ran)
     column = {name: table[name].to_numpy() for name in table.column_names}
     over = {name: _over(name, column[name], limit) for name, limit in ran.flow.budget.items()}
