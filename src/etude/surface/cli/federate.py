@@ -14,11 +14,12 @@ from etude.world.fleet.federated import ROUNDS, RoundsRequest, SplitRequest, Swa
 class Federate(Written, RoundsRequest):
     """Federated rounds: clients of mixed devices and links, sampled, with a server or as a swarm
 
-    etude federate resnet-50 --clients clients.csv --rounds 500 --count 4 --sample weighted
-    etude federate gpt2 --clients clients.csv --rounds 100 --steps 10 --deadline 10min --server 1Gb/s
+    etude federate resnet-50 --clients clients.csv --count 4 --sample weighted
+    etude federate gpt2 --clients clients.csv --steps 10 --deadline 10min --server 1Gb/s
     etude federate resnet-50 --clients clients.csv --train share:auto --deadline 60s
-    etude federate resnet-50 --clients 1000 --link 10..50Mb/s --count 50 --available 0.3..0.9 --away 4 \\
-        --sample awpsp --correlated 20x50:available=0.8,away=10 -o rounds/
+    etude federate resnet-50 --clients 1000 --link 10..50Mb/s --count 50 \\
+        --available 0.3..0.9 --away 4 --sample awpsp \\
+        --correlated 20x50:available=0.8,away=10 -o rounds/
 
     Clients are rows of a CSV: `down` and `up` (100Mb/s), `step_s` or `system` (a step there is predicted), and where
     they are not as usual `name`, `available`, `away`, `drops`, `samples`, `share`, `group`, `label`, `memory`. Or they
@@ -33,8 +34,8 @@ class Federate(Written, RoundsRequest):
 class Swarming(Written, SwarmRequest):
     """Federated rounds as a swarm: clients pass their updates to one another in chunks
 
-    etude federate swarm llama3-70b --clients 100 --link 7..10Gb/s --share swarm+warmup --lag 10min \\
-        --chunk 1GB --rounds 1
+    etude federate swarm llama3-70b --clients 100 --link 7..10Gb/s \\
+        --share swarm+warmup --lag 10min --chunk 1GB --rounds 1
     etude federate swarm gpt2 --clients clients.csv --rounds 5
     etude federate swarm gpt2 --clients 20 --link 1Gb/s --available 0.9 --rounds 5
     """
@@ -46,7 +47,8 @@ class Swarming(Written, SwarmRequest):
 class Splitting(Written, SplitRequest):
     """Split training: clients hold the layers below a cut, a server the rest; adapters are trained
 
-    etude federate split llama3.2-1b --clients clients.csv --lora 16 --lora-cut 4 --steps 10 --lengths dirichlet
+    etude federate split llama3.2-1b --clients clients.csv --lora 16 --lora-cut 4 \\
+        --steps 10 --lengths dirichlet
     etude federate split llama3.2-1b --clients 20 --link 1Gb/s --available 0.9 \\
         --split 8 --lora 16 --server-system a10
     """

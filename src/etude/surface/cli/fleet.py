@@ -103,10 +103,13 @@ class Functions(Written, FileRequest):
 class Experts(Written, ExpertsRequest):
     """A serving group of experts, of which ranks leave and join again
 
-    etude fleet experts deepseek-v3 --ep 32 --precision fp8 --redundant 32 --system dgx-h100 \\
-        --fail rank7@60s --recover shrink --detect 5s --regroup 5s --replace 30s
-    etude fleet experts mixtral-8x7b --ep 8 --system dgx-h100 --fail rank1@60s --recover shrink
-    etude fleet experts mixtral-8x7b --ep 8 --system dgx-h100 --fail node0@60s --restart 20s
+    etude fleet experts deepseek-v3 --ep 32 --precision fp8 --redundant 32 \\
+        --system dgx-h100 --fail rank7@60s --recover shrink --detect 5s \\
+        --regroup 5s --replace 30s
+    etude fleet experts mixtral-8x7b --ep 8 --system dgx-h100 \\
+        --fail rank1@60s --recover shrink
+    etude fleet experts mixtral-8x7b --ep 8 --system dgx-h100 \\
+        --fail node0@60s --restart 20s
     etude fleet experts mixtral-8x7b --ep 8 --system dgx-h100
 
     Every rank has its own sequences; experts are spread over all ranks, some of them as redundant copies.

@@ -59,7 +59,7 @@ class TrainRequest:
         panel="Machine",
     )
     memory_check: bool = figure("flag", "refuse plans that do not fit the memory of the device", True, panel="Machine")
-    plan: Any = figure("noun", "YAML file with the plan; flags override it", None, like="days.yaml", panel=PLAN)
+    plan: Any = figure("noun", "YAML file with the plan; flags override it", None, like="days.yaml", panel="Input")
     days: float = figure("number", "how long the job runs", 30.0, zero=True, panel=JOB)
     faults: str = figure(
         "text",
