@@ -29,12 +29,12 @@ from etude.surface.verb import resolve
         ("generate --sections=f.yaml", "generate sections", "--sections=f.yaml"),
     ],
 )
-def test_an_old_spelling_means_a_verb(line: str, verb: str, rest: str):
+def test_an_old_spelling_means_a_verb(line: str, verb: str, rest: str) -> None:
     name, *args = line.split()
     assert _verb_meant(name, args) == (verb, rest.split())
 
 
-def test_two_systems_for_one_run_are_refused():
+def test_two_systems_for_one_run_are_refused() -> None:
     with pytest.raises(UsageError, match="two systems"):
         _verb_meant("simulate", ["w", "--astra-network", "n", "--astra-system", "s", "--system", "dgx-h100"])
 
@@ -51,12 +51,12 @@ def test_two_systems_for_one_run_are_refused():
         ({"dispatch": "activations", "precision": "fp8"}, "--dispatch is read only for models with experts"),
     ],
 )
-def test_an_axis_that_nothing_reads_is_refused(axes: dict[str, object], message: str):
+def test_an_axis_that_nothing_reads_is_refused(axes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         resolve(verb_named("generate"), {"model": "gpt2", "gpus": "8", **axes}, FLAGS)
 
 
-def test_what_an_axis_needs_may_be_in_the_file_and_its_default_needs_nothing(tmp_path: Path):
+def test_what_an_axis_needs_may_be_in_the_file_and_its_default_needs_nothing(tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text("tp: 2\n")
     asked = {"model": "gpt2", "gpus": "8", "plan": str(plan), "tp_chunks": "4"}
@@ -64,7 +64,7 @@ def test_what_an_axis_needs_may_be_in_the_file_and_its_default_needs_nothing(tmp
     resolve(verb_named("generate"), {"model": "gpt2", "gpus": "8", "tp_chunks": "1", "etp": "1"}, FLAGS)
 
 
-def test_python_refuses_the_same():
+def test_python_refuses_the_same() -> None:
     with pytest.raises(UsageError, match="`tp_chunks` is read only with `tp`"):
         etude.generate("gpt2", gpus=8, tp_chunks=4)
     with pytest.raises(UsageError, match="`moe_skew` is read only for models with experts"):
@@ -91,6 +91,6 @@ def test_python_refuses_the_same():
         ("generate micro ring --ranks 4 --seed 3", "--seed is read only with --pattern permutation"),
     ],
 )
-def test_what_was_ignored_is_refused(line: str, message: str, capsys: pytest.CaptureFixture[str]):
+def test_what_was_ignored_is_refused(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line.split()) == 2
     assert message in capsys.readouterr().err

@@ -16,7 +16,11 @@ from etude.cost.schedule import Schedule
 from etude.machine.grain import Grain
 from etude.machine.system import System
 from etude.model.schema import Collective
-from etude.run.simulate.choices import Compute, Network, Policy, Routing, Times
+from etude.run.simulate.choices import Compute as Compute
+from etude.run.simulate.choices import Network as Network
+from etude.run.simulate.choices import Policy as Policy
+from etude.run.simulate.choices import Routing as Routing
+from etude.run.simulate.choices import Times as Times
 from etude.run.simulate.shares import Draw, check_on_links, check_shares, scope_of
 
 if TYPE_CHECKING:
