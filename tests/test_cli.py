@@ -194,8 +194,9 @@ def test_a_mistyped_command_is_guessed(capsys: pytest.CaptureFixture[str]):
 
 
 BELOW = {
-    "archive": "add", "chakra": "jsonizer", "chakra converter": "PyTorch", "generate": "micro", "ops": "show", "predict": "rows",
-    "replay": "communication", "simulate": "astra", "stacks": "show", "study": "run", "systems": "check",
+    "archive": "add", "chakra": "jsonizer", "chakra converter": "PyTorch", "generate": "micro", "ops": "show",
+    "predict": "rows", "replay": "communication", "simulate": "astra", "stacks": "show", "study": "run",
+    "systems": "check",
 }  # fmt: skip
 """Commands with others below them, and one of these."""
 
