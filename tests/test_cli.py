@@ -195,7 +195,8 @@ def test_a_mistyped_command_is_guessed(capsys: pytest.CaptureFixture[str]):
 
 BELOW = {
     "archive": "add", "chakra": "jsonizer", "chakra converter": "PyTorch", "generate": "micro", "ops": "show",
-    "predict": "rows", "replay": "communication", "simulate": "astra", "stacks": "show", "study": "run",
+    "federate": "swarm", "fleet": "train", "predict": "rows", "replay": "communication", "search": "space",
+    "serve": "images", "simulate": "astra", "stacks": "show", "study": "run",
     "systems": "check",
 }  # fmt: skip
 """Commands with others below them, and one of these."""

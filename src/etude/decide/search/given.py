@@ -55,6 +55,8 @@ class Asked:
     ray: str = ""
     out: Path | None = None
     """Folder from which an interrupted search continues."""
+    fresh: bool = False
+    """Whether what the folder has of earlier searches is not taken."""
     seed: int = 0
     again_s: float = 0.0
     """Search again every this many seconds of simulated time, as links change; 0: once."""

@@ -38,8 +38,17 @@ OPTIONS: Final = ("workers", "ray", "seed", "again")
 """What some kinds of search read and others do not."""
 
 
-def options_read(given: Given, method: str = "") -> frozenset[str]:
-    """Which of OPTIONS a search of this space by this method reads."""
+def options_read(given: Given, method: str = "", said: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Which of OPTIONS a search of this space by this method reads. Raises UsageError if others are `said`: name ->
+    how it is spelled."""
+    read = _read(given, method)
+    for name, spelled in (said or {}).items():
+        if name in OPTIONS and name not in read:
+            raise unused(given, method, spelled)
+    return read
+
+
+def _read(given: Given, method: str) -> frozenset[str]:
     keys, kind = given.keys, given.kind
     found = set(PARALLEL if kind in ("plans", "commands", "placement", "shares", "workflows") else ())
     if kind == "mix" and "throughput" not in keys:
@@ -107,10 +116,19 @@ def solve(given: Given, asked: Asked) -> Found:
     if given.kind not in KINDS:
         raise UsageError(f"unknown kind `{given.kind}`", where=f"{given.where}: search",
                          hint=f"known: {', '.join(KINDS)}")  # fmt: skip
+    begin(asked)
     with nullcontext() if asked.trust else limited():
         found = import_module(KINDS[given.kind][0]).solve(given, asked)
     assert isinstance(found, Found)
     return kept(found, asked, given.where)
+
+
+def begin(asked: Asked) -> None:
+    """Drops what the folder has of earlier searches, where that is asked for."""
+    if asked.fresh and asked.out is not None:
+        from etude.decide.study.results import forget
+
+        forget(asked.out)
 
 
 def kept(found: Found, asked: Asked, title: str) -> Found:

@@ -16,7 +16,7 @@ from etude.decide.study.functions import Function
 from etude.decide.study.library import find, is_own
 from etude.decide.study.names import Options, check_names
 from etude.decide.study.points import Point, points_of
-from etude.decide.study.results import Results, kept_in, settle
+from etude.decide.study.results import Results, forget, kept_in, settle
 from etude.decide.study.space import Space
 from etude.decide.study.spec import Spec, read_spec, spec_of
 from etude.decide.study.sweep import carry_out, metric_of, table_of
@@ -103,6 +103,7 @@ class Study:
         workers: int = 1,
         ray: str = "",
         again: bool = False,
+        fresh: bool = False,
         execute: Execute | None = None,
         said: Said | None = None,
         progress: Progress = lambda what, total: nullcontext(lambda n: None),
@@ -111,6 +112,7 @@ class Study:
 
         `out`: a folder for numbers, files and a page, from which a run that was cut off goes on; `workers`: processes,
         0 as many as cores; `ray`: `auto`, or the address of a cluster; `again`: try what failed before once more;
+        `fresh`: run all;
         `execute`: runs a command in this process; `said`: what commands of other studies said there.
         """
         tries, points = _asked(self.spec)
@@ -119,6 +121,8 @@ class Study:
             from etude.decide.study.folder import prepare
 
             prepare(folder, self.spec)
+            if fresh:
+                forget(folder)
         run = _runner(workers, ray, execute, said)
         with kept_in(folder, again) as results:
             points, ran = _all(self.spec, tries, points, results, run, progress)

@@ -51,7 +51,7 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
-            words = [sys.executable, "-m", "etude.surface.executing"]
+            words = [sys.executable, "-m", "etude.surface.cli.executing"]
             self._talk = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with it
             self._process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._talk, text=True,

@@ -493,6 +493,6 @@ VERBS = (
          run=import_points, show=nothing),
     Verb(name="ops contend", asks=Contend, inputs=contend_inputs, run=contend, record=rows_record,
          table=contend_table),
-    *ops_tiers.VERBS,
+    *ops_tiers.TIERS,
     Verb(name="ops kernels", asks=Kernels, inputs=kernel_inputs, run=kernels, record=rows_record, table=kernel_table),
 )  # fmt: skip

@@ -295,7 +295,7 @@ def rows_record(found: list[dict[str, Any]]) -> dict[str, Any]:
     return {"rows": found}
 
 
-VERBS = (
+TIERS = (
     Verb(name="ops offload", asks=Offload, inputs=offload_inputs, run=offloaded, record=rows_record,
          table=offload_table),
     Verb(name="ops graph", asks=GraphNetwork, inputs=graph_inputs, run=graph_run, record=graph_record,

@@ -4,16 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.parameters import given_in, is_given, naming, only_one, spelled
+from etude.base.parameters import given_in, is_given, naming, only_one, request_of, spelled
 from etude.surface.cli.build import Printed
+from etude.surface.cli.executing import executed
 from etude.surface.cli.output import emit, progress, say
 from etude.surface.cli.plan_flags import PlanInput, plan_keys
-from etude.surface.executing import executed
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.decide.search import Asked, Found
-    from etude.decide.search.given import Given
+    from etude.decide.search import Asked, Found, Given
     from etude.decide.search.plans import PlanSpace
 
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
@@ -124,7 +123,6 @@ class SearchSpace(HowToSearch):
 class SearchInputs:
     space: "Given | PlanSpace"
     asked: "Asked"
-    force: bool
     top: int
     """Rows of the table."""
 
@@ -150,26 +148,24 @@ def how_to_search(asked: HowToSearch, read: "frozenset[str]", **more: Any) -> "t
     if asked.output.json and is_given(asked, "top"):
         raise UsageError(f"{spelled(asked, 'top')} is read only without {spelled(asked, 'json')}", hint="leave it out")
     top = 0 if asked.output.json else asked.top
-    return Asked(method=asked.method, out=out, progress=progress, execute=executed, **options, **more), top
+    return Asked(
+        method=asked.method, out=out, fresh=asked.force, progress=progress, execute=executed, **options, **more
+    ), top
 
 
 def space_inputs(asked: SearchSpace) -> SearchInputs:
-    from etude.decide.search import read_space
-    from etude.decide.search.run import OPTIONS, options_read, unused
+    from etude.decide.search import options_read, read_space
 
     given = read_space(asked.space, _changed(list(asked.change)))
-    read = options_read(given, asked.method)
-    for name in OPTIONS:
-        if name not in read and is_given(asked, name):
-            raise unused(given, asked.method, spelled(asked, name))
+    said = {name: spelled(asked, name) for name in request_of(asked).given}
+    read = options_read(given, asked.method, said)
     again = {"again_s": _again_s(asked.again)} if "again" in read else {}
     how, top = how_to_search(asked, read, trust=asked.trust, **again)
-    return SearchInputs(given, how, asked.force, top)
+    return SearchInputs(given, how, top)
 
 
 def plan_inputs(asked: SearchPlans) -> SearchInputs:
     from etude.decide.search.plans import parse_over, space_of
-    from etude.decide.search.run import DRAWN_BY, PARALLEL
 
     if not only_one(asked, "model", "hf"):
         hint = "etude search llama3-8b --gpus 16 --system dgx-h100"
@@ -184,24 +180,20 @@ def plan_inputs(asked: SearchPlans) -> SearchInputs:
             model=name, fixed=plan_keys(asked, asked.model), over=over, score=scores, limits=limits, system=system,
             stack=asked.stack, network=asked.network, price=_prices(list(asked.price)),
         )  # fmt: skip
-    is_drawn = space.placed or asked.method in DRAWN_BY["plans"]
-    how, top = how_to_search(asked, PARALLEL | ({"seed"} if is_drawn else set()))
-    return SearchInputs(space, how, asked.force, top)
+    is_drawn = space.placed or asked.method in ("greedy", "anneal")
+    how, top = how_to_search(asked, frozenset({"workers", "ray", "seed"} if is_drawn else {"workers", "ray"}))
+    return SearchInputs(space, how, top)
 
 
 def run(given: SearchInputs) -> "tuple[Found, SearchInputs]":
     from etude.decide.search import kept, solve
-    from etude.decide.search.given import Given
     from etude.decide.search.plans import solved
-    from etude.decide.study.results import forget
 
     space, asked = given.space, given.asked
-    if given.force and asked.out is not None:
-        forget(asked.out)
-    if isinstance(space, Given):
-        found = solve(space, asked)
-    else:
+    if isinstance(space, PlanSpace):
         found = kept(solved(space, asked), asked, f"Plans of {space.model}")
+    else:
+        found = solve(space, asked)
     for line in found.told:
         say(line)
     return found, given

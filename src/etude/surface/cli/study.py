@@ -9,8 +9,8 @@ from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
 from etude.base.parameters import spelled
 from etude.surface.cli.build import Place, Printed
+from etude.surface.cli.executing import executed, options_of
 from etude.surface.cli.output import emit, progress, say
-from etude.surface.executing import executed, options_of
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class StudyInputs:
 
 
 def inputs(asked: RunStudy) -> StudyInputs:
-    from etude.decide.study.library import find, is_own
+    from etude.decide.study import study
 
     if asked.all_of_them == bool(asked.names):
         both = f"only one of NAMES and {spelled(asked, 'all')} can be given"
@@ -86,7 +86,7 @@ def inputs(asked: RunStudy) -> StudyInputs:
         raise UsageError(both if asked.names else "no study is given", hint=hint)
     if asked.again and asked.force:
         raise UsageError(f"{spelled(asked, 'force')} runs all points, also those of {spelled(asked, 'again')}")
-    is_own_code = all(is_own(find(name)) for name in asked.names)  # entries of the gallery are trusted
+    is_own_code = all(study(name).spec.trusted for name in asked.names)  # entries of the gallery are trusted
     found = StudyInputs(
         asked.names, asked.quick, asked.neutral, not is_own_code and asked.trust, Path(asked.out), asked.workers,
         asked.ray, asked.again, asked.force,
@@ -100,10 +100,9 @@ def inputs(asked: RunStudy) -> StudyInputs:
 
 def _check_defined(asked: RunStudy, key: str, what: str) -> None:
     """Refuses a switch that none of the given studies defines."""
-    from etude.base.figures import keys_in
-    from etude.decide.study.library import find
+    from etude.decide.study import study
 
-    if getattr(asked, key) and asked.names and not any(key in keys_in(find(name)) for name in asked.names):
+    if getattr(asked, key) and asked.names and not any(key in study(name).spec.text for name in asked.names):
         where = f"{spelled(asked, key)}: {asked.names[0]}"
         raise UsageError(f"does not define {what.partition(':')[0]}", where=where, hint=what.partition(": ")[2])
 
@@ -117,19 +116,21 @@ class Running:
 
     def __iter__(self) -> "Iterator[tuple[Outcome, float]]":
         """Outcomes, and the CPU time of each in seconds."""
-        from etude.decide.study.results import forget
-
         given, studies = self.given, self.given.studies()
         for one in studies:  # all of them before the first runs
             one.admit(options_of)
         for one in studies:
             before_s, folder = _cpu_s(), given.folder(one.spec.name)
-            if given.force:
-                forget(folder)
             points = len(one.spec.space.points()) * len(one.spec.variants) * max(1, len(one.spec.seeds))
             workers = given.workers or (1 if given.quick or points <= FEW else 0)
             outcome = one.outcome(
-                out=folder, workers=workers, ray=given.ray, again=given.again, execute=executed, progress=_progress
+                out=folder,
+                workers=workers,
+                ray=given.ray,
+                again=given.again,
+                fresh=given.force,
+                execute=executed,
+                progress=_progress,
             )
             self.done.append(outcome)
             yield outcome, _cpu_s() - before_s
@@ -187,9 +188,9 @@ def text_of(path: Path) -> str:
 
 
 def study_file(asked: ShowStudy) -> Path:
-    from etude.decide.study.library import find
+    from etude.decide.study import study
 
-    return find(asked.name)
+    return Path(study(asked.name).spec.where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +200,7 @@ class NewStudy:
     etude study new
     """
 
-    path: str = argument("path", "file to write", "study.yaml", like="other.yaml")
+    path: str = argument("path", "file to write", "study.yaml", like="new-study.yaml")
     force: bool = figure("switch", "replace what is there", False, names=("-f",))
 
 

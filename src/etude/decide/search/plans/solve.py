@@ -18,6 +18,7 @@ from etude.decide.search.plans.scores import SCORES
 from etude.decide.search.plans.space import PlanSpace, read_plans
 from etude.decide.search.plans.tasks import family, task
 from etude.decide.search.plans.why import SHOWN, side_by_side
+from etude.decide.study.results import forget
 
 
 def solve(given: Given, asked: Asked) -> Found:
@@ -27,6 +28,8 @@ def solve(given: Given, asked: Asked) -> Found:
 def solved(space: PlanSpace, asked: Asked) -> Found:
     method = asked.one_of("all", *METHODS)
     asked.once("plans")
+    if asked.fresh and asked.out is not None:
+        forget(asked.out)
     every = candidates(space.opened, space.axes, space.fixed, space.system)
     with crew(task, shared_of(space), asked, family) as workers:
         found, tree = searched(space, asked, method, workers, every)

@@ -1,6 +1,6 @@
 """Commands that studies and searches run: in this process, or in processes that take tasks as lines of JSON.
 
-python -m etude.surface.executing       such a process: a task a line on stdin, an answer a line on stdout
+python -m etude.surface.cli.executing       such a process: a task a line on stdin, an answer a line on stdout
 """
 
 import io
