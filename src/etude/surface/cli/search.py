@@ -13,7 +13,6 @@ from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.decide.search import Asked, Found, Given
-    from etude.decide.search.plans import PlanSpace
 
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
 """Columns of a table of plans beside its axes."""
@@ -121,7 +120,8 @@ class SearchSpace(HowToSearch):
 
 @dataclass(frozen=True, slots=True)
 class SearchInputs:
-    space: "Given | PlanSpace"
+    space: Any
+    """The space of a file, or a `PlanSpace`."""
     asked: "Asked"
     top: int
     """Rows of the table."""
