@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
+    from etude.capture.collect.launcher import LaunchedProgram as LaunchedProgram
     from etude.capture.collect.launcher import launch as launch
     from etude.capture.collect.options import CollectOptions as CollectOptions
 

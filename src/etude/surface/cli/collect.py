@@ -10,8 +10,7 @@ from etude.surface.cli.output import say
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.capture.collect import CollectOptions
-    from etude.capture.collect.launcher import LaunchedProgram
+    from etude.capture.collect import CollectOptions, LaunchedProgram
 
 
 RECORDED = "What is recorded"
