@@ -50,6 +50,8 @@ Results go to stdout, messages to stderr; --json prints results as JSON.
 """
 
 
+ALONE = ("--force", "-f", "--json")
+"""Options without a value, which may have been typed before the second word of a command."""
 UNUSED = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
 """Modules that Typer's help imports and this app never uses, and the name that it takes from each."""
 
@@ -116,8 +118,11 @@ def _verb_meant(name: str, args: list[str]) -> tuple[str, list[str]]:
     meant = getattr(import_module(f"etude.surface.cli.{file_of(name)}"), "meant", None) if inner else None
     if meant is None or (words != name and words in inner):
         return words, rest
+    if args and (not args[0].startswith("-") or args[0] in ALONE):
+        check_below(name, (), args[:2] if args[0] in ALONE else args[:1])
     found = meant(args)
-    return found if isinstance(found, tuple) else (found, args) if found else (words, rest)
+    verb, left = found if isinstance(found, tuple) else (found, args)
+    return (verb, left) if verb else (words, left if isinstance(found, tuple) else rest)
 
 
 @cache

@@ -12,7 +12,7 @@ from etude.surface.cli.plan_flags import PlanInput, plan_keys
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.decide.search import Asked, Found, Given
+    from etude.decide.search import Asked, Found
 
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
 """Columns of a table of plans beside its axes."""
@@ -187,7 +187,7 @@ def plan_inputs(asked: SearchPlans) -> SearchInputs:
 
 def run(given: SearchInputs) -> "tuple[Found, SearchInputs]":
     from etude.decide.search import kept, solve
-    from etude.decide.search.plans import solved
+    from etude.decide.search.plans import PlanSpace, solved
 
     space, asked = given.space, given.asked
     if isinstance(space, PlanSpace):

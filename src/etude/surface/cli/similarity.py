@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from etude.base.figures import argument, figure, part
 from etude.surface.cli.build import Tabled
 from etude.surface.cli.inputs import JOB_HELP, open_job
-from etude.surface.cli.output import emit, say
-from etude.surface.cli.runs import find_run, shortened, simulated
+from etude.surface.cli.output import emit, say, shortened
+from etude.surface.cli.runs import find_run, simulated
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
