@@ -118,7 +118,7 @@ def _verb_meant(name: str, args: list[str]) -> tuple[str, list[str]]:
     meant = getattr(import_module(f"etude.surface.cli.{file_of(name)}"), "meant", None) if inner else None
     if meant is None or (words != name and words in inner):
         return words, rest
-    if args and (not args[0].startswith("-") or args[0] in ALONE):
+    if words == name and args and (not args[0].startswith("-") or args[0] in ALONE):
         check_below(name, (), args[:2] if args[0] in ALONE else args[:1])
     found = meant(args)
     verb, left = found if isinstance(found, tuple) else (found, args)
