@@ -91,5 +91,5 @@ def test_a_kind_can_be_forced(tmp_path: Path):
     assert score(path, kind="operators").kind == "operators"
     with pytest.raises(EtudeError, match="unknown kind `operas`"):
         score(path, kind="operas")
-    with pytest.raises(EtudeError, match="no column `model`"):
+    with pytest.raises(EtudeError, match="cannot be read as --kind training"):
         score(path, kind="training")

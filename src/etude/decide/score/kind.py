@@ -32,7 +32,7 @@ class Asked:
     precision: str = ""
     kv_dtype: str = ""
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """Rules of a serving engine, by the names of `Engine`'s fields."""
+    """Rules of a serving engine, by the names of `Engine`'s fields or their keys."""
 
     def given(self) -> list[str]:
         """Names of the options that were given."""

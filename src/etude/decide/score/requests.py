@@ -3,12 +3,11 @@ or spans of the engine. The file does not say what it ran on: the model, the sys
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import key_of
 from etude.capture.ingest.requests import holds_requests
 from etude.decide.score.kind import Asked, Item, Kind, Predicted
 from etude.decide.score.serving import check_serving
@@ -25,8 +24,7 @@ READS: Final = (
 
 def predict(item: Item, asked: Asked) -> Predicted:
     path: Path = item.value
-    keys = {f.name: key_of(f) for f in fields(Engine)}
-    engine, between = Engine.from_dict({keys[name]: value for name, value in asked.engine.items()}), Between()
+    engine, between = Engine.from_dict(asked.engine), Between()
     network, tp, ep = open_model(asked.model), asked.tp or 1, asked.ep or 1
     engine = replace(engine, barrier=True) if ep > tp else engine
     pools = pools_of(between, replicas=asked.replicas or 1, tp=tp, ep=ep)
@@ -61,6 +59,7 @@ def _rows(path: Path, asked: Asked) -> list[Item]:
         raise UsageError("measured requests do not say what they ran on", where=str(path), hint=hint)
     check_serving(asked)
     open_model(asked.model)
+    Engine.from_dict(asked.engine).rules(asked.router or "least")
     bench_result(path)  # a damaged file is an error of the file, not of a row
     return [Item(1, path)]
 

@@ -19,6 +19,12 @@ ENGINE: Final = "engine"
 READINGS: Final = (ValueError, KeyError, OverflowError, ZeroDivisionError)
 """What a value that cannot be read raises."""
 Advance = Callable[[int], None]
+Spelled = Callable[[str], str]
+"""Name of an option -> as the one who asked writes it."""
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +45,23 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The chosen rows of a file that was read, before they are predicted."""
+    """The rows of a file that was read, and which of them are predicted."""
 
     file: Path
     kind: Kind
     items: list[Item]
+    """All rows of the file."""
+    first: int
+    rows: str
     asked: Asked
+
+    def chosen(self) -> list[Item]:
+        """The first rows, those that `rows` names, or all."""
+        return selected(self.items, self.first, self.rows, self.file)
 
     def scored(self, advance: Advance = lambda amount: None) -> Scored:
         records = []
-        for item in self.items:
+        for item in self.chosen():
             records.append(predicted_row(self.kind, item, self.asked))
             advance(1)
         return Scored(file=self.file, kind=self.kind.name, rows=records)
@@ -59,12 +72,15 @@ def score(path: str | PathLike[str], *, advance: Advance = lambda amount: None, 
     return prepared(path, **options).scored(advance)
 
 
-def prepared(path: str | PathLike[str], *, kind: str = "", first: int = 0, rows: str = "", **options: Any) -> Prepared:
+def prepared(
+    path: str | PathLike[str], *, kind: str = "", first: int = 0, rows: str = "", spelled: Spelled = flag,
+    **options: Any,
+) -> Prepared:  # fmt: skip
     """`kind` instead of the one that the content shows; the `first` rows, or those that `rows` names (`3,7-9`; both
-    count from 1). `options` are those of `Asked`."""
+    count from 1). `options` are those of `Asked`; `spelled` writes their names in messages."""
     place, asked = Path(path), Asked(**options)
-    found = kind_of(place, kind)
-    refuse_unread(found, asked)
+    found = kind_of(place, kind, spelled)
+    refuse_unread(found, asked, spelled)
     found.check(asked)
     try:
         items = found.rows(place, asked)
@@ -72,7 +88,9 @@ def prepared(path: str | PathLike[str], *, kind: str = "", first: int = 0, rows:
         raise FormatError(f"cannot be read as {found.name}: {problem!r}", path=place) from None
     if not items:
         raise FormatError("has no rows", path=place)
-    return Prepared(file=place, kind=found, items=selected(items, first, rows, place), asked=asked)
+    made = Prepared(file=place, kind=found, items=items, first=first, rows=rows, asked=asked)
+    made.chosen()  # rows that are not there are refused before any is predicted
+    return made
 
 
 def document(scored: Sequence[Scored]) -> dict[str, Any]:
@@ -82,55 +100,58 @@ def document(scored: Sequence[Scored]) -> dict[str, Any]:
     return {"files": [{"file": str(one.file), **one.record()} for one in scored]}
 
 
-def scored_files(paths: Sequence[str | PathLike[str]], *, kind: str = "") -> tuple[list[Path], list[str]]:
+def scored_files(
+    paths: Sequence[str | PathLike[str]], *, kind: str = "", spelled: Spelled = flag
+) -> tuple[list[Path], list[str]]:
     """The files of paths, and notes: a folder that is not itself of a kind stands for those of its files that are."""
     found: list[Path] = []
     notes: list[str] = []
     for path in map(Path, paths):
-        if kind or not path.is_dir() or _recognised(path) is not None:
+        if not path.is_dir() or _recognised(path, kind, spelled) is not None:
             found.append(path)
             continue
         inside = [file for file in sorted(path.iterdir()) if file.is_file() and file.stat().st_size]
-        known = [file for file in inside if _recognised(file) is not None]
+        known = [file for file in inside if _recognised(file, kind, spelled) is not None]
         if not known:
-            raise unknown(path)
-        notes += [f"{file} is of no known kind" for file in inside if file not in known]
+            raise unknown(path, kind, spelled)
+        notes += [f"{file} is not of kind {kind}" if kind else f"{file} is of no known kind"
+                  for file in inside if file not in known]  # fmt: skip
         found += known
     return found, notes
 
 
-def kind_of(path: Path, name: str = "") -> Kind:
-    """The kind of this name, else the one that the content of the file shows."""
-    if name:
-        if name not in KINDS:
-            raise UsageError(f"unknown kind `{name}`", hint=f"known: {', '.join(KINDS)}")
-        look(path)
-        return KINDS[name]
-    found = _recognised(path)
+def kind_of(path: Path, name: str = "", spelled: Spelled = flag) -> Kind:
+    """The kind of this name, which the file has to fit, else the one that the content of the file shows."""
+    found = _recognised(path, name, spelled)
     if found is None:
-        raise unknown(path)
+        raise unknown(path, name, spelled)
     return found
 
 
-def _recognised(path: Path) -> Kind | None:
+def _recognised(path: Path, name: str = "", spelled: Spelled = flag) -> Kind | None:
+    if name and name not in KINDS:
+        raise UsageError(f"unknown kind `{name}`", where=spelled("kind"), hint=f"known: {', '.join(KINDS)}")
     source = look(path)
-    return next((kind for kind in KINDS.values() if kind.holds(source)), None)
+    return next((kind for kind in KINDS.values() if name in ("", kind.name) and kind.holds(source)), None)
 
 
-def unknown(path: Path) -> FormatError:
+def unknown(path: Path, name: str = "", spelled: Spelled = flag) -> EtudeError:
+    if name:
+        problem = f"cannot be read as {spelled('kind')} {name}"
+        return UsageError(problem, where=str(path), hint=f"{name}: {KINDS[name].doc}")
     known = "; ".join(f"{kind.name} ({kind.doc})" for kind in KINDS.values())
     return FormatError("is not of a kind that can be scored", path=path, hint=f"known: {known}")
 
 
-def refuse_unread(kind: Kind, asked: Asked) -> None:
+def refuse_unread(kind: Kind, asked: Asked, spelled: Spelled = flag) -> None:
     """Raises UsageError for an option that the kind does not read."""
     for name in asked.given():
         if name in kind.reads:
             continue
-        flag = next(iter(asked.engine)) if name == ENGINE else name
+        option = next(iter(asked.engine)) if name == ENGINE else name
         readers = [other.name for other in KINDS.values() if name in other.reads]
         raise UsageError(
-            f"--{flag.replace('_', '-')} is not read by {kind.name}",
+            f"{spelled(option)} is not read by {kind.name}",
             hint=f"read by: {', '.join(readers)}" if readers else "leave it out",
         )
 

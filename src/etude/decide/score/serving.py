@@ -25,8 +25,6 @@ def predict(item: Item, asked: Asked) -> Predicted:
     if published.is_published(item.value):
         found = published.predicted_row(item.value, system=asked.system, stack=asked.stack, ops=asked.ops)
         return Predicted(measured=found.measured, predicted=found.predicted, assumed=found.assumed)
-    if asked.system or asked.ops:
-        raise UsageError("--system and --ops are not read by rows of a leaderboard: they name their GPUs")
     stack = asked.stack or STACK
     measured, predicted = predicted_row(item.value, stack)
     assumed = [said for said in assumed_of(item.value, stack) if not (asked.stack and said == f"stack {stack}")]
@@ -50,6 +48,9 @@ def _holds(source: Source) -> bool:
 def _rows(path: Path, asked: Asked) -> list[Item]:
     found = table_rows(path, asked)
     if found and not published.is_published(found[0].value):
+        if asked.system or asked.ops:
+            raise UsageError("--system and --ops are not read by rows of a leaderboard: they name their GPUs",
+                             hint="leave them out")  # fmt: skip
         read_rows(path)  # the columns that it needs
     return found
 

@@ -44,10 +44,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     "roofline": {ANALYSIS: "utilisation model-flops"},
     "memory": {ANALYSIS: "copies each as"},
     "report": {ANALYSIS: "edit"},
-    "score": {
-        "Which rows": "kind first rows",
-        "Measured requests": "model tp ep precision kv-dtype replicas router",
-    },
     "energy": {
         "Power": "clock cap smooth repeat gaps",
         "Place": "region regions",

@@ -1,87 +1,133 @@
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.app import RUN, app
-from etude.surface.cli.output import AsJson, emit, progress, say
-from etude.surface.cli.plan_flags import with_fields
+from etude.base.figures import argument, figure, part
+from etude.base.parameters import given_in, is_given, only_one, spelled
+from etude.surface.cli.build import Place, Printed, Written
+from etude.surface.cli.output import emit, progress, say
+from etude.surface.verb import Verb
 from etude.world.serve import Engine
 
 if TYPE_CHECKING:
     from etude.decide.score import Scored
+    from etude.decide.score.scoring import Prepared
 
-EXAMPLE = """How right is Etude about what you measured? Errors of every figure, and what was assumed
-
-[bold]Example[/bold]
-
-  etude score measured/published_train.csv
-  etude score measured/ml_energy_llm.csv --first 20 --json
-  etude score nccl_tests.txt --system dgx-h100
-  etude score measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
-  etude score result.json --model llama3-8b --system dgx-h100 --max-num-seqs 128
-  etude score measured/h200_extra/offload -o rows.csv
-
-The kind of a file is known by its content: training steps, serving, images, runs of engines, requests of a
-benchmark client, operators, collectives, energy, contention, offload, pairs of recordings. Each row is predicted as
-`etude predict`, `serve`, `energy`, `ops` or `simulate` would. A median and a 90th percentile are of the absolute
-error, the bias is the median of the signed one; all relative to what was measured.
-"""
-ENGINE = "The engine of measured requests"
+ROWS, REQUESTS = "Which rows", "Measured requests"
 SHOWN = 8
 """Assumptions and reasons that are printed."""
 
 
-@app.command(rich_help_panel=RUN, help=EXAMPLE)
-@with_fields(Engine, "engine", ENGINE)
-def score(
-    engine: dict[str, Any],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files or folders of measurements.")],
-    kind: Annotated[str, typer.Option(help="Kind of the files, instead of what their content shows.")] = "",
-    first: Annotated[int, typer.Option(min=0, help="Score only the first rows, this many; 0: all.")] = 0,
-    rows: Annotated[str, typer.Option(help="Score only these rows: `3,7-9`; they count from 1.")] = "",
-    system: Annotated[
-        str, typer.Option("--system", "-s", help="Simulate there, instead of what rows name: a system, or a file.")
-    ] = "",
-    stack: Annotated[str, typer.Option(help="Software stack, instead of what rows name.")] = "",
-    ops: Annotated[Path | None, typer.Option(help="Database of `etude ops`, or profile folder of the engine.")] = None,
-    model: Annotated[str, typer.Option(help="Model that answered the requests.")] = "",
-    tp: Annotated[int, typer.Option(min=0, help="Tensor-parallel ranks of a replica.", show_default="1")] = 0,
-    ep: Annotated[int, typer.Option(min=0, help="Ranks over which experts are spread.", show_default="1")] = 0,
-    precision: Annotated[str, typer.Option(help="Data type of weights and products.", show_default="bf16")] = "",
-    kv_dtype: Annotated[str, typer.Option(help="Data type of keys and values; default: that of the computation.")] = "",
-    replicas: Annotated[int, typer.Option(min=0, help="Copies of the model.", show_default="1")] = 0,
-    router: Annotated[str, typer.Option(help="Router of `etude serve`.", show_default="least")] = "",
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File for the rows: `.csv`, `.json` or `.parquet`.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")] = False,
-    json: AsJson = False,
-) -> int:
-    from etude.decide.score import document, prepared, scored_files, write_rows
+@dataclass(frozen=True, kw_only=True)
+class Score(Written):
+    """How right is Etude about what you measured? Errors of every figure, and what was assumed
 
-    if first and rows:
-        raise UsageError("--first and --rows exclude one another", hint="give one of them")
-    options = {"system": system, "stack": stack, "ops": ops, "model": model, "tp": tp, "ep": ep, "router": router,
-               "precision": precision, "kv_dtype": kv_dtype, "replicas": replicas, "engine": engine}  # fmt: skip
-    paths, notes = scored_files(files, kind=kind)
-    for note in notes:
+    etude score measured/published_train.csv
+    etude score measured/ml_energy_llm.csv --first 20 --json
+    etude score nccl_tests.txt --system dgx-h100
+    etude score measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/profile
+    etude score bench.json --model llama3-8b --system dgx-h100 --max-num-seqs 128
+    etude score measured/h200_extra/offload -o scored.csv
+    etude score counted.csv --kind energy
+
+    The kind of a file is known by its content: training steps, serving, images, runs of engines, requests of a
+    benchmark client, operators, collectives, energy, contention, offload, pairs of recordings. Each row is predicted as
+    `etude predict`, `serve`, `energy`, `ops` or `simulate` would. A median and a 90th percentile are of the absolute
+    error, the bias is the median of the signed one; all relative to what was measured.
+    """
+
+    files: tuple[str, ...] = argument(
+        "paths", "files or folders of measurements", metavar="FILE...", like=["copies.csv"]
+    )
+    kind: str = figure(
+        "text", "kind of the files, where their content fits several", "", like="energy", metavar="NAME", panel=ROWS
+    )
+    first: int = figure("count", "score only the first rows, this many; 0: all", 0, zero=True, panel=ROWS)
+    rows: str = figure("text", "score only these rows: `3,7-9`; they count from 1", "", like="1", panel=ROWS)
+    system: str = figure(
+        "noun", "simulate there, instead of what rows name: a system, or a file", "", names=("-s",), like="dgx-a100"
+    )
+    stack: str = figure("noun", "software stack, instead of what rows name", "", like="none")
+    ops: str | None = figure("path", "database of `etude ops`, or profile folder of the engine", None, like="ops.db")
+    model: str = figure("noun", "model that answered the requests", "", like="gpt2", panel=REQUESTS)
+    tp: int = figure("count", "tensor-parallel ranks of a replica", 1, panel=REQUESTS)
+    ep: int = figure("count", "ranks over which experts are spread", 1, panel=REQUESTS)
+    precision: str = figure("text", "data type of weights and products", "bf16", like="fp8", panel=REQUESTS)
+    kv_dtype: str = figure(
+        "text", "data type of keys and values; default: that of the computation", "", like="fp8", panel=REQUESTS
+    )
+    replicas: int = figure("count", "copies of the model", 1, panel=REQUESTS)
+    router: str = figure("text", "router of `etude serve`", "least", like="turn", panel=REQUESTS)
+    engine: Engine = part(Engine, "The engine of measured requests")
+    out: str | None = figure(
+        "out", "file for the rows: `.csv`, `.json` or `.parquet`", None, names=("-o",), like="new.csv"
+    )
+    output: Printed = part(Printed)
+
+
+OPTIONS = ("system", "stack", "model", "tp", "ep", "precision", "kv_dtype", "replicas", "router")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreInputs:
+    files: "tuple[Prepared, ...]"
+    notes: tuple[str, ...]
+    place: Place | None
+
+
+def inputs(asked: Score) -> ScoreInputs:
+    from etude.decide.score import prepared, scored_files
+    from etude.decide.score.written import check_name
+
+    only_one(asked, "first", "rows")
+    options: dict[str, Any] = {name: getattr(asked, name) for name in OPTIONS if is_given(asked, name)}
+    options |= {"ops": Path(asked.ops)} if asked.ops is not None else {}
+    options |= {"kind": asked.kind, "first": asked.first, "rows": asked.rows, "engine": given_in(asked.engine)}
+
+    def named(name: str) -> str:
+        return spelled(asked, name)
+
+    def of_file(path: Path) -> "Prepared":
+        try:
+            return prepared(path, spelled=named, **options)
+        except UsageError as problem:
+            where = problem.where if problem.where not in ("", str(path)) else f"FILES: {path}"
+            raise UsageError(problem.problem, where=where, hint=problem.hint) from None
+
+    place = Place.of(asked)
+    if place is not None:
+        check_name(place.path)
+    paths, notes = scored_files(asked.files, kind=asked.kind, spelled=named)
+    return ScoreInputs(tuple(map(of_file, paths)), tuple(notes), place)
+
+
+def run(given: ScoreInputs) -> "list[Scored]":
+    from etude.decide.score import write_rows
+
+    for note in given.notes:
         say(f"note: {note}")
     found = []
-    for path in paths:
-        opened = prepared(path, kind=kind, first=first, rows=rows, **options)
-        with progress(f"scoring {path.name}", len(opened.items)) as advance:
-            found.append(opened.scored(advance))
-    if out is not None:
-        say(f"wrote {out}: {write_rows(found, out, force=force):,} rows")
-    if json:
-        emit(document(found), json=True)
-        return 0
-    emit([line for one in found for line in _lines(one, several=len(found) > 1)])
+    for one in given.files:
+        with progress(f"scoring {one.file.name}", len(one.chosen())) as advance:
+            found.append(one.scored(advance))
+    if (place := given.place) is not None:
+        say(f"wrote {place.path}: {write_rows(found, place.path, force=place.force):,} rows")
+    return found
+
+
+def record(found: "list[Scored]") -> dict[str, Any]:
+    from etude.decide.score import document
+
+    return document(found)
+
+
+def show(found: "list[Scored]") -> None:
+    several = len(found) > 1
+    emit([line for one in found for line in _lines(one, several=several)])
     for one in found:
-        _say(one, several=len(found) > 1)
-    return 0
+        _say(one, several=several)
 
 
 def _lines(one: "Scored", *, several: bool) -> list[dict[str, Any]]:
@@ -100,8 +146,6 @@ def _lines(one: "Scored", *, several: bool) -> list[dict[str, Any]]:
 
 def _say(one: "Scored", *, several: bool) -> None:
     """Why rows were refused, and what was assumed of how many."""
-    from collections import Counter
-
     where = f"{one.file.name}: " if several else ""
     refused = one.summary()["refused"]
     assumed = Counter(text for row in one.rows for text in row.get("assumed", ()))
@@ -110,3 +154,6 @@ def _say(one: "Scored", *, several: bool) -> None:
             say(f"{where}{what}, {count:,} {'row' if count == 1 else 'rows'}: {reason}")
         if len(counted) > SHOWN:
             say(f"{where}{what}: {len(counted) - SHOWN:,} more, in --json")
+
+
+VERBS = (Verb(name="score", asks=Score, inputs=inputs, run=run, record=record, show=show, tool=True),)
