@@ -18,6 +18,7 @@ from etude.surface.cli.registry import all_verbs
 from etude.surface.mcp import Access, make_server
 from etude.surface.mcp.bounds import BYTES, ROWS, bounded, rows_of
 from later import later
+from score_files import OPERATORS
 
 mcp = later("mcp")
 
@@ -78,7 +79,8 @@ ANALYSES = {
 
 def test_the_tools_are_verbs_and_say_what_they_take(root: Path):
     tools = listed(Access.of(root))
-    assert {"info", "query", "check", "diff", "predict", "edit", *ANALYSES} <= set(tools)
+    assert {"info", "query", "check", "diff", *ANALYSES} <= set(tools)
+    assert {"predict", "edit", "search", "serve", "simulate", "score"} <= set(tools)
     assert "report" not in tools  # which writes
     assert set(tools["query"].input_schema["properties"]) >= {"path", "sql"}
     assert all(tool.description and tool.annotations.read_only_hint for tool in tools.values())
@@ -116,6 +118,24 @@ def test_axes_of_a_plan_are_arguments_too(root: Path):
     assert flat["ranks"] == 16
     assert flat == one(access, "predict", model="gpt2", system="dgx-h100", plan={"gpus": 16, "tp": 2})
     assert "given twice" in refusal(access, "predict", model="gpt2", system="dgx-h100", tp=2, plan={"tp": 4})
+
+
+def test_what_is_run_is_asked_for_like_the_commands(root: Path, capsys: pytest.CaptureFixture[str]):
+    """`simulate`, `search`, `serve` and `score`: an answer each, and refusals by name."""
+    access = Access.of(root)
+    (root / "r.csv").write_text("arrival,prompt,output\n0,100,4\n0.1,500,6\n")
+    (root / "ops.csv").write_text(OPERATORS)
+    assert main(["simulate", str(root / "job"), "--system", "dgx-h100", "--json"]) == 0
+    assert one(access, "simulate", path="job", system="dgx-h100") == json.loads(capsys.readouterr().out)
+    found = one(access, "search", model="gpt2", gpus=4, system="dgx-h100", over="tp=1|2,zero", top=2)
+    assert found["best"]["gpus"] == 4 and len(found["rows"]) == 2 < found["tried"]
+    assert one(access, "serve", model="llama3-8b", system="dgx-h100", requests="r.csv")["finished"] == 2
+    assert one(access, "score", files=["ops.csv"])["summary"]["time_s"]["rows"] == 2
+    assert "did you mean `progress`?" in refusal(access, "simulate", path="job", system="dgx-h100", progres=["on=host"])
+    assert "unknown parameter `ray`" in refusal(access, "search", model="gpt2", system="dgx-h100", ray="auto")
+    assert "is no name" in refusal(access, "serve", model="gpt2", system="dgx-h100", rate="2", router="mine.py:route")
+    assert "`stack` is not read by operators" in refusal(access, "score", files=["ops.csv"], stack="nemo")
+    assert "is outside" in refusal(access, "score", files=["../secret.csv"])
 
 
 def test_the_answers_are_those_of_the_commands(root: Path, capsys: pytest.CaptureFixture[str]):
@@ -224,7 +244,7 @@ def test_a_root_that_is_a_link_is_what_it_leads_to(root: Path, tmp_path: Path):
 def test_edit_writes_below_its_folder_and_nowhere_else(root: Path, tmp_path: Path):
     edits = ["compress group=dp ratio=2"]
     assert "does not write" in refusal(Access.of(root), "edit", path="job", edits=edits, out="copy")
-    asked_only = one(Access.of(root), "edit", path="job", edits=edits, system="dgx-h100")
+    asked_only = one(Access.of(root), "edit", path="job", edits=edits, system="dgx-h100", simulate=True)
     assert asked_only["after_ns"] <= asked_only["before_ns"]
     access = Access.of(root, tmp_path)
     for name in ("../copy", "/tmp/copy", ".hidden", "a/b", "", "x" * 200)[:4]:
@@ -245,12 +265,21 @@ def test_an_error_has_its_hint(root: Path):
     assert "no file below the root" in refusal(access, "predict", model="gpt2", system="dgx-h100", stack="x.yaml")
 
 
-@pytest.mark.parametrize("value", ["loads.csv", "/etc/passwd", "mine.py:plan", "..\\x", "@file", ["a.csv"]])
+@pytest.mark.parametrize(
+    "value",
+    ["loads.csv", "/etc/passwd", "mine.py:plan", "..\\x", "@file", ["a.csv"], "GB/s", "1GB/secret", {"a": "b.csv"}],
+)
 def test_a_text_names_no_file(root: Path, value: Any):
     access = Access.of(root)
     with pytest.raises(UsageError, match="names a file"):
         access.plain("moe_loads", value)
-    for text in ("interleaved:4", "512:0.5,4096:0.5", "tp-cp-dp-pp", "speed op=aten::mm by=1.3"):
+    for text in (
+        "interleaved:4",
+        "512:0.5,4096:0.5",
+        "tp-cp-dp-pp",
+        "speed op=aten::mm by=1.3",
+        "compress encode=400GB/s",
+    ):
         access.plain("schedule", text)
 
 

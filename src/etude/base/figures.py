@@ -67,7 +67,8 @@ EXAMPLE: Final = {
 def figure(
     kind: str, doc: str, default: Any = MISSING, *, zero: bool = False, of: type[Any] | None = None, **more: Any
 ) -> Any:
-    """A field of a dataclass that `read` fills. `zero`: 0 is allowed; `of`: the dataclass or enum inside.
+    """A field of a dataclass that `read` fills. `zero`: 0 is allowed; `of`: the dataclass or enum inside;
+    str for a noun that is given by its name alone.
 
     `more` is what a surface shows or checks besides:
       least, most   bounds of a number
@@ -227,7 +228,7 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
     if kind in ("path", "out"):
         return _path(given, where)
     if kind == "noun":
-        return _path(given, where) if isinstance(given, (str, PathLike)) else given
+        return _path(given, where) if of is str or isinstance(given, (str, PathLike)) else given
     value = scalar(kind, given, where, zero=f.metadata["zero"])
     _check_bounds(f, given, value, where)
     return value

@@ -12,8 +12,8 @@ class Mcp:
     etude mcp --root traces/
     etude mcp --root traces/ --write copies/
 
-    Tools: info, query, check, diff, every analysis, predict, edit; with --write also report. Needs
-    `pip install 'etude[mcp]'`; docs/mcp.md shows how a client is configured.
+    Tools: info, query, check, diff, every analysis, simulate, predict, search, serve, score, edit; with --write also
+    report. Needs `pip install 'etude[mcp]'`; docs/mcp.md shows how a client is configured.
     """
 
     root: str = figure("path", "only files below this folder may be opened; links out of it are refused", ".")

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class ModelInput:
     """The parameter of what is about one model."""
 
-    model: str = argument("text", MODEL_HELP, "", like="gpt2")
+    model: str = argument("noun", MODEL_HELP, "", of=str, like="gpt2")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,8 +52,9 @@ class Predict(ModelOrConfig, PlanInput, OnSystem, OpsInput, Checked, EditInput):
     device as it is in the catalogue."""
 
     stack: str = figure(
-        "text", "software stack: a name that `etude stacks` lists, or a YAML file", "", like="nemo", panel="Machine"
-    )
+        "noun", "software stack: a name that `etude stacks` lists, or a YAML file", "", of=str, like="nemo",
+        panel="Machine",
+    )  # fmt: skip
     settings: SimulationSettings = part(
         SimulationSettings, PANEL, but=("collective_times", "concurrent_network", "remote_memory", "fold")
     )
@@ -286,7 +287,7 @@ def meant(args: list[str]) -> tuple[str, list[str]]:
 
 
 VERBS: tuple[Verb[Any, Any, Any], ...] = (
-    Verb(name="predict", asks=Predict, inputs=inputs, run=run, record=record, show=show),
+    Verb(name="predict", asks=Predict, inputs=inputs, run=run, record=record, show=show, tool=True),
     serving.PREDICT,
     sections.PREDICT,
     Verb(

@@ -55,7 +55,7 @@ class SearchPlans(PlanInput, HowToSearch):
     """
 
     model: str = argument(
-        "text", "a model whose plans are searched, or a YAML file with `search: KIND`", "", like="gpt2"
+        "noun", "a model whose plans are searched, or a YAML file with `search: KIND`", "", of=str, like="gpt2"
     )
     hf: str | None = figure(
         "path", "a Hugging Face `config.json`, or its folder, instead of a model's name", None, panel=OF_MODELS
@@ -77,12 +77,12 @@ class SearchPlans(PlanInput, HowToSearch):
         like="memory=50GB", panel=OF_MODELS,
     )  # fmt: skip
     system: str = figure(
-        "text", "simulate there: a name of `etude systems`, or a file", "", names=("-s",), like="dgx-a100",
-        panel=OF_MODELS, metavar="NAME",
+        "noun", "simulate there: a name of `etude systems`, or a file", "", of=str, names=("-s",), like="dgx-a100",
+        panel=OF_MODELS,
     )  # fmt: skip
     stack: str = figure(
-        "text", "software stack: a name that `etude stacks` lists, or a file", "", like="eager", panel=OF_MODELS,
-        metavar="NAME",
+        "noun", "software stack: a name that `etude stacks` lists, or a file", "", of=str, like="eager",
+        panel=OF_MODELS,
     )  # fmt: skip
     network: str = figure(
         "text", "analytic; or links or flow, if placement matters; default: analytic; flow with `--over placement`", "",
@@ -270,7 +270,17 @@ def record(result: "tuple[Found, SearchInputs]") -> dict[str, Any]:
     return result[0].record()
 
 
+def answer(result: "tuple[Found, SearchInputs]") -> dict[str, Any]:
+    """The record with as many rows as a table would have."""
+    found, given = result
+    made = found.record()
+    return made | {name: made[name][: given.top] for name in ("rows", "frontier")}
+
+
 VERBS = (
-    Verb(name="search", asks=SearchPlans, inputs=plan_inputs, run=run, record=record, show=show),
+    Verb(
+        name="search", asks=SearchPlans, inputs=plan_inputs, run=run, record=record, show=show, tool=True,
+        answer=answer,
+    ),
     Verb(name="search space", asks=SearchSpace, inputs=space_inputs, run=run, record=record, show=show),
-)
+)  # fmt: skip

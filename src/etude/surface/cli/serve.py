@@ -328,7 +328,7 @@ def recorded(found: Any) -> Any:
 
 
 VERBS = (
-    Verb(name="serve", asks=Serve, inputs=text_inputs, run=run_text, record=recorded, show=shown.show_text),
+    Verb(name="serve", asks=Serve, inputs=text_inputs, run=run_text, record=recorded, show=shown.show_text, tool=True),
     Verb(name="serve images", asks=ServeImages, inputs=image_inputs, run=run_images, record=recorded,
          show=shown.show_images),
     Verb(name="serve workflow", asks=ServeWorkflow, inputs=flow_inputs, run=run_flow, record=recorded,

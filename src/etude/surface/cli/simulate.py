@@ -338,7 +338,7 @@ def meant(args: list[str]) -> str:
 
 VERBS: tuple[Verb[Any, Any, Any], ...] = (
     Verb(
-        name="simulate", asks=Simulate, inputs=inputs, run=run, record=record, show=show,
+        name="simulate", asks=Simulate, inputs=inputs, run=run, record=record, show=show, tool=True,
         code=lambda result: INTERRUPTED if result[0].timing.partial else 0,
     ),
     Verb(

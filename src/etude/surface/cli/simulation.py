@@ -31,7 +31,7 @@ Units = Annotated[str, typer.Option(help="Units of the device: `auto`, a name, o
 class OnSystem:
     """The parameter of what is simulated on a system."""
 
-    system: str = figure("text", SYSTEM_HELP, names=("-s",), like="dgx-a100", panel="Machine")
+    system: str = figure("noun", SYSTEM_HELP, of=str, names=("-s",), like="dgx-a100", panel="Machine")
 
 
 @dataclass(frozen=True, kw_only=True)

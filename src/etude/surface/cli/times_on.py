@@ -15,8 +15,8 @@ class TimesOnInput:
     """The parameter of what may fill in times."""
 
     times_on: str = figure(
-        "text", "system whose times are used for compute without a time: a name, or a YAML file", "", panel="Machine",
-        metavar="NAME", like="dgx-h100",
+        "noun", "system whose times are used for compute without a time: a name, or a YAML file", "", of=str,
+        panel="Machine", like="dgx-h100",
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ access      which files may be opened and where a copy may be written
 bounds      how much of a result is sent
 schema      what may be given to a tool, from the declaration of its verb
 tools       what can be asked: verbs, called within the access
-own_tools   tools that are not commands' verbs
 server      the tools as the `mcp` package serves them
 """
 

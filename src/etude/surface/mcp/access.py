@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,8 @@ _LISTS: Final = frozenset(",*?[")
 """What makes a path stand for several files, wherever these lie."""
 _DESCRIBES: Final = (".yaml", ".yml", ".json", ".py", ".csv")
 """How names of files end that describe a model, a system or a stack."""
-_NAMES_A_FILE: Final = re.compile(r"[/\\@]|\.[A-Za-z]")
+_NAMES_A_FILE: Final = re.compile(r"[\\@]|(?<!\d[KMGT][Bb])/|/(?!s\b)|\.[A-Za-z]")
+"""What only names of files have; the slash of a rate (`400GB/s`) is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,8 @@ class Access:
 
     def plain(self, key: str, value: Any) -> Any:
         """A value that names no file: what is in one is read through a parameter that is a path."""
-        for text in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
-            if isinstance(text, str) and (_NAMES_A_FILE.search(text) or (text and Path(text).is_file())):
+        for text in _texts(value):
+            if _NAMES_A_FILE.search(text) or (text and Path(text).is_file()):
                 raise UsageError("names a file, which this server does not read", where=key, hint="give the value")
         return value
 
@@ -94,6 +95,17 @@ class Access:
                 entry = Path(folder) / name
                 if entry.is_symlink() and not self._inside(_resolved(entry)):
                     raise UsageError(f"the link `{name}` points outside the root", where=shown, hint="copy the file")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value.keys(), *value.values()])
+    elif isinstance(value, Sequence):
+        for one in value:
+            yield from _texts(one)
 
 
 def _resolved(path: Path) -> Path:

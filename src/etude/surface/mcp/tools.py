@@ -12,7 +12,6 @@ from etude.base.parameters import MCP, parameters_of, unknown
 from etude.base.trust import limited
 from etude.surface.mcp.access import Access
 from etude.surface.mcp.bounds import bounded, rows_of
-from etude.surface.mcp.own_tools import OWN
 from etude.surface.mcp.schema import is_written, needed, offered
 from etude.surface.verb import Verb, resolve
 
@@ -22,9 +21,7 @@ NOWHERE: Final = "/dev/null"
 
 def tools(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> dict[str, Verb[Any, Any, Any]]:
     """Name -> verb, of those that are tools. What only writes is not offered without a folder to write to."""
-    found = {verb.name: verb for verb in verbs if verb.tool}
-    found |= {verb.name: verb for verb in OWN if verb.name not in found}
-    offers = [verb for verb in found.values() if access.write is not None or not is_written(verb)]
+    offers = [verb for verb in verbs if verb.tool and (access.write is not None or not is_written(verb))]
     return {verb.name.replace(" ", "_").replace("-", "_"): verb for verb in offers}
 
 

@@ -36,8 +36,9 @@ class CostInput:
         "noun", "a model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`", "", like="gpt2"
     )
     system: str = figure(
-        "text", "simulate there: a name of `etude systems`, or a file", "", names=("-s",), like="dgx-h200", panel=PANEL
-    )
+        "noun", "simulate there: a name of `etude systems`, or a file", "", of=str, names=("-s",), like="dgx-h200",
+        panel=PANEL,
+    )  # fmt: skip
     tp: int = figure("count", "tensor-parallel ranks of a replica", 1, panel=PANEL)
     ep: int = figure("count", "ranks of a replica over which experts are spread", 1, panel=PANEL)
     precision: str = figure("text", "data type of weights and products: bf16, fp8", "bf16", like="fp8", panel=PANEL)
