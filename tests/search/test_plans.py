@@ -188,7 +188,7 @@ def test_a_file_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["search", *words]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(one)
     assert main(["search", str(tmp_path / "space.yaml"), "--gpus", "4"]) == 2
-    assert "--gpus applies only to a search over plans" in capsys.readouterr().err
+    assert "--gpus is not read by `etude search space`" in capsys.readouterr().err
 
 
 def test_the_same_answer_with_any_number_of_workers_and_from_where_it_was_cut_off(tmp_path: Path):

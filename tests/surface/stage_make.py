@@ -25,7 +25,7 @@ SPACES = {
 
 def make(folder: Path) -> None:
     (folder / "measured.csv").write_text("model,gpus\n")
-    (folder / "plan.yaml").write_text("micro_batch: 2\n")
+    (folder / "plan.yaml").write_text("micro_batch: 2\nrecompute: full\n")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     for name, text in SPACES.items():
         (folder / f"{name}.yaml").write_text(text)

@@ -20,7 +20,7 @@ DEVICES = "devices:\n  - {name: a, system: dgx-h100}\n  - {name: b, system: dgx-
 
 def make(folder: Path) -> None:
     (folder / "r.csv").write_text(REQUESTS)
-    (folder / "pool.yaml").write_text(POOL)
+    (folder / "pools.yaml").write_text(POOL)
     (folder / "mine.py").write_text("def route(request, replicas, now_s):\n    return 0\n")
     (folder / "dit.csv").write_text("arrival,height,width,steps\n0,512,512,20\n")
     (folder / "flow.yaml").write_text(FLOW)

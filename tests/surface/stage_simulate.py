@@ -13,7 +13,7 @@ CONFIG = {
 
 def make(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "plan.yaml").write_text("recompute: full\n")
+    (folder / "plan.yaml").write_text("micro_batch: 2\nrecompute: full\n")
     (folder / "fp8.yaml").write_text("gpus: 4\nprecision: fp8\n")
     for name, source in (("distill", "distill"), ("vision", "vision"), ("joint", "vision-joint")):
         shutil.copy(SECTIONS / f"{source}.yaml", folder / f"{name}.yaml")

@@ -140,7 +140,7 @@ def test_force_is_f_and_what_is_there_is_refused_before_any_work(
     out = str(tmp_path / "out")
     words = [*SHARE.split(), "--policy", "las", "-o", out]
     assert main(words) == 0
-    assert main(words) == 2 and "already exists" in capsys.readouterr().err
+    assert main(words) == 2 and "exists already" in capsys.readouterr().err
     assert main([*words, "-f"]) == 0
     asked = json.loads((tmp_path / "out" / "fleet.json").read_text())["asked"]
     assert asked == {"cluster": "cluster.yaml", "jobs": "jobs.csv", "policy": "las"}

@@ -22,7 +22,7 @@ DRAWN = "serve llama3-8b --system dgx-h100 --rate 4"
 FILE = "serve llama3-8b --system dgx-h100 --requests r.csv"
 IMAGES = "serve flux.1-dev --system dgx-h100 --degree fixed:1"
 OFFLOAD = 'serve llama3-8b --system h200-server --offload "kv path=dual"'
-POOL = "serve pool.yaml --requests r.csv"
+POOL = "serve pools.yaml --requests r.csv"
 CASES = {
     FLOW: (
         "--tp 8", "--precision fp8", "--kv-dtype fp8", "--disaggregate 2:6", "--requests nofile.csv", "--rate 99",

@@ -28,7 +28,7 @@ class Calibrate:
     """
 
     path: str = argument("path", "CSV file of measured steps, or a recorded run", like="job/")
-    out: str = figure("out", "YAML file of the stack", names=("-o",), like="other.yaml")
+    out: str = figure("out", "YAML file of the stack", names=("-o",), like="new-stack.yaml")
     base: str = figure("text", "stack to start from: a name, or a YAML file", "default", key="from", like="eager")
     ran_on: str = figure(
         "text", "system that a recorded run ran on", "", names=("--system", "-s"), like="dgx-a100", metavar="NAME"

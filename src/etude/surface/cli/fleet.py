@@ -106,7 +106,7 @@ class Experts(Written, ExpertsRequest):
     etude fleet experts deepseek-v3 --ep 32 --precision fp8 --redundant 32 \\
         --system dgx-h100 --fail rank7@60s --recover shrink --detect 5s \\
         --regroup 5s --replace 30s
-    etude fleet experts mixtral-8x7b --ep 8 --system dgx-h100 \\
+    etude fleet experts mixtral-8x7b --gpus 8 --ep 8 --system dgx-h100 \\
         --fail rank1@60s --recover shrink
     etude fleet experts mixtral-8x7b --ep 8 --system dgx-h100 \\
         --fail node0@60s --restart 20s

@@ -32,6 +32,8 @@ class Generate(MemoryOut, ModelOrConfig, PlanInput, JobMade, LimitInput):
         --global-batch 512 --recompute selective --zero 1 -o job/
     etude generate qwen3-30b-a3b --gpus 32 --ep 16 --seq 2048 --global-batch 32 --memory dgx-h100 -o moe/
     etude generate llama3-8b --gpus 8 --zero 3 --lengths 512:0.6,2048:0.4 --no-write
+    etude generate llama3-8b --gpus 8 --cp 8 --seq 8192 --global-batch 8 --batching packed \\
+        --lengths 512:0.6,2048:0.4 --cp-map lpt --block 512 -o job/
     etude generate --hf config.json --gpus 64 --zero 3 --to et --dialect astra -o job/
 
     The job is written folded, as a Parquet folder; `--to et` writes a Chakra file for each rank, and

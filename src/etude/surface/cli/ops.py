@@ -153,7 +153,7 @@ class Measure(KeysInput):
     budget_ns: int | None = figure("time", "time limit; default: none", None, panel=ASKED)
     plan_only: str | None = figure(
         "out", "only write the plan (JSON), and the worker script next to it, for another machine", None,
-        like="other.json", panel="Output",
+        like="measure.json", panel="Output",
     )  # fmt: skip
     force: bool = figure("switch", "replace an existing plan", False, names=("-f",), needs="plan_only")
     output: Printed = part(Printed)

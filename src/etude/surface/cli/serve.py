@@ -36,7 +36,7 @@ class Serve(text.TextInput, Kept):
         --reconfigure "at=60s,tp=4;at=300s,tp=1"
     etude serve llama3-8b --replicas 2 --system dgx-h100 --requests r.csv \\
         --scale queue:4..32,most=16,every=10s
-    etude serve pool.yaml --requests r.csv \\
+    etude serve pools.yaml --requests r.csv \\
         --slo "chat:ttft=1s,tpot=50ms;batch:latency=60s"
     etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv \\
         --router mine.py:route -o served/

@@ -190,9 +190,9 @@ def _digest(*given: Any) -> str:
 @cache
 def _code() -> bytes:
     digest = hashlib.sha256()
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     files = [Path(__file__), Path(__file__).parent / "network.py"]
-    for room in ("cost", "generate", "machine", "simulate"):
+    for room in ("cost", "make/generate", "machine", "run/simulate"):
         files += [path for path in sorted((root / room).rglob("*")) if path.suffix in (".py", ".yaml")]
     for path in files:
         stat = path.stat()

@@ -43,7 +43,9 @@ def degree_rule(text: str, gpus: int, hook_of: Callable[[str], Callable[..., Any
     powers = tuple(1 << k for k in range(gpus.bit_length()) if 1 << k <= gpus)
     if rest is not None and head.text == "fixed":
         if gpus % rest.count():
-            raise rest.wrong(f"{gpus} devices are not a multiple of {rest.text}", f"use fixed:N that divides {gpus}")
+            raise rest.wrong(
+                f"{gpus} devices are not a multiple of {rest.text}", f"use fixed:N that divides --gpus {gpus}"
+            )
         return DegreeRule(degrees=(rest.count(),), **more)
     if head.text == "elastic":
         low, high = _range(rest) if rest is not None else (1, gpus)
