@@ -137,7 +137,7 @@ def show_missing(found: "Needs") -> None:
 class Measure(KeysInput):
     """Measure the keys that a database is missing for a set of models, with PyTorch on this machine
 
-    etude ops measure llama3-8b qwen3-8b --tp 1,2 --device h200 --db h200.ops --budget 5m
+    etude ops measure llama3-8b qwen3-8b --tp 1,2 --device h200 --db h200.ops --budget 5min
     etude ops measure llama3-8b --device h200 --plan-only plan.json
     etude ops measure llama3-8b --device my-cpu --train
 

@@ -23,7 +23,7 @@ MEASURED, COMPARED = "Measurement", "Comparison"
 class Qualify(Written):
     """Compare this node with others, or with itself earlier: find slow GPUs, links, hosts; exit code 1 if any
 
-    etude qualify -o node7.json
+    etude qualify -o node9.json
     etude qualify -o today.json --baseline node7.json --against node1.json --against node2.json
     etude qualify --measured node7.json --against node1.json --against node2.json
     """

@@ -41,7 +41,7 @@ class Serve(text.TextInput, Kept):
     etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv \\
         --router mine.py:route -o served/
     etude serve llama3-8b --system dgx-h100 --rate 20 \\
-        --window 10s:12s --job-out job/
+        --window 10s:12s --job-out window/
 
     Passes are generated and simulated once for a model, a plan and a system, node by node, and kept; the loop over
     requests takes their times. The engine's rules are those of vLLM 0.19; flags have vLLM's names. `etude report` and
