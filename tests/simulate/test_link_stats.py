@@ -76,6 +76,6 @@ def test_it_is_asked_for_and_queried(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["query", str(tmp_path / "stats"), f"{sql} order by 1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"sharing": 1}, {"sharing": 1}, {"sharing": 2}]
     assert main([*asked, "--link-stats", str(tmp_path / "other")]) == 2
-    assert "closed forms have no statistics" in capsys.readouterr().err and not (tmp_path / "other").exists()
+    assert "read only by networks with links" in capsys.readouterr().err and not (tmp_path / "other").exists()
     with pytest.raises(UsageError, match="closed forms"):
         simulate(to_one(), ONE, link_stats=True)
