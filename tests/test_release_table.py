@@ -12,8 +12,9 @@ import release
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"big_jobs", "injected_faults", "injected_runs", "replay_programs", "replay_turns"}
 """Parts of other scripts."""
-BESIDE = {"release", "try_wheel", "hta_values", "bench_compile"}
-"""The table and the wheel themselves, values for a script that has a row, and what bench_first_use measures too."""
+BESIDE = {"release", "try_wheel", "hta_values", "bench_compile", "given_flags"}
+"""The table and the wheel themselves, values for a script that has a row, what bench_first_use measures too, and a tool
+for those who declare verbs."""
 
 
 def outcome(**changes: object) -> release.Outcome:
