@@ -48,11 +48,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "Which rows": "kind first rows",
         "Measured requests": "model tp ep precision kv-dtype replicas router",
     },
-    "energy": {
-        "Power": "clock cap smooth repeat gaps",
-        "Place": "region regions",
-        "Output": "timeline every",
-    },
 }
 
 
