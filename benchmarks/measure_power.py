@@ -1,4 +1,4 @@
-"""Power of a GPU by its energy counter (NVML), in the columns that `etude energy --rows` reads.
+"""Power of a GPU by its energy counter (NVML), in the columns that `etude energy rows` reads.
 
     python benchmarks/measure_power.py -o mine.csv          # needs PyTorch, CUDA and the driver's NVML; two minutes
     python benchmarks/measure_power.py -o mine.csv --clocks 1500,1200,900 --caps 600,500      # with the right to do so

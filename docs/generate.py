@@ -137,7 +137,7 @@ That is 64 nodes of 8 H100. A bandwidth is that of one device in one direction, 
 etude systems check my-cluster.yaml                                  # what it is, or what is wrong with it
 etude predict llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml  # a training step
 etude simulate job/ --system my-cluster.yaml --network flow          # a job that you have, on its links
-etude energy llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml   # what it draws
+etude energy predict llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml   # what it draws
 ```
 
 <!-- slow: simulates every plan that fits -->

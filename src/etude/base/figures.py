@@ -318,7 +318,7 @@ def _number(kind: str, given: Any, where: str) -> Any:
     parse = {"time": parse_time, "bytes": parse_bytes, "bandwidth": parse_bandwidth}.get(kind, parse_count)
     if isinstance(given, str) and kind in ("fraction", "number", "power"):
         try:
-            return float(given)
+            return float(given.strip().lower().removesuffix("w") if kind == "power" else given)
         except ValueError:
             what = "fraction" if kind == "fraction" else "number"
             raise ClusterError(f"{_shown(given)} is not a {what}", where=where) from None

@@ -54,13 +54,16 @@ def ratio_of(clock: str, device: Device) -> float:
     try:
         value = float(text.removesuffix(unit))
     except ValueError:
-        raise UsageError(f"--clock: `{clock}` is not a clock", hint="1200MHz, 1.2GHz, or 0.8 of the nominal") from None
+        hint = "1200MHz, 1.2GHz, or 0.8 of the nominal"
+        raise UsageError(f"`{clock}` is not a clock", where="--clock", hint=hint) from None
     if unit and not nominal:
-        raise UsageError(f"--clock: device `{device.name}` does not specify its clock", hint="0.8 of the nominal")
+        raise UsageError(
+            f"device `{device.name}` does not specify its clock", where="--clock", hint="0.8 of the nominal"
+        )
     ratio = value * {"": 1.0, "mhz": 1.0, "ghz": 1000.0}[unit] / (nominal if unit else 1.0)
     if not least <= ratio <= 1.0:
         span = f"{least * nominal:.0f} to {nominal:.0f} MHz" if nominal else f"{least:g} to 1"
-        raise UsageError(f"--clock: `{clock}` is outside the clocks of `{device.name}`", hint=span)
+        raise UsageError(f"`{clock}` is outside the clocks of `{device.name}`", where="--clock", hint=span)
     return ratio
 
 

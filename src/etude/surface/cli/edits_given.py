@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import EtudeError, UsageError
 from etude.base.figures import figure
@@ -26,16 +24,6 @@ class EditInput:
         "several", "apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See "
         "docs/edits.md", (), like="compress group=dp ratio=2", panel="What-if",
     )  # fmt: skip
-
-
-WhatIfEdits = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--edit",
-        help="Apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See "
-        "docs/edits.md.",
-    ),
-]
 
 
 def edits_of(given: Sequence[str] | None) -> "list[Edit]":

@@ -9,36 +9,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
-
 from etude.base.errors import UsageError
 from etude.surface.cli.arguments import values
 from etude.surface.cli.commands import COMMANDS, GROUPS, file_of
 
 CLOSE = 0.7
 """How alike a word and the name of a command are for the one to be taken for a mistyped other."""
-
-
-class Group(TyperGroup):
-    """A command that is nothing but those below it."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        if not args and self.no_args_is_help:
-            print(ctx.get_help(), end="")
-            raise typer.Exit(2)
-        known = {name for p in self.params for name in (*p.opts, *p.secondary_opts)} | set(ctx.help_option_names)
-        if args and args[0].startswith("-") and args[0].partition("=")[0] not in known:
-            for word in args:
-                if word in self.commands:
-                    raise misplaced(ctx.command_path, word, args[0])
-        return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.commands:
-            shown = [name for name, command in self.commands.items() if not command.hidden]
-            raise no_such(ctx.command_path, args[0], shown)
-        return super().resolve_command(ctx, args)
 
 
 def below(name: str) -> dict[str, str]:

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure
 from etude.surface.cli.output import progress
@@ -20,20 +18,6 @@ JOB_HELP = (
     "Recorder. Also an address, such as `s3://bucket/run/`."
 )
 GROUPS_HELP = "communicator-group file; by default `name.json` next to the files of the ranks"
-JobPath = Annotated[Path, typer.Argument(help=JOB_HELP, show_default=False)]
-GroupFile = Annotated[
-    Path | None,
-    typer.Option("--groups", help="Communicator-group file; by default `name.json` next to the files of the ranks."),
-]
-Workers = Annotated[
-    int,
-    typer.Option(
-        "--workers", "-j", min=0, help="Number of ranks read in parallel; 0: one per core for large recordings."
-    ),
-]
-MaxBytes = Annotated[
-    str | None, typer.Option("--max-bytes", help="Largest size that a file may have, also when unpacked, e.g. `4GiB`.")
-]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure, part
 from etude.base.parameters import only_one, spelled
@@ -32,23 +30,6 @@ class Dialect(StrEnum):
     ASTRA = "astra"
     STORAGE = "storage"
     MEMORY = "memory"
-
-
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write; it appears when it is complete.")]
-Format = Annotated[
-    To, typer.Option("--to", help="Write one Parquet folder (ranks share traces), or one file per rank.")
-]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Replace existing output.")]
-In = Annotated[
-    Dialect,
-    typer.Option(
-        "--dialect",
-        help="`plain`: the job as it is. `astra`: files that ASTRA-sim can run: groups are numbers, all members of a "
-        "collective have the size of the largest, and a copy is one operation. `storage`: reads of samples, "
-        "batches and checkpoints as STORAGE, BATCH and CHECKPOINT nodes of newer Chakra; `memory`: the reverse.",
-    ),
-]
-NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,6 @@ Row: TypeAlias = Mapping[str, Any]
 Emitted: TypeAlias = "pa.Table | Row | Sequence[Row]"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-AsMarkdown = Annotated[bool, typer.Option("--md", help="Print a Markdown table.")]
 
 _FORMULA = ("=", "+", "-", "@")
 _MEASURES = ("part", "measure")

@@ -44,11 +44,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     "roofline": {ANALYSIS: "utilisation model-flops"},
     "memory": {ANALYSIS: "copies each as"},
     "report": {ANALYSIS: "edit"},
-    "energy": {
-        "Power": "clock cap smooth repeat gaps",
-        "Place": "region regions",
-        "Output": "timeline every",
-    },
 }
 
 

@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import argument, figure, key_of, part, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import argument, figure, key_of, part, read_mapping
 from etude.base.parameters import given_in, naming, only_one, request_of, spelled
 from etude.make.generate import Plan
 from etude.surface.cli.output import say
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from etude.make.generate.model import Model
 
 MODEL_HELP = "a model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`"
-ModelName = Annotated[str, typer.Argument(help=f"{MODEL_HELP[:1].upper()}{MODEL_HELP[1:]}.")]
 PANEL = "The plan"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +59,16 @@ class PlanInput:
 
 
 def plan_keys(asked: "PlanInput", model: str = "") -> dict[str, Any]:
-    """What the file and the flags of a plan say, by key. All axes that were given count as read."""
-    return given_of(given_in(asked.axes), None if asked.plan is None else Path(asked.plan), model)
+    """What the file and the flags of a plan say, by key. All axes that were given count as read. Where they say no
+    precision, the last word of a model's id may."""
+    from etude.make.generate.model import stored_as
+
+    given: dict[str, Any] = {} if asked.plan is None else read_mapping(asked.plan)
+    given |= given_in(asked.axes)
+    if "precision" not in given and (stored := stored_as(model)):
+        given["precision"] = stored
+        say(f"note: precision {stored}, as the model id says; --precision overrides it")
+    return given
 
 
 def plan_asked(asked: Any, model: "Model", name: str, **usual: Any) -> Plan:
@@ -129,48 +135,6 @@ def _usual(value: Any, kind: str) -> str:
     if kind in forms:
         return forms[kind](int(value)) if value else "0"
     return "" if value == () else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def figures_of(cls: type[T], given: dict[str, Any], where: str) -> T:
-    """A dataclass of figures from the flags that `with_fields` made of it."""
-    keys = {f.name: key_of(f) for f in fields(cls)}  # type: ignore[arg-type]
-    try:
-        return read(cls, {keys[name]: value for name, value in given.items()}, where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
-
-
-LISTS: Final = ("stages", "cp_shares", "cp_heads")
-"""Flags that take numbers between commas."""
-with_plan = with_fields(Plan, "flags", PANEL)
-
-
-def plan_of(flags: dict[str, Any], path: Path | None, model: str = "") -> Plan:
-    """The plan of a file with these flags over it."""
-    return Plan.from_dict(given_of(flags, path, model), str(path or "plan"))
-
-
-def given_of(flags: dict[str, Any], path: Path | None, model: str = "") -> dict[str, Any]:
-    """What a file and these flags say, by key. Where they say no precision, the last word of a model's id may."""
-    from etude.make.generate.model import stored_as
-
-    given: dict[str, Any] = {}
-    if path is not None:
-        given = read_mapping(path)
-    keys = {f.name: key_of(f) for f in fields(Plan)}
-    for name, value in flags.items():
-        given[keys.get(name, name)] = _numbers(name, value) if name in LISTS and isinstance(value, str) else value
-    if "precision" not in given and (stored := stored_as(model)):
-        given["precision"] = stored
-        say(f"note: precision {stored}, as the model id says; --precision overrides it")
-    return given
-
-
-def _numbers(name: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--{name.replace('_', '-')}: `{text}` is not a list of numbers", hint="4,5,4") from None
 
 
 def mapped_figures(found: "Generated") -> dict[str, str]:

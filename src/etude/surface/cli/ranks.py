@@ -1,8 +1,6 @@
 """`--ranks 0-3,7` of commands that show some ranks of a job."""
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
 
@@ -10,7 +8,6 @@ if TYPE_CHECKING:
     from etude.model.job import Job
 
 RANKS_HELP = "only these ranks: `0-3,7`"
-Ranks = Annotated[str, typer.Option("--ranks", help="Only these ranks: `0-3,7`.")]
 
 
 def ranks_of(text: str, job: "Job") -> list[int] | None:

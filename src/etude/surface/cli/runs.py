@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
@@ -21,24 +19,6 @@ if TYPE_CHECKING:
     from etude.model.card import Card
     from etude.model.job import Job
     from etude.model.run import Run
-
-OnSystem = Annotated[
-    str,
-    typer.Option(
-        "--system", "-s", help="Simulate the job there and analyse that: a name of `etude systems`, or a file."
-    ),
-]
-RanOn = Annotated[
-    str,
-    typer.Option(
-        "--ran-on",
-        "--device",
-        help="The hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in the run.",
-    ),
-]
-TimesFile = Annotated[
-    Path | None, typer.Option("--timing", help="Times of the nodes, as `etude simulate --timing` writes them.")
-]
 
 
 SYSTEM_HELP = "simulate the job there and analyse that: a name of `etude systems`, or a file"
@@ -74,8 +54,7 @@ class Topped:
 
 def ran_on(**more: Any) -> Any:
     """The parameter of what a run was measured on."""
-    text = "the hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in the run"
-    return figure("noun", text, "", names=("--device",), like="h200", **more)
+    return figure("noun", RAN_ON_HELP, "", names=("--device",), like="h200", **more)
 
 
 @dataclass(frozen=True, kw_only=True)

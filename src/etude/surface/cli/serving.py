@@ -1,13 +1,11 @@
 """A job that serves, `generate serve` and `predict serve`: its parameters, and the job that they say."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, key_of, part
+from etude.base.figures import figure, part
 from etude.base.parameters import given_in, is_given, spelled
 from etude.make.generate import Plan
 from etude.make.generate.serving import Serving
@@ -19,7 +17,7 @@ from etude.surface.cli.output import emit, say
 from etude.surface.cli.plan_flags import (
     PANEL as PLAN_PANEL,
 )
-from etude.surface.cli.plan_flags import ModelOrConfig, model_asked, model_of, plan_asked, plan_of, with_fields
+from etude.surface.cli.plan_flags import ModelOrConfig, model_asked, model_of, plan_asked
 from etude.surface.cli.simulation import PANEL as SIMULATION
 from etude.surface.cli.simulation import Checked, OnSystem, OpsInput, SimulationOptions, options_of
 from etude.surface.verb import Verb
@@ -31,17 +29,6 @@ if TYPE_CHECKING:
     from etude.make.generate.serving import Request, ServedJob
 
 PANEL = "Serving"
-WITH_SERVE = "Serving, with --serve"
-with_serving = with_fields(Serving, "serving", WITH_SERVE)
-
-Serve = Annotated[bool, typer.Option("--serve", help="Inference instead of training.", rich_help_panel=WITH_SERVE)]
-Requests = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file of requests, as for `etude serve`. With --system they queue.", rich_help_panel=WITH_SERVE
-    ),
-]
-Draft = Annotated[str, typer.Option(help="The model that proposes tokens.", rich_help_panel=WITH_SERVE)]
 EQUAL = ("prefill", "decode", "batch")
 """What equal requests are like: not read where a file has requests of its own."""
 
@@ -258,48 +245,3 @@ GENERATE: Verb[Any, Any, Any] = Verb(
 PREDICT: Verb[Any, Any, Any] = Verb(
     name="predict serve", asks=PredictServe, inputs=predict_inputs, run=run_predict, show=show_predicted
 )
-
-
-# -- `etude energy --serve` --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the command line says of a job that serves."""
-
-    model: str
-    hf: Path | None
-    flags: dict[str, Any]
-    serving: dict[str, Any]
-    plan: Path | None
-    requests: Path | None
-    draft: str
-    system: str
-    memory: str
-    name: str
-
-
-def served(asked: Asked, *, check: bool = True, weights: "Quantised | None" = None) -> "ServedJob":
-    from etude.machine import open_system
-
-    keys = {f.name: key_of(f) for f in fields(Serving)}
-    options = Serving.from_dict({keys[name]: value for name, value in asked.serving.items()})
-    flags = dict(asked.flags)
-    if asked.plan is None:
-        flags.setdefault("gpus", flags.get("tp", 1) * flags.get("pp", 1) * max(sum(options.split), 1))
-    draft = model_of(asked.draft) if asked.draft else None
-    source = ServingSource(
-        model=model_of(asked.model, asked.hf), plan=plan_of(flags, asked.plan, asked.model), options=options,
-        requests=asked.requests, draft=draft, name=asked.name,
-    )  # fmt: skip
-    on = open_system(asked.system) if asked.system else None
-    return source.generate(on, memory=asked.memory, check=check, weights=weights)
-
-
-def refuse(serving: dict[str, Any], requests: Path | None, draft: str) -> None:
-    """Flags of serving without --serve would do nothing."""
-    given = [f"--{name.replace('_', '-')}" for name in serving]
-    given += ["--requests"] if requests else []
-    given += ["--draft"] if draft else []
-    if given:
-        raise UsageError(f"{given[0]} applies only to serving", hint="add --serve")

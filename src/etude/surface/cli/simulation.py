@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part
@@ -18,13 +16,6 @@ if TYPE_CHECKING:
 
 PANEL = "Simulation"
 SYSTEM_HELP = "simulate there: a name of `etude systems`, or a file"
-Kernels = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Another kernel: `product:w4a16:g128`, `product:lcma:2,2,2,7`; with `auto` the fastest for each op."
-    ),
-]
-Units = Annotated[str, typer.Option(help="Units of the device: `auto`, a name, or a split: `cpu+sme`.")]
 
 
 @dataclass(frozen=True, kw_only=True)
