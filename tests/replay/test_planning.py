@@ -379,7 +379,8 @@ def test_the_command_plans_without_playing(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_plan_needs_no_torch():
-    code = "import sys, etude\nfrom etude.run.replay import plan\nplan(etude.open(sys.argv[1]))\nprint('torch' in sys.modules)"
+    code = "import sys, etude\nfrom etude.run.replay import plan\nplan(etude.open(sys.argv[1]))\n"
+    code += "print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, str(SAMPLE)], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
 
