@@ -38,7 +38,7 @@ class Qualify(Written):
     measured: str | None = figure(
         "path", "take the figures of this file instead of measuring", None, like="node3.json", panel=MEASURED
     )
-    name: str = figure("text", "name of the node; by default that of the file", "", like="node9")
+    name: str = figure("text", "name of the node; by default that of the file", "", like="node5")
     processes: int | None = figure(
         "count", "processes of the collectives; 0: none. By default one per GPU, or 2", None, zero=True, panel=MEASURED
     )
