@@ -166,7 +166,6 @@ class Plan:
         "rows x columns of context-parallel ranks that share an image, `2x4`",
         "",
         like="1x2",
-        needs="cp",
         rare=True,
     )
     order: str = figure(

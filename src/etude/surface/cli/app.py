@@ -68,7 +68,7 @@ class Root(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """A command may have two words: `etude generate micro`."""
-        name, command, rest = command_meant(args)
+        name, command, rest = command_meant(args, typed=True)
         if command is None:
             return super().resolve_command(ctx, args)
         self.commands[name] = command
@@ -94,18 +94,19 @@ def _listed(name: str) -> TyperCommand:
     return TyperCommand(name, help=line, rich_help_panel=panel, rich_markup_mode="rich")
 
 
-def command_meant(args: list[str]) -> tuple[str, Any, list[str]]:
-    """The command that the words call, with its name and what is left of them; None: there is none."""
+def command_meant(args: list[str], *, typed: bool = False) -> tuple[str, Any, list[str]]:
+    """The command that the words call, with its name and what is left of them; None: there is none. `typed`: what it
+    reads is there already, so that a word that is no file may be a mistyped verb."""
     args = [OTHER_NAMES.get(word, word) for word in args[:1]] + args[1:]
     for words in (2, 1):
         name = " ".join(args[:words])
         if len(args) >= words and name in COMMANDS:
-            name, rest = _verb_meant(name, args[words:])
+            name, rest = _verb_meant(name, args[words:], typed=typed)
             return name, _loaded(name), rest
     return " ".join(args[:1]), None, args
 
 
-def _verb_meant(name: str, args: list[str]) -> tuple[str, list[str]]:
+def _verb_meant(name: str, args: list[str], *, typed: bool = False) -> tuple[str, list[str]]:
     """The verb that the words mean, and what is left of them: one of several words in the file of the first, or the
     one that an old spelling stands for (`serve --workflow` is `serve workflow`). `meant` of a file gets all that
     follows its word, and gives the verb, or the verb and what is left."""
@@ -118,7 +119,7 @@ def _verb_meant(name: str, args: list[str]) -> tuple[str, list[str]]:
     meant = getattr(import_module(f"etude.surface.cli.{file_of(name)}"), "meant", None) if inner else None
     if meant is None or (words != name and words in inner):
         return words, rest
-    if words == name and args and (not args[0].startswith("-") or args[0] in ALONE):
+    if typed and words == name and args and (not args[0].startswith("-") or args[0] in ALONE):
         check_below(name, (), args[:2] if args[0] in ALONE else args[:1])
     found = meant(args)
     verb, left = found if isinstance(found, tuple) else (found, args)
