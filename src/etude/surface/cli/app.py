@@ -1,12 +1,6 @@
-"""The Typer app that commands register themselves with when they are loaded, and the panels they sit in.
-
-@app.command(rich_help_panel=LOOK)
-def info(path: Path, json: AsJson = False) -> None:
-    \"\"\"What is in a trace or a job\"\"\"
-"""
+"""`etude` itself: which verb the words of a command line mean, and its command, loaded when it is called."""
 
 import sys
-from copy import copy
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -116,7 +110,7 @@ def _verb_meant(name: str, args: list[str], *, typed: bool = False) -> tuple[str
     words, rest = name, args
     while rest and any(f"{one} ".startswith(f"{words} {rest[0]} ") for one in inner):
         words, rest = f"{words} {rest[0]}", rest[1:]
-    meant = getattr(import_module(f"etude.surface.cli.{file_of(name)}"), "meant", None) if inner else None
+    meant = getattr(import_module(f"etude.surface.cli.{file_of(name)}"), "meant", None)
     if meant is None or (words != name and words in inner):
         return words, rest
     if typed and words == name and args and (not args[0].startswith("-") or args[0] in ALONE):
@@ -128,30 +122,16 @@ def _verb_meant(name: str, args: list[str], *, typed: bool = False) -> tuple[str
 
 @cache
 def _loaded(name: str) -> Any:
+    from etude.surface.cli.build import command_of, group_of
     from etude.surface.cli.help import dressed
     from etude.surface.cli.panels import panels
     from etude.surface.cli.registry import verbs_in
 
     file = file_of(name) if name in COMMANDS else file_of(name.partition(" ")[0])
-    if inner := verbs_in(file):
-        from etude.surface.cli.build import command_of, group_of
-
-        line = COMMANDS[name][1] if name in COMMANDS else GROUPS.get(name, "")
-        command = command_of(inner[name]) if name in inner else group_of(name, line)
-        command.rich_help_panel = COMMANDS[name][0] if name in COMMANDS else None
-        return dressed(command, panels)
-    module = import_module(f"etude.surface.cli.{file}")
-    return dressed(typer.main.get_group(_registered_in(module)).commands[name], panels)
-
-
-def _registered_in(module: ModuleType) -> typer.Typer:
-    """A copy of the app with only the commands that this module registered, so that a command does not pay for modules
-    that were loaded before it."""
-    part = copy(app)
-    own = {id(value) for value in vars(module).values()}
-    part.registered_commands = [c for c in app.registered_commands if id(c.callback) in own]
-    part.registered_groups = [g for g in app.registered_groups if id(g.typer_instance) in own]
-    return part
+    inner, line = verbs_in(file), COMMANDS[name][1] if name in COMMANDS else GROUPS.get(name, "")
+    command = command_of(inner[name]) if name in inner else group_of(name, line)
+    command.rich_help_panel = COMMANDS[name][0] if name in COMMANDS else None
+    return dressed(command, panels)
 
 
 plain_values.install()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.parameters import parameters_of
-from etude.base.trust import OUT_BEHIND, WRITES, WRITES_THERE
 
 LONGEST: Final = 200
 """Letters of a list of files that can stand as one path; a longer one is put into a file."""
@@ -32,8 +31,7 @@ def rewritten(name: str, command: Any, args: list[str]) -> list[str]:
             return found
         said, equals, value = args[at].partition("=") if option and args[at].startswith("-") else ("", "", args[at])
         if "://" in value:
-            written = kind == "out" if kind else _writes(name, option, len(places))
-            found[at] = said + equals + _here(value, written)
+            found[at] = said + equals + _here(value, written=kind == "out")
     return _one_job(name, command.params, found, places)
 
 
@@ -49,12 +47,6 @@ def _kind(command: Any, option: str, place: int) -> str:
         return p.kind if p is not None else ""
     arguments = [p for p in known.values() if p.is_argument]
     return arguments[min(place, len(arguments) - 1)].kind if arguments else ""
-
-
-def _writes(name: str, option: str, places: int) -> bool:
-    """Whether a value names what is written, of a command that is no declared verb."""
-    behind = not option and places > OUT_BEHIND.get(name, places)
-    return behind or option in WRITES or (name, option) in WRITES_THERE
 
 
 def values(params: Sequence[Any], args: Sequence[str]) -> Iterator[tuple[int, str]]:

@@ -244,8 +244,6 @@ def _option(p: Parameter, text: str, metavar: str | None) -> dict[str, Any]:
 
 def help_text(p: Parameter) -> str:
     """One sentence, then choices, range and default in brackets."""
-    from rich.markup import escape
-
     text = str(p.about["doc"])
     text = text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
     notes = []
@@ -259,7 +257,7 @@ def help_text(p: Parameter) -> str:
         notes.append("required")
     elif "default:" not in text and (usual := default_text(p)):
         notes.append(f"default: {usual}")
-    return " ".join([text, *([escape(f"[{'; '.join(notes)}]")] if notes else [])])
+    return " ".join([text, *([f"[{'; '.join(notes)}]"] if notes else [])])
 
 
 def default_text(p: Parameter) -> str:

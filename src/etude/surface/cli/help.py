@@ -7,10 +7,8 @@ name; the others are old spellings, which work and are not shown.
 import io
 import sys
 from collections.abc import Iterator
-from enum import Enum
 from functools import partial
-from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from etude.surface.cli.groups import below
 
@@ -62,11 +60,11 @@ def write_help(command: Any, context: Any, formatter: Any) -> None:
         console.print()
         for line in part:
             indent = len(line) - len(line.lstrip())
-            console.print(Padding(Text.from_markup(line.strip()), (0, 1, 0, 1 + indent)))
+            console.print(Padding(Text(line.strip()), (0, 1, 0, 1 + indent)))
     console.print()
     if getattr(command, "rare_options", 0) and not getattr(command, "show_all", False):
         console.print(Padding(Text(f"{command.rare_options} more options: {path} --help-all"), (0, 1, 1, 1)))
-    for title, rows in sorted(_panels(command, context), key=lambda panel: _rank(panel[0])):
+    for title, rows in sorted(_panels(command), key=lambda panel: _rank(panel[0])):
         console.print(_panel(title, rows))
     formatter.write("\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n")
 
@@ -105,12 +103,12 @@ def _rank(title: str) -> int:
     return order.index(title) if title in order else 100 + last.index(title) if title in last else 50
 
 
-def _panels(command: Any, context: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _panels(command: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     if given := _arguments(command):
-        yield "Arguments", [(_argument(p), _about(p, context)) for p in given]
+        yield "Arguments", [(_argument(p), p.help or "") for p in given]
     panels: dict[str, list[tuple[str, str]]] = {}
     for option in options(command):
-        panels.setdefault(option.rich_help_panel or "Options", []).append((named(option), _about(option, context)))
+        panels.setdefault(option.rich_help_panel or "Options", []).append((named(option), option.help or ""))
     yield from panels.items()
     if inner := _below(command):
         yield "Commands", list(inner.items())
@@ -126,65 +124,8 @@ def named(option: Any) -> str:
     """`-o, --out PATH`; a flag with its opposite on the next line."""
     short = [name for name in option.opts if not name.startswith("--")]
     long = [name for name in option.opts if name.startswith("--")][:1]
-    text = ", ".join([*short, *long]) + ("" if option.is_flag else f" {_kind(option)}")
+    text = ", ".join([*short, *long]) + ("" if option.is_flag else f" {option.metavar or 'TEXT'}")
     return "\n".join([text, *option.secondary_opts[:1]])
-
-
-def _kind(option: Any) -> str:
-    """The placeholder after the name of an option: N, NUMBER, PATH, NAME, TEXT."""
-    if option.metavar:
-        return str(option.metavar)
-    kind = _type(option)
-    if issubclass(kind, Enum):
-        return "NAME"
-    return {int: "N", float: "NUMBER"}.get(kind, "PATH" if issubclass(kind, Path) else "TEXT")
-
-
-def _type(parameter: Any) -> type:
-    """The Python type of a value. Typer exposes it differently since 0.29."""
-    if hasattr(parameter, "type_descriptor"):
-        kind: Any = parameter.type_descriptor.annotation
-        return next(iter(get_args(kind)), kind) if get_origin(kind) is list else kind
-    old = parameter.type
-    if choices := getattr(old, "choices", ()):
-        values = [str(getattr(choice, "value", choice)) for choice in choices]
-        made: Any = Enum("Choice", dict(zip(values, values, strict=True)))  # type: ignore[misc]
-        return made
-    return {"integer": int, "float": float, "path": Path, "file": Path, "directory": Path}.get(
-        str(old.name).partition(" ")[0], str
-    )
-
-
-def _about(parameter: Any, context: Any) -> str:
-    """The help text of a parameter, followed by its choices, range and default."""
-    from rich.markup import escape
-
-    text, kind = str(getattr(parameter, "help", None) or ""), _type(parameter)
-    notes = []
-    if issubclass(kind, Enum):
-        notes.append("one of " + ", ".join(str(choice.value) for choice in kind))
-    bounds = parameter if hasattr(parameter, "min") else getattr(parameter, "type", None)
-    least, most = getattr(bounds, "min", None), getattr(bounds, "max", None)
-    if least:
-        notes.append(f"at least {least}")
-    if most is not None:
-        notes.append(f"at most {most}")
-    if parameter.required:
-        notes.append("required")
-    elif default := _default(parameter, context):
-        notes.append(f"default: {default}")
-    return " ".join(filter(None, [text, escape(f"[{'; '.join(notes)}]") if notes else ""]))
-
-
-def _default(parameter: Any, context: Any) -> str:
-    if isinstance(parameter.show_default, str):
-        return str(parameter.show_default)
-    value = parameter.get_default(context, call=False)
-    if parameter.show_default is False or value in (None, "", (), []) or callable(value):
-        return ""
-    if isinstance(value, bool):
-        return "on" if value else "off" if parameter.secondary_opts else ""
-    return str(getattr(value, "value", value))
 
 
 def _panel(title: str, rows: list[tuple[str, str]]) -> Any:
@@ -198,5 +139,5 @@ def _panel(title: str, rows: list[tuple[str, str]]) -> Any:
     table.add_column(width=min(widest, NAMES), no_wrap=False, overflow="fold", style="cyan")
     table.add_column(ratio=1, overflow="fold")
     for names, about in rows:
-        table.add_row(Text(names), Text.from_markup(about))
+        table.add_row(Text(names), Text(about))
     return Panel(table, title=title, title_align="left", box=box.ROUNDED, border_style="dim")

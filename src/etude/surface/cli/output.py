@@ -10,9 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from etude.base.errors import UsageError
 from etude.base.units import clock_time, is_moment, readable_time
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 Row: TypeAlias = Mapping[str, Any]
 Emitted: TypeAlias = "pa.Table | Row | Sequence[Row]"
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _FORMULA = ("=", "+", "-", "@")
 _MEASURES = ("part", "measure")

@@ -1,15 +1,11 @@
 """Flags of a plan: one for each field of `Plan`, made from the fields themselves, and `--plan FILE` beneath them."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, key_of, part, read_mapping
+from etude.base.figures import argument, figure, part, read_mapping
 from etude.base.parameters import given_in, naming, only_one, request_of, spelled
 from etude.make.generate import Plan
 from etude.surface.cli.output import say
@@ -83,58 +79,6 @@ def plan_asked(asked: Any, model: "Model", name: str, **usual: Any) -> Plan:
 def check_axes(asked: Any, plan: Plan, model: "Model") -> None:
     """Refuses axes that were given and that nothing reads in this plan of this model."""
     plan.refuse_unread(given_in(asked.axes), model, lambda name: spelled(asked, name))
-
-
-def with_fields(
-    cls: type[Any], into: str, panel: str, *, but: tuple[str, ...] = ()
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A command with a flag for each field of a dataclass of figures, but for some; it gets those that were given as
-    `into`."""
-    made = {f"{into}_{f.name}": _parameter(f, into, panel) for f in fields(cls) if f.name not in but}
-
-    def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
-        def run(**given: Any) -> Any:
-            flags = {name.removeprefix(f"{into}_"): given.pop(name) for name in list(given) if name in made}
-            return command(**{into: {k: v for k, v in flags.items() if v is not None}}, **given)
-
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != into]
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + list(made.values())
-        run.__name__, run.__module__ = command.__name__, command.__module__
-        vars(run)["__signature__"] = inspect.Signature(parameters)
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        return run
-
-    return wrap
-
-
-def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
-    kind, of, key = f.metadata["kind"], f.metadata["of"], key_of(f)
-    types: dict[str, Any] = {"count": int, "flag": bool, "number": float}
-    base: Any = of if kind == "choice" else types.get(kind, str)
-    name = "--" + key.replace("_", "-")
-    names = [f"{name}/--no-{key.replace('_', '-')}"] if kind == "flag" else [name]
-    usual = "" if f.default in (MISSING, None) or f.default_factory is not MISSING else _usual(f.default, kind)
-    text = f.metadata["doc"] + ("; `4,5,4`" if kind == "list" else "")
-    usual = "" if "default:" in text else usual
-    text += "" if text.endswith(".") else "."
-    option = typer.Option(*names, help=text[0].upper() + text[1:], rich_help_panel=panel, show_default=usual or False)
-    return inspect.Parameter(
-        f"{into}_{f.name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[base | None, option]
-    )
-
-
-def _usual(value: Any, kind: str) -> str:
-    """A default as a user would write it."""
-    from etude.base.units import format_bandwidth, format_bytes, format_time
-
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    forms: dict[str, Callable[[int], str]] = {
-        "time": format_time, "bytes": format_bytes, "bandwidth": format_bandwidth,
-    }  # fmt: skip
-    if kind in forms:
-        return forms[kind](int(value)) if value else "0"
-    return "" if value == () else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def mapped_figures(found: "Generated") -> dict[str, str]:

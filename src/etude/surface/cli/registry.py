@@ -5,9 +5,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from etude.base.parameters import Spelling, parameters_of
+from etude.base.parameters import parameters_of
 from etude.surface.cli.commands import COMMANDS, file_of
-from etude.surface.verb import Verb, resolve
+from etude.surface.verb import Verb
 
 
 @cache
@@ -24,12 +24,6 @@ def all_verbs() -> Iterator[Verb[Any, Any, Any]]:
 
 def verb_named(name: str) -> Verb[Any, Any, Any]:
     return next(verb for verb in all_verbs() if verb.name == name)
-
-
-def perform(name: str, given: Mapping[str, Any], spelling: Spelling) -> Any:
-    """The result of a verb, for those who call it from a program."""
-    verb = verb_named(name)
-    return verb.run(resolve(verb, given, spelling, readers_of).inputs)
 
 
 def readers_of(name: str, but: str) -> str:
