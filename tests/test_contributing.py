@@ -124,7 +124,7 @@ def said(followed: tuple[Path, str], command: str) -> str:
 def test_all_of_them_work(followed: tuple[Path, str]):
     commands = sum(text.count("\n") for blocks in sections().values() for kind, text in blocks if kind == "console")
     assert followed[1].count("$ ") == commands
-    assert json.loads(said(followed, "lanes"))[0]["lanes"] >= 1
+    assert json.loads(said(followed, "lanes job --json"))[0]["lanes"] >= 1
     times = [row["time_ns"] for row in json.loads(said(followed, "longest"))]
     assert times == sorted(times, reverse=True) and times[0] > 0
 

@@ -215,5 +215,7 @@ def test_layouts_make_no_choice_slower_than_one_unit_for_all():
 def test_a_layout_of_no_unit_is_refused():
     with pytest.raises(ClusterError, match="packed: no unit `npu`"):
         replace(TWO, packed=("npu",))
+    described = {"name": "d", "peak": {"fp32": "1T"}, "units": {"cpu": {"fp32": "1T"}}}
     with pytest.raises(ClusterError, match="expected a list"):
-        Device.from_dict({"name": "d", "peak": {"fp32": "1T"}, "units": {"cpu": {"fp32": "1T"}}, "packed": "cpu"})
+        Device.from_dict(described | {"packed": 1})
+    assert Device.from_dict(described | {"packed": "cpu"}).packed == ("cpu",)
