@@ -17,6 +17,7 @@ GROUPS = {"base", "capture", "make", "run", "world", "tell", "decide", "surface"
 """Folders whose parts are rooms of their own: `run.simulate` may not import `run.astra`."""
 GROUND = {f"base.{n}" for n in ("errors", "faces", "units", "files", "figures", "seals", "quiet", "pages", "rounds")}
 GROUND |= {"base.notebook", "base.trust", "base.parameters", "base.grammar"}
+GROUND |= {"base.talk", "base.outputs", "base.cluster"}
 BASE = GROUND | {"kernels", "machine", "model"}
 CAPTURE = {"capture.collect", "capture.link", "capture.ingest"}
 MAKE = {"make.generate", "make.synth", "make.transform"}
@@ -34,6 +35,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "base.figures": {"base.errors", "base.units"},
     "base.parameters": {"base.errors", "base.figures"},
     "base.grammar": {"base.errors", "base.figures"},
+    "base.talk": set(),
+    "base.outputs": {"base.errors", "base.figures"},
+    "base.cluster": {"base.errors", "base.files"},
     "base.seals": set(),
     "base.quiet": set(),
     "base.pages": set(),
@@ -58,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run.qualify": GROUND,
     "analyse": BASE | {"cost"},
     # composers
-    "steps": BASE | VERBS | {"store", "cost", "capture.opening"},
+    "steps": BASE | VERBS | {"store", "cost", "capture.opening", "__init__"},
     "world.serve": BASE | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps"},
     "world.fleet": BASE | {"cost", "make.generate", "run.simulate", "run.qualify", "analyse", "steps", "world.serve"},
     "tell.view": BASE,
@@ -86,7 +90,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # the doors; __init__ also gives the version to whoever asks, extend what programs of one's own take
     "__init__": BASE
     | VERBS
-    | {"store", "cost", "capture.opening", "decide.study", "decide.search", "surface.api", "extend"},
+    | {"store", "cost", "capture.opening", "steps", "decide.study", "decide.search", "surface.api", "extend"},
     "extend": BASE
     | VERBS
     | WORLD
@@ -196,7 +200,8 @@ COMPOSERS = (
     "capture.opening", "surface.mcp", "surface.cli", "__init__",
 )  # fmt: skip
 SHELVES = ("analyse", "tell.view")
-"""Rooms whose files are their faces, each with an `__all__`."""
+"""Rooms whose files are their faces, each with an `__all__`. What a room's verbs ask for is in its files `asked`, whose
+names are all shown."""
 
 
 def inside_of_rooms(src: Path) -> Iterator[str]:
@@ -216,7 +221,7 @@ def inside_of_rooms(src: Path) -> Iterator[str]:
                 continue
             shown = source(file).shown if other in SHELVES else frozenset()
             for alias in node.names:
-                if alias.name not in shown:
+                if alias.name not in shown and (alias.name.startswith("_") or "asked" not in parts):
                     yield f"{path.relative_to(src)}:{node.lineno}: {node.module}.{alias.name}"
 
 

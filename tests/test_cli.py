@@ -20,7 +20,7 @@ from etude.base.errors import AnswerNo, FormatError, UsageError
 from etude.base.files import writing
 from etude.surface.cli import COMMANDS, main
 from etude.surface.cli.commands import file_of
-from etude.surface.cli.output import emit, progress
+from etude.surface.cli.output import bar, emit
 from etude.surface.cli.running import run
 
 
@@ -451,6 +451,6 @@ def test_one_form_at_a_time():
 @pytest.mark.parametrize("total", [3, None])
 def test_progress_is_silent_off_a_terminal(total: int | None, capsys: pytest.CaptureFixture[str]):
     advance: Callable[[int], None]
-    with progress("reading", total) as advance:
+    with bar("reading", total) as advance:
         advance(2)
     assert capsys.readouterr() == ("", "")

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from etude.model.run import Run as Run
     from etude.model.trace import Trace as Trace
     from etude.run.simulate import simulate as simulate
+    from etude.steps.asked.converting import convert as convert
     from etude.store.sql import query as query
-    from etude.surface.api.converting import convert as convert
     from etude.surface.api.fleets import fleet as fleet
     from etude.surface.api.linking import link as link
     from etude.surface.api.making import generate as generate

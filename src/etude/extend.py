@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from etude.analyse.traffic import traffic as traffic
     from etude.analyse.trend import trend as trend
     from etude.analyse.what_if import what_if as what_if
+    from etude.base.cluster import spread as spread
     from etude.base.errors import TraceError as TraceError
     from etude.base.notebook import table as html_table
     from etude.capture.collect.torch import trace as trace
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from etude.decide.search.found import Found as Found
     from etude.decide.search.placement_best import best_placement as best_placement
     from etude.decide.study import Study as Study
-    from etude.decide.study.on_ray import spread as spread
     from etude.decide.study.run import Outcome as Outcome
     from etude.decide.study.run import evaluate as evaluate
     from etude.decide.study.space import Space as Space

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 import naive_analyse as naive
 from etude.analyse.breakdown import breakdown
 from etude.analyse.measures import COLUMNS, MEASURES
+from etude.analyse.rank_table import rank_table
 from etude.analyse.steps import steps
 from etude.base.errors import EtudeError
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.run.simulate.run import simulate
-from etude.surface.cli.runs import rank_table
 from mixed_jobs import mixed_job
 from simulated_jobs import random_job, random_options, system
 

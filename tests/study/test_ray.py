@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import etude
+from etude.base.cluster import connected
 from etude.base.errors import UsageError
-from etude.decide.study.on_ray import Machine, connected, on_ray
+from etude.decide.study.on_ray import Machine, on_ray
 from etude.decide.study.points import points_of
 from etude.decide.study.spec import spec_of
 from etude.extend import Space, evaluate
@@ -81,7 +82,7 @@ def test_a_fleet_over_seeds_is_the_same_there(cluster: Any, tmp_path: Path, monk
 def test_a_search_is_the_same_there_and_connects_once(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from etude.decide.study import on_ray
+    from etude.base import cluster
     from etude.surface.cli import main
 
     connections = []
@@ -90,7 +91,7 @@ def test_a_search_is_the_same_there_and_connects_once(
         connections.append(address)
         return connected(address, workers)
 
-    monkeypatch.setattr(on_ray, "connected", counted)
+    monkeypatch.setattr(cluster, "connected", counted)
     words = ["search", "gpt2", "--gpus", "4", "--seq", "128", "--system", "dgx-h100", "--over", "tp=1|2,zero", "--json"]
     assert main(words) == 0
     here = capsys.readouterr().out

@@ -47,7 +47,7 @@ def open(
     (`remote.py`). `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to, `advance`
     is called as ranks are read, `workers` at a time (0: of large recordings as many as there are cores, else one).
     `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are. `spread` links the
-    ranks of a recorded run elsewhere: `on_ray.spread("auto")` of studies on a Ray cluster whose machines see the same
+    ranks of a recorded run elsewhere: `etude.extend.spread("auto")` on a Ray cluster whose machines see the same
     files.
 
     Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as

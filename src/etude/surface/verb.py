@@ -34,6 +34,8 @@ class Verb(Generic[A, I, R]):
     record: Callable[[R], Any] = lambda result: result
     show: Callable[[R], None] | None = None
     """Prints a result for a reader; by default its table, or its record, is printed."""
+    reads: Callable[[R], Any] | None = None
+    """What a reader sees where it is not the record, as a record or a table; `show` is for what is neither."""
     table: Callable[[R], Any] | None = None
     """What `--csv` and `--md` print, where `--json` has more."""
     code: Callable[[R], int] = lambda result: 0

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from etude.base.cluster import TRIES
 from etude.base.errors import EtudeError, UsageError
 from etude.decide.study.points import code_fingerprint
 from etude.decide.study.tasks import Answer
 from etude.decide.study.team import Do, Family, Team, forks
-from etude.decide.study.workers import TRIES
 
 Function: TypeAlias = Callable[..., Any]
 RunCalls: TypeAlias = Callable[[Sequence["Call"]], Iterator[tuple["Call", Answer]]]
@@ -216,7 +216,7 @@ def on_ray(function: Function, shared: Mapping[str, Any], address: str, workers:
 def staying_on_ray(function: Function, shared: Mapping[str, Any], address: str, workers: int) -> Iterator[RunCalls]:
     """A task of Ray for each point. The function and what points share go through its object store, once; the cluster
     stays connected from one run to the next; a task whose machine is lost is tried again."""
-    from etude.decide.study.on_ray import as_done, connected
+    from etude.base.cluster import as_done, connected
 
     with connected(address, workers) as ray:
         given = ray.put((function, dict(shared)))

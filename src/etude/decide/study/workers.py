@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryFile
 from typing import IO, Final, TypeAlias
 
+from etude.base.cluster import TRIES
+from etude.base.files import python_path
 from etude.decide.study.points import Task
 from etude.decide.study.tasks import Answer, Execute, Said, answer
 
 Run: TypeAlias = Callable[[Sequence[Task]], Iterator[tuple[Task, Answer]]]
 """Carries out tasks, and gives each with its answer as they come."""
 
-TRIES: Final = 2
-"""How often a task is tried whose worker dies under it."""
 PATIENCE_S: Final = 5.0
 
 
@@ -81,12 +80,6 @@ class Worker:
                 with suppress(OSError):
                     stream.close()
         return process.wait()
-
-
-def python_path() -> str:
-    """Where workers look for modules: first where this Etude comes from."""
-    own = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH", ""))))
 
 
 def here(execute: Execute, said: Said | None = None) -> Run:

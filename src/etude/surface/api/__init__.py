@@ -6,7 +6,6 @@ linking     link: the causal graph of a recording
 making      generate, predict, plan, federate: from a model's name and a plan
 reporting   report: pages
 serving     serve: streams of requests on replicas
-converting  convert: a job in other formats
 taken       what a verb takes for a run, a job, a system, a device
 workflows   serve_workflow, place_workflows: sessions of model calls and tools
 writing     timeline, synthesise, replay: from a job or a run to files
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
-    from etude.surface.api import converting as converting
     from etude.surface.api import fleets as fleets
     from etude.surface.api import linking as linking
     from etude.surface.api import making as making

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import key_of
@@ -54,18 +53,6 @@ def plan_from(plan: Plan | None, axes: Mapping[str, Any], model: Any = "", netwo
     return found
 
 
-def memory_limit(text: str | int) -> int:
-    """Bytes of `80GB`, or of the memory of a device of a system; 0 where nothing is given."""
-    from etude.base.units import parse_bytes
-    from etude.machine import system_names
-
-    if isinstance(text, int):
-        return text
-    if text in system_names() or (text and Path(text).is_file()):
-        return open_system(text).device.memory_bytes
-    return parse_bytes(text) if text else 0
-
-
 def generate(
     model: str | PathLike[str] | Model, plan: Plan | None = None, *, name: str = "", memory: str | int = "", **axes: Any
 ) -> Generated:
@@ -76,6 +63,7 @@ def generate(
     """
     from etude.make.generate import generate as made
     from etude.steps import check_memory
+    from etude.steps.asked.plans import memory_limit
 
     network = model_named(model)
     found = made(network, plan_from(plan, axes, model, network), name=name)

@@ -3,11 +3,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure, part
-from etude.surface.cli.build import Place, Printed, Written
-from etude.surface.cli.inputs import JobInput, JobSource
-from etude.surface.cli.job_out import Files, To, write_job
-from etude.surface.cli.output import say
-from etude.surface.cli.times_on import TimesOnInput, times_system, with_times
+from etude.base.outputs import Place, Printed, Written
+from etude.base.talk import say
+from etude.steps.asked.job_out import Files, To, write_job
+from etude.steps.asked.jobs import JobInput, JobSource
+from etude.steps.asked.times_on import TimesOnInput, times_system, with_times
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class AnonymiseInputs:
 
 def inputs(asked: Anonymise) -> AnonymiseInputs:
     from etude.make.transform import AnonymiseOptions
-    from etude.surface.api.converting import check_place
+    from etude.steps.asked.converting import check_place
 
     source, place = JobSource.of(asked), Place.of(asked)
     if place is not None:

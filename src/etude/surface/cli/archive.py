@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Printed, Tabled
-from etude.surface.cli.output import progress, say
-from etude.surface.cli.runs import RAN_ON_HELP, SYSTEM_HELP, TIMING_HELP, WORKERS_HELP, open_run
+from etude.base.outputs import Printed, Tabled
+from etude.base.talk import progress, say
+from etude.steps.asked.runs import RAN_ON_HELP, SYSTEM_HELP, TIMING_HELP, WORKERS_HELP, open_run
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

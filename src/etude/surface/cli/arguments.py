@@ -71,7 +71,7 @@ def values(params: Sequence[Any], args: Sequence[str]) -> Iterator[tuple[int, st
 def _here(value: str, written: bool) -> str:
     from etude.base import remote
     from etude.base.errors import UsageError
-    from etude.surface.cli.output import progress
+    from etude.base.talk import progress
 
     if not remote.url_of(value):
         return value

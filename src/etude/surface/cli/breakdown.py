@@ -4,7 +4,7 @@ from functools import partial
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.parameters import only_one
-from etude.surface.cli.runs import Analysed, Analysis, Counted, RunSource
+from etude.steps.asked.runs import Analysed, Analysis, Counted, RunSource
 from etude.surface.verb import Verb
 
 

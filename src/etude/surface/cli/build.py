@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from keyword import iskeyword
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
 from etude.base.parameters import FLAGS, YAML, Parameter, parameters_of, unknown
 from etude.surface.cli.registry import readers_of
 from etude.surface.verb import Verb, resolve
@@ -30,58 +27,6 @@ METAVAR: Final = {
     "out": "PATH",
 }  # fmt: skip
 """Kind -> what stands for a value; TEXT for the others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Printed:
-    """How a record is printed."""
-
-    json: bool = figure("switch", "print JSON", False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tabled:
-    """How a table is printed."""
-
-    json: bool = figure("switch", "print JSON", False)
-    csv: bool = figure("switch", "print CSV", False)
-    md: bool = figure("switch", "print a Markdown table", False)
-
-    def __post_init__(self) -> None:
-        if self.json + self.csv + self.md > 1:
-            raise UsageError("only one of --json, --csv and --md can be given")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """Parameters of a verb that writes: where to, and whether what is there may be replaced."""
-
-    out: str | None = figure("out", "file or folder to write", None, names=("-o",))
-    force: bool = figure("switch", "replace what is there", False, needs="out", names=("-f",))
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a result is written."""
-
-    path: Path
-    force: bool = False
-
-    @classmethod
-    def of(cls, asked: Any) -> Place | None:
-        """The place that `Written` says, or none."""
-        return cls.at(asked.out, asked.force)
-
-    @classmethod
-    def at(cls, out: str | None, force: bool) -> Place | None:
-        """A place, or none. One that is taken is refused before anything is computed."""
-        if out is None:
-            return None
-        place = cls(Path(out), force)
-        is_taken = place.path.is_file() or (place.path.is_dir() and any(place.path.iterdir()))
-        if is_taken and not force:
-            raise UsageError("exists already", where=out, hint="give another name, or --force to replace it")
-        return place
 
 
 class VerbCommand(TyperCommand):
@@ -170,6 +115,9 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
     how: dict[str, Any] = {name: True for name in ("json", "csv", "md") if getattr(resolved.output, name, False)}
     if verb.show is not None and not how:
         verb.show(result)
+        return verb.code(result)
+    if verb.reads is not None and not how:
+        emit(verb.reads(result))
         return verb.code(result)
     record = verb.record(result) if verb.table is None or "json" in how else verb.table(result)
     if record is None:  # under torchrun, one process speaks for all

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Place, Printed
 from etude.base.parameters import spelled
-from etude.surface.cli.build import Place, Printed
-from etude.surface.cli.output import emit, progress, say
+from etude.base.talk import progress, say
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def run(given: CalibrateInputs) -> "Calibrated":
 
 
 def _calibrated(given: CalibrateInputs) -> "Calibrated":
+    from etude.steps.asked.runs import open_run
     from etude.steps.measured import calibrate, calibrate_run, read_rows
-    from etude.surface.cli.runs import open_run
 
     name = given.place.path.stem
     if given.ran_on is not None:

@@ -3,10 +3,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Printed
 from etude.base.parameters import only_one
-from etude.surface.cli.build import Printed
-from etude.surface.cli.inputs import JOB_HELP, open_job
-from etude.surface.cli.output import say
+from etude.base.talk import say
+from etude.steps.asked.jobs import JOB_HELP, open_job
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import FormatError, UsageError
 from etude.base.figures import figure
-from etude.surface.cli.output import progress, say
+from etude.base.talk import progress, say
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

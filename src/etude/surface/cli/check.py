@@ -2,10 +2,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.base.figures import figure, part
+from etude.base.outputs import Printed
+from etude.base.talk import say
 from etude.base.units import counted
-from etude.surface.cli.build import Printed
-from etude.surface.cli.inputs import JobInput, JobSource
-from etude.surface.cli.output import emit, say
+from etude.steps.asked.jobs import JobInput, JobSource
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure
 from etude.base.parameters import is_given, spelled
+from etude.base.talk import say
 from etude.base.units import counted
-from etude.surface.cli.output import say
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

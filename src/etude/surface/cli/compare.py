@@ -3,10 +3,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Tabled
-from etude.surface.cli.output import progress, say
+from etude.base.outputs import Tabled
+from etude.base.talk import progress, say
+from etude.steps.asked.runs import RunInput, ran_on, times_of
+from etude.surface.cli.output import emit, shortened
 from etude.surface.cli.repetitions import opened_runs, sampled
-from etude.surface.cli.runs import RunInput, ran_on, show, times_of
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -227,9 +228,9 @@ def print_compared(found: Compared) -> None:
     if "breakdown" in found.record and not found.why:
         above += [found.record["breakdown"], found.record["host"], _first(found, "reasons").slice(0, FEW)]
     for one in above:
-        show(one)
+        emit(shortened(one))
         print()
-    show(table(found))
+    emit(shortened(table(found)))
 
 
 def answer(found: Compared) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure
 from etude.base.parameters import is_given, spelled
-from etude.surface.api.converting import Conversion, ConvertOptions
-from etude.surface.cli.inputs import JobInput, JobSource
-from etude.surface.cli.job_out import tell
-from etude.surface.cli.output import progress, say
+from etude.base.talk import progress, say
+from etude.steps.asked.converting import Conversion, ConvertOptions
+from etude.steps.asked.job_out import tell
+from etude.steps.asked.jobs import JobInput, JobSource
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.surface.api.converting import Written
+    from etude.steps.asked.converting import Written
 
 TEXT = "Text workloads"
 
@@ -53,7 +53,7 @@ class ConvertInputs:
 
 def inputs(asked: Convert) -> ConvertInputs:
     from etude.capture.opening import is_text
-    from etude.surface.api.converting import check_place
+    from etude.steps.asked.converting import check_place
 
     path, out, force = Path(asked.path), Path(asked.out), asked.force
     check_place(out, force, source=path)
@@ -67,8 +67,8 @@ def inputs(asked: Convert) -> ConvertInputs:
 
 
 def run(given: ConvertInputs) -> "tuple[Written, str]":
+    from etude.steps.asked.converting import write_as
     from etude.store import cards
-    from etude.surface.api.converting import write_as
 
     job, card = given.source.open(ranks=given.ranks, passes=given.passes), cards.find(given.source.path)
     return write_as(job, given.out, given.how, card=card, force=given.force, progress=progress), given.how.to.value

@@ -3,8 +3,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure
-from etude.surface.cli.output import say
-from etude.surface.cli.runs import Analysis, RunSource, Topped
+from etude.base.talk import say
+from etude.steps.asked.runs import Analysis, RunSource, Topped
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

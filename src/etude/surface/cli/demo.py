@@ -2,7 +2,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.base.figures import figure
-from etude.surface.cli.output import say
+from etude.base.talk import say
 from etude.surface.verb import Verb
 
 MODEL = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.parameters import spelled
-from etude.surface.cli.inputs import JobSource
+from etude.steps.asked.jobs import JobSource
 
 if TYPE_CHECKING:
     from etude.model.job import Job

@@ -3,8 +3,8 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.figures import argument, part
-from etude.surface.cli.build import Printed
-from etude.surface.cli.inputs import JobInput, JobSource
+from etude.base.outputs import Printed
+from etude.steps.asked.jobs import JobInput, JobSource
 from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure
 from etude.base.parameters import spelled
-from etude.surface.cli.edits_given import edits_of, run_times
-from etude.surface.cli.inputs import JobInput, JobSource
-from etude.surface.cli.job_out import Files, JobOut, write_job
-from etude.surface.cli.output import emit, say
-from etude.surface.cli.times_on import TimesOnInput, times_system, with_times
+from etude.base.talk import say
+from etude.steps.asked.edits import edits_of, run_times
+from etude.steps.asked.job_out import Files, JobOut, write_job
+from etude.steps.asked.jobs import JobInput, JobSource
+from etude.steps.asked.times_on import TimesOnInput, times_system, with_times
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class EditResult:
 
 def inputs(asked: Edit) -> EditInputs:
     from etude.machine import open_system
-    from etude.surface.api.converting import check_place
+    from etude.steps.asked.converting import check_place
 
     source, edits, times_on = JobSource.of(asked), tuple(edits_of(list(asked.edits))), times_system(asked)
     machine = open_system(asked.system) if asked.system else times_on

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part
+from etude.base.outputs import Place, Printed
 from etude.base.parameters import given_in, is_given, naming, only_one, replaces, spelled
+from etude.base.talk import say
 from etude.run.simulate.settings import SimulationSettings
+from etude.steps.asked.plans import ModelOrConfig, PlanInput, model_asked, plan_asked
+from etude.steps.asked.runs import RanOnInput, RunInput, RunSource, grown, no_times
+from etude.steps.asked.simulation import PANEL, Checked, OnSystem
 from etude.surface.cli import energy_rows
 from etude.surface.cli.arguments import values
-from etude.surface.cli.build import Place, Printed, command_of
-from etude.surface.cli.output import say
-from etude.surface.cli.plan_flags import ModelOrConfig, PlanInput, model_asked, plan_asked
-from etude.surface.cli.runs import RanOnInput, RunInput, RunSource, grown, no_times
+from etude.surface.cli.build import command_of
 from etude.surface.cli.serving import ServingInput, ServingSource
-from etude.surface.cli.simulation import PANEL, Checked, OnSystem
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Printed
-from etude.surface.cli.output import emit, say
+from etude.base.outputs import Printed
+from etude.base.talk import say
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 

@@ -3,8 +3,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.base.figures import part
-from etude.surface.cli.build import Place, Printed, Written
-from etude.surface.cli.output import emit, say
+from etude.base.outputs import Place, Printed, Written
+from etude.base.talk import say
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 from etude.world.fleet.days import said_of
 from etude.world.fleet.federated import ROUNDS, RoundsRequest, SplitRequest, SwarmRequest

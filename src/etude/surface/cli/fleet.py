@@ -4,9 +4,10 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import part
+from etude.base.outputs import Place, Printed, Written
+from etude.base.talk import say
 from etude.surface.cli import fleet_shown as shown
-from etude.surface.cli.build import Place, Printed, Written
-from etude.surface.cli.output import emit, say
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 from etude.world.fleet.days import TrainRequest, said_of, train, train_inputs
 from etude.world.fleet.experts import ExpertsRequest, experts_inputs, run_experts

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from etude.surface.cli.output import emit, say
+from etude.base.talk import say
+from etude.surface.cli.output import emit
 
 if TYPE_CHECKING:
     from etude.world.fleet import Costs

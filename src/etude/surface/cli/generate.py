@@ -2,10 +2,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import part
+from etude.base.outputs import Place
 from etude.make.generate import Plan
-from etude.surface.cli import sections, serving
-from etude.surface.cli.build import Place
-from etude.surface.cli.job_out import (
+from etude.steps.asked.job_out import (
     Files,
     JobMade,
     Limit,
@@ -15,8 +14,9 @@ from etude.surface.cli.job_out import (
     memory_place,
     written,
 )
+from etude.steps.asked.plans import PANEL, ModelOrConfig, PlanInput, mapped_figures, model_asked, plan_asked
+from etude.surface.cli import sections, serving
 from etude.surface.cli.output import emit
-from etude.surface.cli.plan_flags import PANEL, ModelOrConfig, PlanInput, mapped_figures, model_asked, plan_asked
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from etude.base.figures import argument, part
 from etude.base.parameters import whole
+from etude.base.talk import say
 from etude.make.synth import MakeOptions
-from etude.surface.cli.job_out import Files, JobOut, made_record, show_made, write_job
-from etude.surface.cli.output import say
+from etude.steps.asked.job_out import Files, JobOut, made_figures, made_record, write_job
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -51,5 +51,5 @@ def run(given: LearnedInputs) -> "tuple[Job, dict[str, list[str]]]":
 
 
 VERBS = (
-    Verb(name="generate learned", asks=GenerateLearned, inputs=inputs, run=run, record=made_record, show=show_made),
+    Verb(name="generate learned", asks=GenerateLearned, inputs=inputs, run=run, record=made_record, reads=made_figures),
 )

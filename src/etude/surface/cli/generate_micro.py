@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure
 from etude.base.parameters import is_given, naming, spelled
-from etude.surface.cli.job_out import Files, JobOut, made_record, show_made, write_job
+from etude.steps.asked.job_out import Files, JobOut, made_figures, made_record, write_job
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -75,4 +75,6 @@ def run(given: MicroInputs) -> "tuple[Job, dict[str, list[str]]]":
     return job, write_job(job, given.files)
 
 
-VERBS = (Verb(name="generate micro", asks=GenerateMicro, inputs=inputs, run=run, record=made_record, show=show_made),)
+VERBS = (
+    Verb(name="generate micro", asks=GenerateMicro, inputs=inputs, run=run, record=made_record, reads=made_figures),
+)

@@ -2,9 +2,9 @@ from dataclasses import dataclass
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
-from etude.surface.cli.build import Place, Written
-from etude.surface.cli.inputs import JobInput, JobSource
-from etude.surface.cli.output import say
+from etude.base.outputs import Place, Written
+from etude.base.talk import say
+from etude.steps.asked.jobs import JobInput, JobSource
 from etude.surface.verb import Verb
 
 DRAWN = "What is drawn"

@@ -3,7 +3,7 @@ from functools import partial
 
 from etude.base.figures import figure
 from etude.base.parameters import is_given, only_one
-from etude.surface.cli.runs import Analysed, Analysis, RunSource, counted_as
+from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 from etude.surface.verb import Verb
 
 

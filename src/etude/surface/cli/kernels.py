@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from etude.base.figures import figure
 from etude.base.parameters import only_one
-from etude.surface.cli.runs import Analysed, Analysis, Counted, RunSource, Topped
+from etude.steps.asked.runs import Analysed, Analysis, Counted, RunSource, Topped
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -2,10 +2,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Place, Printed
-from etude.surface.cli.inputs import JobInput, JobSource
-from etude.surface.cli.output import emit, say
-from etude.surface.cli.times_on import TimesOnInput, times_system, with_times
+from etude.base.outputs import Place, Printed
+from etude.base.talk import say
+from etude.steps.asked.jobs import JobInput, JobSource
+from etude.steps.asked.times_on import TimesOnInput, times_system, with_times
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -3,11 +3,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure, part
+from etude.base.outputs import Place, Printed, Written
+from etude.base.talk import progress, say
 from etude.base.units import counted
+from etude.steps.asked.runs import tell_absent
 from etude.surface.api.linking import LinkInput, LinkSource
-from etude.surface.cli.build import Place, Printed, Written
-from etude.surface.cli.output import emit, progress, say
-from etude.surface.cli.runs import tell_absent
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.parameters import only_one
-from etude.surface.cli.runs import Analysed, Analysis, RunSource, counted_as
+from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -2,9 +2,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure
-from etude.surface.cli.inputs import open_job
-from etude.surface.cli.output import emit, say
-from etude.surface.cli.runs import Analysis, RanOnInput, RunSource, grown
+from etude.base.talk import say
+from etude.steps.asked.jobs import open_job
+from etude.steps.asked.runs import Analysis, RanOnInput, RunSource, grown
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

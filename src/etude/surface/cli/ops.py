@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Place, Printed, Tabled
 from etude.base.parameters import is_given, spelled
+from etude.base.talk import progress, say
 from etude.surface.cli import ops_tiers
-from etude.surface.cli.build import Place, Printed, Tabled
 from etude.surface.cli.ops_tiers import rows_record
-from etude.surface.cli.output import emit, progress, say
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

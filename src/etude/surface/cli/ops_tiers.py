@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Printed, Tabled
 from etude.base.parameters import is_given, spelled
-from etude.surface.cli.build import Printed, Tabled
-from etude.surface.cli.output import emit, say
+from etude.base.talk import say
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 `emit` prints a table, a list of rows or one record: to a terminal as a Rich table, elsewhere as plain aligned
 text, or as JSON, CSV or Markdown if asked. Times have units where people read them (moments of a recording are times of
-day in UTC), and are exact in JSON and CSV. `say` and `progress` talk; progress is silent off a terminal.
+day in UTC), and are exact in JSON and CSV. `on_stderr` and
+`bar` are where notes and progress go (`base.talk`); there is no bar off a terminal.
 """
 
 import html
@@ -32,8 +33,8 @@ LONGEST = 80
 _NOTHING = "-"  # what a missing value looks like to a reader
 
 
-def say(text: str) -> None:
-    """A line of talk, on stderr."""
+def on_stderr(text: str) -> None:
+    """A note, on stderr."""
     print(text, file=sys.stderr)
 
 
@@ -80,7 +81,7 @@ def shortened(table: "pa.Table") -> "pa.Table":
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+def bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """Yields `advance(amount, note="")`. Draws a bar on stderr and takes it away at the end; nothing off a terminal."""
     if not sys.stderr.isatty():
         yield lambda amount, note="": None
@@ -89,12 +90,12 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
         shown = _printable(what).replace("[", r"\[")
-        task = bar.add_task(shown, total=total)
+        task = drawn.add_task(shown, total=total)
 
         def advance(amount: int, note: str = "") -> None:
-            bar.update(task, advance=amount, description=f"{shown}, {note}" if note else shown)
+            drawn.update(task, advance=amount, description=f"{shown}, {note}" if note else shown)
 
         yield advance
 

@@ -2,12 +2,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure, part
+from etude.base.outputs import Printed
 from etude.base.parameters import given_in, spelled
+from etude.base.talk import progress, say
 from etude.make.generate import Plan
-from etude.surface.cli.build import Printed
-from etude.surface.cli.output import emit, progress, say
-from etude.surface.cli.plan_flags import ModelOrConfig, PlanInput, model_asked, plan_keys
-from etude.surface.cli.simulation import OnSystem
+from etude.steps.asked.plans import ModelOrConfig, PlanInput, model_asked, plan_keys
+from etude.steps.asked.simulation import OnSystem
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

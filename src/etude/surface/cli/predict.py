@@ -4,14 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Printed
 from etude.base.parameters import given_in, spelled
+from etude.base.talk import progress, say
 from etude.run.simulate.settings import SimulationSettings
-from etude.surface.cli import sections, serving
-from etude.surface.cli.build import Printed
-from etude.surface.cli.edits_given import EditInput, edits_of, side_by_side
-from etude.surface.cli.generate import by_mode
-from etude.surface.cli.output import emit, progress, say
-from etude.surface.cli.plan_flags import (
+from etude.steps.asked.edits import EditInput, edits_of, side_by_side
+from etude.steps.asked.plans import (
     ModelOrConfig,
     PlanInput,
     mapped_figures,
@@ -19,7 +17,10 @@ from etude.surface.cli.plan_flags import (
     plan_asked,
     plan_keys,
 )
-from etude.surface.cli.simulation import PANEL, Checked, OnSystem, OpsInput, SimulationOptions, options_of
+from etude.steps.asked.simulation import PANEL, Checked, OnSystem, OpsInput, SimulationOptions, options_of
+from etude.surface.cli import sections, serving
+from etude.surface.cli.generate import by_mode
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import AnswerNo, UsageError
 from etude.base.figures import figure, part
+from etude.base.outputs import Place, Printed, Written
 from etude.base.parameters import is_given, spelled
-from etude.surface.cli.build import Place, Printed, Written
-from etude.surface.cli.output import emit, progress, say
+from etude.base.talk import progress, say
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _links(processes: int, backend: str, repetitions: int) -> "list[Figure]":
 
 def _replayed(path: Path, repetitions: int) -> "Figure":
     from etude.run.replay.communication import PlayOptions, plan_communication, play, rehearse
-    from etude.surface.cli.inputs import open_job
+    from etude.steps.asked.jobs import open_job
 
     job = open_job(path)
     programs = plan_communication(job)

@@ -3,8 +3,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Tabled
-from etude.surface.cli.inputs import JobInput, JobSource
+from etude.base.outputs import Tabled
+from etude.steps.asked.jobs import JobInput, JobSource
 from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
-from etude.surface.cli.runs import open_run
+from etude.steps.asked.runs import open_run
 
 if TYPE_CHECKING:
     from etude.analyse.gate_samples import Sampled

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Place, Printed
 from etude.base.parameters import only_one
-from etude.surface.cli.build import Place, Printed
-from etude.surface.cli.inputs import JOB_HELP, open_job
-from etude.surface.cli.output import emit, progress, say
+from etude.base.talk import progress, say
+from etude.steps.asked.jobs import JOB_HELP, open_job
+from etude.surface.cli.output import emit
 from etude.surface.cli.ranks import RANKS_HELP, ranks_of
 from etude.surface.cli.replay_communication import MACHINE, PLAYED, Measured
 from etude.surface.verb import Verb

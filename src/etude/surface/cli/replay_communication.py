@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from etude.base.errors import AnswerNo, UsageError
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Place, Printed, Written
-from etude.surface.cli.inputs import JOB_HELP, open_job
-from etude.surface.cli.output import emit, progress, say
+from etude.base.outputs import Place, Printed, Written
+from etude.base.talk import progress, say
+from etude.steps.asked.jobs import JOB_HELP, open_job
+from etude.surface.cli.output import emit
 from etude.surface.cli.ranks import RANKS_HELP, ranks_of
 from etude.surface.verb import Verb
 
@@ -82,7 +83,7 @@ MOST = 64
 
 def inputs(asked: ReplayCommunication) -> CommunicationInputs:
     from etude.run.replay.communication import PlayOptions
-    from etude.surface.api.converting import check_place
+    from etude.steps.asked.converting import check_place
 
     options = PlayOptions(
         backend=asked.backend, iterations=asked.iterations, warmup=asked.warmup, host=asked.speed == Speed.RECORDED,

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Place, Written
-from etude.surface.cli.edits_given import edits_of, run_times
-from etude.surface.cli.inputs import open_job
-from etude.surface.cli.output import progress, say
-from etude.surface.cli.runs import RanOnInput, RunInput, RunSource, grown, times_of
+from etude.base.outputs import Place, Written
+from etude.base.talk import progress, say
+from etude.steps.asked.edits import edits_of, run_times
+from etude.steps.asked.jobs import open_job
+from etude.steps.asked.runs import RanOnInput, RunInput, RunSource, grown, times_of
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Tabled
-from etude.surface.cli.output import say
+from etude.base.outputs import Tabled
+from etude.base.talk import say
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

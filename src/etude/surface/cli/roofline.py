@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
-from etude.surface.cli.output import say
-from etude.surface.cli.runs import Analysed, Analysis, RanOnInput, RunSource, Topped
+from etude.base.talk import say
+from etude.steps.asked.runs import Analysed, Analysis, RanOnInput, RunSource, Topped
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

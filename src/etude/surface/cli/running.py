@@ -15,7 +15,9 @@ from typing import Any
 import typer
 
 from etude.base.errors import EtudeError
+from etude.base.talk import heard
 from etude.kernels.first_use import compiling, told_of_compiling
+from etude.surface.cli.output import bar, on_stderr
 
 INTERRUPTED = 130  # what a shell reports for death by SIGINT
 BROKEN_PIPE = 141  # and by SIGPIPE
@@ -67,7 +69,7 @@ def _run(app: typer.Typer, argv: Sequence[str] | None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names in traces may be any bytes
     try:
-        with termination_unwinds(), told_of_compiling(FirstUse()):
+        with termination_unwinds(), told_of_compiling(FirstUse()), heard(on_stderr, bar):
             command = _command_of(app)
             try:
                 result = command.main(argv, prog_name="etude", standalone_mode=False, obj=settings)

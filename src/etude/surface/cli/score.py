@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Place, Printed, Written
 from etude.base.parameters import given_in, is_given, only_one, spelled
-from etude.surface.cli.build import Place, Printed, Written
-from etude.surface.cli.output import emit, progress, say
+from etude.base.talk import progress, say
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 from etude.world.serve import Engine
 

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Printed
 from etude.base.parameters import given_in, is_given, naming, only_one, request_of, spelled
-from etude.surface.cli.build import Printed
+from etude.base.talk import progress, say
+from etude.steps.asked.plans import PlanInput, plan_keys
 from etude.surface.cli.executing import executed
-from etude.surface.cli.output import emit, progress, say
-from etude.surface.cli.plan_flags import PlanInput, plan_keys
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Printed
 from etude.base.parameters import spelled
-from etude.surface.cli.build import Printed
-from etude.surface.cli.edits_given import EditInput, edits_of, side_by_side
-from etude.surface.cli.job_out import Files, JobMade, Limit, LimitInput, generated_record, write_job
-from etude.surface.cli.output import emit, say
-from etude.surface.cli.simulation import Checked, OnSystem
+from etude.base.talk import say
+from etude.steps.asked.edits import EditInput, edits_of, side_by_side
+from etude.steps.asked.job_out import Files, JobMade, Limit, LimitInput, generated_record, write_job
+from etude.steps.asked.simulation import Checked, OnSystem
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part
+from etude.base.outputs import Place, Printed, Written
+from etude.base.talk import progress, say
 from etude.surface.cli import serve_shown as shown
-from etude.surface.cli.build import Place, Printed, Written
-from etude.surface.cli.output import progress, say
 from etude.surface.verb import Verb
 from etude.world.serve.asked import devices, images, measured, offload, split, text
 from etude.world.serve.asked import workflow as flows

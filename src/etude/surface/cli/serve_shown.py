@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from etude.surface.cli.build import Place
-from etude.surface.cli.output import emit, say
+from etude.base.outputs import Place
+from etude.base.talk import say
+from etude.surface.cli.output import emit
 
 if TYPE_CHECKING:
     from etude.world.serve import Served

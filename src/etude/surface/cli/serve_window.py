@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.surface.cli.build import Place
-from etude.surface.cli.job_out import Files, To, write_job
-from etude.surface.cli.output import say
+from etude.base.outputs import Place
+from etude.base.talk import say
+from etude.steps.asked.job_out import Files, To, write_job
 
 if TYPE_CHECKING:
     from etude.world.serve.asked import text

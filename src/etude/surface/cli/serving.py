@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part
+from etude.base.outputs import Place, Printed
 from etude.base.parameters import given_in, is_given, spelled
+from etude.base.talk import say
 from etude.make.generate import Plan
 from etude.make.generate.serving import Serving
 from etude.run.simulate.settings import SimulationSettings
-from etude.surface.api.making import memory_limit
-from etude.surface.cli.build import Place, Printed
-from etude.surface.cli.job_out import Files, JobMade, MemoryOut, generated_record, memory_place, written
-from etude.surface.cli.output import emit, say
-from etude.surface.cli.plan_flags import (
+from etude.steps.asked.job_out import Files, JobMade, MemoryOut, generated_record, memory_place, written
+from etude.steps.asked.plans import (
     PANEL as PLAN_PANEL,
 )
-from etude.surface.cli.plan_flags import ModelOrConfig, model_asked, model_of, plan_asked
-from etude.surface.cli.simulation import PANEL as SIMULATION
-from etude.surface.cli.simulation import Checked, OnSystem, OpsInput, SimulationOptions, options_of
+from etude.steps.asked.plans import ModelOrConfig, memory_limit, model_asked, model_of, plan_asked
+from etude.steps.asked.simulation import PANEL as SIMULATION
+from etude.steps.asked.simulation import Checked, OnSystem, OpsInput, SimulationOptions, options_of
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

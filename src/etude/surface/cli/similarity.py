@@ -3,10 +3,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Tabled
-from etude.surface.cli.inputs import JOB_HELP, open_job
-from etude.surface.cli.output import emit, say, shortened
-from etude.surface.cli.runs import find_run, simulated
+from etude.base.outputs import Tabled
+from etude.base.talk import say
+from etude.steps.asked.jobs import JOB_HELP, open_job
+from etude.steps.asked.runs import find_run, simulated
+from etude.surface.cli.output import emit, shortened
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -2,17 +2,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude.analyse.rank_table import rank_table
 from etude.base.errors import DeadlockError, UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Place, Printed
 from etude.base.parameters import naming
+from etude.base.talk import progress, say
 from etude.base.units import counted
-from etude.surface.cli.build import Place, Printed, command_of
+from etude.steps.asked.jobs import GROUPS_HELP, JOB_HELP, JobInput, JobSource
+from etude.steps.asked.runs import grown
+from etude.steps.asked.simulation import SimulationInput, SimulationOptions, options_of
+from etude.surface.cli.build import command_of
 from etude.surface.cli.device_times import DeviceTimes, DeviceTimesInput
-from etude.surface.cli.inputs import GROUPS_HELP, JOB_HELP, JobInput, JobSource
-from etude.surface.cli.output import emit, progress, say
+from etude.surface.cli.output import emit
 from etude.surface.cli.running import INTERRUPTED
-from etude.surface.cli.runs import grown, rank_table
-from etude.surface.cli.simulation import SimulationInput, SimulationOptions, options_of
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -6,12 +6,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude.analyse.rank_table import rank_table
 from etude.base.errors import AnswerNo, DeadlockError, UsageError
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Place, Printed
-from etude.surface.cli.inputs import open_job
-from etude.surface.cli.output import emit, progress, say
-from etude.surface.cli.runs import rank_table
+from etude.base.outputs import Place, Printed
+from etude.base.talk import progress, say
+from etude.steps.asked.jobs import open_job
+from etude.surface.cli.output import emit
 from etude.surface.cli.simulate import places_of, write_times
 from etude.surface.verb import Verb
 

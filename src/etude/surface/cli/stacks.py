@@ -2,7 +2,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.base.figures import argument, part
-from etude.surface.cli.build import Printed
+from etude.base.outputs import Printed
 from etude.surface.cli.output import emit, print_yaml
 from etude.surface.verb import Verb
 

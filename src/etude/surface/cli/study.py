@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Place, Printed
 from etude.base.parameters import spelled
-from etude.surface.cli.build import Place, Printed
+from etude.base.talk import progress, say
 from etude.surface.cli.executing import executed, options_of
-from etude.surface.cli.output import emit, progress, say
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

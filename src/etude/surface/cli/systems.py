@@ -4,8 +4,9 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, part
-from etude.surface.cli.build import Printed
-from etude.surface.cli.output import emit, print_yaml, say
+from etude.base.outputs import Printed
+from etude.base.talk import say
+from etude.surface.cli.output import emit, print_yaml
 from etude.surface.verb import Verb
 
 

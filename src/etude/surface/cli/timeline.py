@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
+from etude.base.outputs import Place, Written
+from etude.base.talk import progress, say
 from etude.base.units import counted
-from etude.surface.cli.build import Place, Written
-from etude.surface.cli.output import progress, say
+from etude.steps.asked.runs import RunInput, RunSource
 from etude.surface.cli.ranks import RANKS_HELP, ranks_of
-from etude.surface.cli.runs import RunInput, RunSource
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

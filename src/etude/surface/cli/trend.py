@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.surface.cli.build import Place, Printed, Written
-from etude.surface.cli.output import emit, progress, say
-from etude.surface.cli.runs import RunInput, RunSource, times_of
+from etude.base.outputs import Place, Printed, Written
+from etude.base.talk import progress, say
+from etude.steps.asked.runs import RunInput, RunSource, times_of
+from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from etude.base import errors
 from etude.base.errors import EtudeError, UsageError
+from etude.base.files import python_path
 from etude.run.replay.needs import check_memory
 from etude.run.replay.program import Program, save
 
@@ -131,9 +132,7 @@ def processes_run(
 def _run_processes(folder: Path, count: int, tick: Callable[[], None] | None, module: str) -> None:
     """Runs `python -m MODULE FOLDER NUMBER` for each number below `count`, until all have ended."""
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    source = str(Path(__file__).resolve().parents[3])
-    paths = [source, *filter(None, [environment.get("PYTHONPATH")])]
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    environment["PYTHONPATH"] = python_path()
     started: list[subprocess.Popen[bytes]] = []
     try:
         with open(folder / "log", "wb") as log:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure
-from etude.surface.cli.output import progress
+from etude.base.talk import progress
 
 if TYPE_CHECKING:
     from etude.model.job import Job
@@ -75,9 +75,9 @@ def open_job(
 
     with read_options(path, groups, workers, max_bytes) as options:
         if ray:
-            from etude.decide.study import on_ray
+            from etude.base.cluster import spread
 
-            options["spread"] = on_ray.spread(ray, workers)
+            options["spread"] = spread(ray, workers)
         return opening.open(path, ranks=ranks, passes=passes, **options)
 
 

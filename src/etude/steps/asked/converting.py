@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.files import writing
 from etude.base.parameters import PYTHON, ask, refuse_unread
+from etude.base.talk import Progress, quiet
 from etude.base.units import counted
 from etude.machine import open_system
 from etude.model.fold import fold as folded
@@ -31,13 +30,6 @@ SIMULATORS: Final = ("astra", "flows", "simai")
 """Formats that simulators read; the others hold the job."""
 ASTRA_FILES: Final = ("network.yml", "topology.txt", "README.md")
 OURS: Final = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")
-
-Progress: TypeAlias = Callable[..., AbstractContextManager[Callable[..., None]]]
-
-
-def quiet(what: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
-    """Progress that is not shown."""
-    return nullcontext(lambda amount, note="": None)
 
 
 class Target(StrEnum):

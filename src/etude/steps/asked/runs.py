@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
+from etude.base.outputs import Tabled
 from etude.base.parameters import spelled
-from etude.surface.cli.build import Tabled
-from etude.surface.cli.inputs import GROUPS_HELP, JOB_HELP, open_job
-from etude.surface.cli.output import emit, progress, say, shortened
+from etude.base.talk import progress, say
+from etude.steps.asked.jobs import GROUPS_HELP, JOB_HELP, open_job
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from etude.machine.system import System
     from etude.model.card import Card
     from etude.model.job import Job
@@ -135,11 +133,6 @@ NOTES = 8
 """Notes about a job that are said."""
 
 
-def show(table: "pa.Table", *, json: bool = False, csv: bool = False, md: bool = False) -> None:
-    """A table on stdout; for people and in Markdown with long names shortened."""
-    emit(table if json or csv else shortened(table), json=json, csv=csv, md=md)
-
-
 def open_run(
     path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None, *, ray: str = ""
 ) -> "Run":
@@ -235,19 +228,3 @@ def grown(found: "System", name: str, ranks: int) -> "System":
         shape = "x".join(str(level.size) for level in taken.levels)
         say(f"note: `{found.name}` is used with {len(taken):,} devices ({shape}) instead of {len(found):,}")
     return taken
-
-
-def rank_table(found: "Run") -> "pa.Table":
-    """One row per rank: when it ends, its breakdown and, if known, its memory."""
-    import pyarrow as pa
-
-    from etude.analyse.breakdown import breakdown
-    from etude.model.memory import memory_peaks
-    from etude.model.schema import UNKNOWN
-
-    finish, peaks = found.timing.last_ends(), memory_peaks(found)
-    rows = breakdown(found).add_column(1, "finish_ns", pa.array(finish, mask=finish == UNKNOWN))
-    for name, values in (("peak_memory_bytes", peaks.held_bytes), ("peak_stored_bytes", peaks.stored_bytes)):
-        if (values != UNKNOWN).any():
-            rows = rows.append_column(name, pa.array(values, mask=values == UNKNOWN))
-    return rows

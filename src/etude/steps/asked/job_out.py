@@ -6,30 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure, part
+from etude.base.outputs import Place, Printed
 from etude.base.parameters import only_one, spelled
-from etude.surface.api.making import memory_limit
-from etude.surface.cli.build import Place, Printed
-from etude.surface.cli.output import emit, progress, say
+from etude.base.talk import progress, say
+from etude.steps.asked.converting import DIALECT_HELP, Dialect, Written
+from etude.steps.asked.plans import memory_limit
 
 if TYPE_CHECKING:
     from etude.make.generate import Generated
     from etude.make.generate.serving import ServedJob
     from etude.model.card import Card
     from etude.model.job import Job
-    from etude.surface.api.converting import Written
 
 
 class To(StrEnum):
     PARQUET = "parquet"
     ET = "et"
     JSON = "json"
-
-
-class Dialect(StrEnum):
-    PLAIN = "plain"
-    ASTRA = "astra"
-    STORAGE = "storage"
-    MEMORY = "memory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +36,13 @@ class JobOut:
         "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, of=To,
         panel="Output",
     )  # fmt: skip
-    dialect: Dialect = figure(
-        "choice", "`plain`: the job as it is. `astra`: files that ASTRA-sim can run: groups are numbers, all members "
-        "of a collective have the size of the largest, and a copy is one operation. `storage`: reads of samples, "
-        "batches and checkpoints as STORAGE, BATCH and CHECKPOINT nodes of newer Chakra; `memory`: the reverse",
-        Dialect.PLAIN, of=Dialect, needs="to=et|to=json", panel="Output",
-    )  # fmt: skip
+    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, of=Dialect, needs="to=et|to=json", panel="Output")
     no_write: bool = figure("switch", "numbers only", False, panel="Output")
     force: bool = figure("switch", "replace what is there", False, needs="out", names=("-f",), panel="Output")
     output: Printed = part(Printed)
 
 
-def tell(found: "Written") -> None:
+def tell(found: Written) -> None:
     """Says what was written, and what is to be said of it."""
     say(f"wrote {found.place}: {found.what}")
     for note in found.notes:
@@ -83,7 +71,7 @@ class Files:
 def write_job(job: "Job", files: Files, card: "Card | None" = None) -> dict[str, Any]:
     """Writes a job that was made, with its card if it has one, in full or not at all. What ASTRA-sim cannot run of its
     `.et` files is said, and given back for `--json`."""
-    from etude.surface.api.converting import convert, in_dialect
+    from etude.steps.asked.converting import convert, in_dialect
 
     out, to, dialect = files.out, files.to.value, files.dialect.value
     if out is None or files.no_write:
@@ -104,18 +92,18 @@ def made_record(result: "tuple[Job, dict[str, Any]]") -> dict[str, Any]:
     return dict(totals(result[0])) | result[1]
 
 
-def show_made(result: "tuple[Job, dict[str, Any]]") -> None:
+def made_figures(result: "tuple[Job, dict[str, Any]]") -> dict[str, Any]:
     """These numbers as people read them."""
     from etude.base.units import format_bytes, format_count
 
     found = made_record(result)
     sent = {name: format_bytes(size) for name, size in found["comm_bytes_by_type"].items()}
-    emit({
+    return {
         "ranks": f"{found['ranks']:,}, {found['distinct_traces']} distinct programs",
         "nodes": f"{found['nodes']:,}",
         "operations": format_count(found["flops"]),
         "communication": sent or "none",
-    })  # fmt: skip
+    }
 
 
 # -- jobs that are generated -------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part, read_mapping
 from etude.base.parameters import given_in, naming, only_one, request_of, spelled
+from etude.base.talk import say
 from etude.make.generate import Plan
-from etude.surface.cli.output import say
 
 if TYPE_CHECKING:
     from etude.make.generate import Generated
@@ -98,3 +98,15 @@ def model_of(name: str, hf: Path | None = None) -> "Model":
     if found.assumed:
         say(f"note: assumed {found.assumed}")
     return found
+
+
+def memory_limit(text: str | int) -> int:
+    """Bytes of `80GB`, or of the memory of a device of a system; 0 where nothing is given."""
+    from etude.base.units import parse_bytes
+    from etude.machine import open_system, system_names
+
+    if isinstance(text, int):
+        return text
+    if text in system_names() or (text and Path(text).is_file()):
+        return open_system(text).device.memory_bytes
+    return parse_bytes(text) if text else 0

@@ -60,8 +60,8 @@ def run_times(machine: "System | None", **options: Any) -> "Callable[[Job], Timi
         return None
 
     def times(job: "Job") -> "Timing | None":
+        from etude.base.talk import say
         from etude.run.simulate import simulate
-        from etude.surface.cli.output import say
 
         try:
             return simulate(job, machine.for_ranks(job.world_size), **options).timing

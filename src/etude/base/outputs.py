@@ -1,0 +1,62 @@
+"""Where results go: parameters of what prints and of what writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.base.errors import UsageError
+from etude.base.figures import figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """How a record is printed."""
+
+    json: bool = figure("switch", "print JSON", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tabled:
+    """How a table is printed."""
+
+    json: bool = figure("switch", "print JSON", False)
+    csv: bool = figure("switch", "print CSV", False)
+    md: bool = figure("switch", "print a Markdown table", False)
+
+    def __post_init__(self) -> None:
+        if self.json + self.csv + self.md > 1:
+            raise UsageError("only one of --json, --csv and --md can be given")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Parameters of a verb that writes: where to, and whether what is there may be replaced."""
+
+    out: str | None = figure("out", "file or folder to write", None, names=("-o",))
+    force: bool = figure("switch", "replace what is there", False, needs="out", names=("-f",))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a result is written."""
+
+    path: Path
+    force: bool = False
+
+    @classmethod
+    def of(cls, asked: Any) -> Place | None:
+        """The place that `Written` says, or none."""
+        return cls.at(asked.out, asked.force)
+
+    @classmethod
+    def at(cls, out: str | None, force: bool) -> Place | None:
+        """A place, or none. One that is taken is refused before anything is computed."""
+        if out is None:
+            return None
+        place = cls(Path(out), force)
+        is_taken = place.path.is_file() or (place.path.is_dir() and any(place.path.iterdir()))
+        if is_taken and not force:
+            raise UsageError("exists already", where=out, hint="give another name, or --force to replace it")
+        return place
