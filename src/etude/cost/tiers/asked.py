@@ -1,4 +1,4 @@
-"""`etude ops offload`, `graph` and `place`: what lies below a device's memory."""
+"""What is asked of the tiers below a device's memory: transfers, and graph networks whose features are in storage."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -10,16 +10,11 @@ from etude.base.figures import argument, figure, part
 from etude.base.outputs import Printed, Tabled
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
-from etude.surface.cli.output import emit
-from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.cost.tiers.graphs import Graph, Pass
-    from etude.cost.tiers.placing import Part
     from etude.machine.system import Device, System
 
-MEMORY = "--room"
-"""What `--memory` was called."""
 OF_RANDOM = ("nodes", "edges", "exponent", "shuffle", "locality", "reach", "seed")
 """Parameters of a graph that is drawn."""
 GRAPH, READING = "Graph", "Features and reading"
@@ -56,7 +51,7 @@ def offload_inputs(asked: Offload) -> "tuple[System, Path]":
 
 
 def offloaded(given: "tuple[System, Path]") -> list[dict[str, Any]]:
-    from etude.cost.tiers import offload_rows
+    from etude.cost.tiers.measured import offload_rows
 
     return list(offload_rows(*given))
 
@@ -100,7 +95,7 @@ class GraphNetwork(OnServer):
 
     feature_bytes: int = figure("bytes", "bytes of a node's features", panel=READING)
     room_bytes: int = figure(
-        "bytes", "host memory for features, or for partial sums", key="memory", names=(MEMORY,), panel=READING
+        "bytes", "host memory for features, or for partial sums", key="memory", names=("--room",), panel=READING
     )
     nodes: int = figure("count", "number of nodes of a random graph", 0, zero=True, like=200_000, panel=GRAPH)
     edges: int = figure(
@@ -197,7 +192,7 @@ def _drawn(asked: GraphNetwork, common: dict[str, Any]) -> "Graph":
     return Graph(nodes=asked.nodes, edges=asked.edges, **near, **more, **common)
 
 
-def graph_run(given: GraphInputs) -> "tuple[Graph, Pass, dict[str, float]]":
+def graph_passed(given: GraphInputs) -> "tuple[Graph, Pass, dict[str, float]]":
     from etude.cost.tiers.graph_time import pass_time
     from etude.cost.tiers.graphs import Graph, out_of_core
 
@@ -221,85 +216,11 @@ def graph_record(result: "tuple[Graph, Pass, dict[str, float]]") -> dict[str, An
     return sizes | {"amplification": found.amplification, "inside": graph.inside} | times
 
 
-def show_graph(result: "tuple[Graph, Pass, dict[str, float]]") -> None:
+def graph_figures(result: "tuple[Graph, Pass, dict[str, float]]") -> dict[str, Any]:
+    """The record, formatted."""
     from etude.base.units import format_bytes, format_time
 
     graph, found, took = result
     shown = {name.removesuffix("_bytes"): format_bytes(getattr(found, name)) for name in SIZES}
     times = {name.removesuffix("_ns"): format_time(round(one)) for name, one in took.items()}
-    emit(shown | {"read over used": f"{found.amplification:.2f}", "edges inside": f"{graph.inside:.2f}"} | times)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlaceModel:
-    """Tokens per second of one sequence if a device holds part of a model and the host the rest, by memory
-
-    etude ops place llama3-8b --memory 2GiB,8GiB,24GiB --context 16384
-    etude ops place qwen3-30b-a3b --memory 4GiB,12GiB --bits 4.5 --device rtx4090 --json
-
-    Only reads take time: an upper bound, whose order by memory was compared with a published table.
-    """
-
-    model: str = argument("text", "name, Hugging Face id, YAML file or `config.json`", like="gpt2")
-    room: tuple[str, ...] = figure(
-        "list", "usable device memory: `2GiB,4GiB,8GiB`", key="memory", names=(MEMORY,), of=str, like="1GiB,3GiB"
-    )
-    context: int = figure("count", "context length in tokens", 4096, least=1)
-    bits: float = figure("number", "bits per weight; keys and values have 16", 16.0)
-    buffers_bytes: int = figure("bytes", "memory that is used in any case", 500_000_000, zero=True)
-    device: str = figure("text", "device: a name in the catalogue", "rtx5090", names=("-d",), like="h100")
-    host: str = figure("text", "device of the catalogue whose memory holds the rest", "desktop", like="xeon-8480")
-    output: Printed = part(Printed)
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceInputs:
-    parts: "list[Part]"
-    device: "Device"
-    host: "Device"
-    names: tuple[str, str]
-    rooms_bytes: tuple[float, ...]
-    buffers_bytes: float
-
-
-def place_inputs(asked: PlaceModel) -> PlaceInputs:
-    from etude.base.units import parse_bytes
-    from etude.machine import open_device
-    from etude.make.generate.model import open_model
-    from etude.steps.placing import parts_of
-
-    parts = parts_of(open_model(asked.model), asked.context, asked.bits)
-    rooms = tuple(float(parse_bytes(text)) for text in asked.room)
-    names = (asked.device, asked.host)
-    return PlaceInputs(parts, open_device(names[0]), open_device(names[1]), names, rooms, float(asked.buffers_bytes))
-
-
-def placed(given: PlaceInputs) -> dict[str, Any]:
-    from etude.steps.placing import tokens_by_room
-
-    found = tokens_by_room(given.parts, given.device, given.host, list(given.rooms_bytes), given.buffers_bytes)
-    return {"device": given.names[0], "host": given.names[1], "rooms": found}
-
-
-def show_placed(found: dict[str, Any]) -> None:
-    from etude.base.units import format_bytes
-
-    emit([
-        {"room": format_bytes(row["room_bytes"], binary=True), "tokens/s": round(row["tokens_per_s"], 1)}
-        | {name: format_bytes(size) for name, size in row["resident_bytes"].items()}
-        | {"read far": format_bytes(row["far_read_bytes"])}
-        for row in found["rooms"]
-    ])  # fmt: skip
-
-
-def rows_record(found: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"rows": found}
-
-
-TIERS = (
-    Verb(name="ops offload", asks=Offload, inputs=offload_inputs, run=offloaded, record=rows_record,
-         table=offload_table),
-    Verb(name="ops graph", asks=GraphNetwork, inputs=graph_inputs, run=graph_run, record=graph_record,
-         show=show_graph),
-    Verb(name="ops place", asks=PlaceModel, inputs=place_inputs, run=placed, show=show_placed),
-)  # fmt: skip
+    return shown | {"read over used": f"{found.amplification:.2f}", "edges inside": f"{graph.inside:.2f}"} | times

@@ -1,0 +1,1 @@
+"""What verbs ask of databases of operators."""
