@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from etude.analyse.devices import device_of, recognised
 from etude.analyse.waiting import waiting
 from etude.base.errors import DeadlockError
 from etude.capture.ingest import causal, reading
@@ -18,7 +19,6 @@ from etude.run.simulate.options import Options
 from etude.run.simulate.run import simulate
 from etude.tell.report import collectives
 from etude.tell.report.compose import report
-from etude.tell.report.device import device_of, recognised
 from etude.tell.report.subject import Subject
 from etude.tell.view.page import Page
 from simulated_jobs import random_job, symmetric_job, system

@@ -9,6 +9,8 @@ from etude.machine import device_names, open_device, open_system, system_names
 from etude.machine.system import Device
 from etude.model.job import Job
 
+__all__ = ["device_named", "device_of", "recognised"]
+
 
 def device_of(job: Job, named: str = "", system: str = "") -> Device | None:
     """The named device, else that of the simulated system, else the one in the trace; else None."""

@@ -1,0 +1,72 @@
+"""What is asked of the memory of a run."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etude.base.errors import UsageError
+from etude.base.figures import figure
+from etude.base.parameters import only_one
+from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.model.run import Run
+
+NO_EVENTS = "no memory event is in this job; profile(profile_memory=True) records them, --copies needs none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(Analysis):
+    """Memory in use over time and its peaks; bandwidth of copies
+
+    etude memory trace.json.gz                 needs profile_memory=True
+    etude memory trace.json.gz --copies
+    """
+
+    copies: bool = figure("switch", "show the bandwidth of copies, by direction", False)
+    each: bool = figure("switch", "list the memory in use over time, event by event", False)
+    counted: str = counted_as(needs="copies")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """Inputs of what a profiler's trace says of its allocator."""
+
+    path: Path
+    workers: int
+    each: bool
+
+    def run(self) -> "pa.Table":
+        from etude.analyse.memory import peaks
+        from etude.capture.ingest import allocations, reading
+
+        found = allocations.allocations(reading.load_device(self.path))
+        if not len(found):
+            raise UsageError(
+                "no allocation was recorded",
+                where=str(self.path),
+                hint="profile(profile_memory=True) records allocations; --copies needs none",
+            )
+        return found if self.each else peaks(found)
+
+
+def memory_inputs(asked: Memory) -> Analysed | Allocated:
+    from etude.analyse import memory as analyse
+    from etude.analyse.counting import counting_of
+    from etude.capture.opening import is_profile
+
+    view = only_one(asked, "copies", "each")
+    if view == "copies":
+        return Analysed(RunSource.of(asked), partial(analyse.copies, counting=counting_of(asked.counted)))
+    if not asked.system and asked.timing is None and is_profile(Path(asked.path)):
+        return Allocated(Path(asked.path), asked.workers, view == "each")
+    return Analysed(RunSource.of(asked), analyse.levels if view == "each" else _peaks, nothing=NO_EVENTS)
+
+
+def _peaks(run: "Run") -> "pa.Table":
+    from etude.analyse.memory import level_peaks, levels
+
+    return level_peaks(levels(run))
