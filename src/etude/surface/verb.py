@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from inspect import cleandoc
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from etude.base.errors import AnswerNo
 from etude.base.parameters import MCP, Spelling, ask, refuse_unread, request_of, whole
 
 A = TypeVar("A")
@@ -40,6 +41,8 @@ class Verb(Generic[A, I, R]):
     """What `--csv` and `--md` print, where `--json` has more."""
     code: Callable[[R], int] = lambda result: 0
     """The exit code: 1 is an answer of no."""
+    refusal: Callable[[AnswerNo], Any] | None = None
+    """What `--json` prints of an answer of no that ended the run; None: nothing."""
     tool: bool = False
     """Assistants may call it (MCP)."""
     answer: Callable[[R], Any] | None = None

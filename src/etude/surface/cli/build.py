@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from etude.base.errors import UsageError
+from etude.base.errors import AnswerNo, UsageError
 from etude.base.parameters import FLAGS, YAML, Parameter, parameters_of, unknown
 from etude.surface.cli.registry import readers_of
 from etude.surface.verb import Verb, resolve
@@ -111,8 +111,13 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
     said = by_name(given)
     file = said.pop("yaml", None)
     resolved = resolve(verb, {**_of_file(verb, read_mapping(file), file), **said} if file else said, FLAGS, readers_of)
-    result = verb.run(resolved.inputs)
     how: dict[str, Any] = {name: True for name in ("json", "csv", "md") if getattr(resolved.output, name, False)}
+    try:
+        result = verb.run(resolved.inputs)
+    except AnswerNo as problem:
+        if verb.refusal is not None and "json" in how and (told := verb.refusal(problem)) is not None:
+            emit(told, json=True)
+        raise
     if verb.show is not None and not how:
         verb.show(result)
         return verb.code(result)

@@ -1,0 +1,210 @@
+"""What is asked of a job that is simulated: on what, with which options, and what is written of it."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.base.errors import AnswerNo, DeadlockError, UsageError
+from etude.base.figures import figure, part
+from etude.base.outputs import Place, Printed
+from etude.base.parameters import naming
+from etude.base.talk import progress, say
+from etude.base.units import counted, format_time
+from etude.steps.asked.device_times import DeviceTimes, DeviceTimesInput
+from etude.steps.asked.jobs import JobInput, JobSource
+from etude.steps.asked.runs import grown
+from etude.steps.asked.simulation import SimulationInput, SimulationOptions, options_of
+
+if TYPE_CHECKING:
+    from etude.machine.system import System
+    from etude.make.transform.edits import Edit
+    from etude.model.job import Job
+    from etude.model.run import Run
+    from etude.run.simulate import Options, Simulated
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationRun(SimulationInput):
+    """Parameters of one job and of several."""
+
+    progress: tuple[str, ...] = figure(
+        "several", "what drives messages: `on=host`, `core` or `dpu`, `cost=1us` each, `traffic=4`, `memory=100GB/s`",
+        (), like=[("on=host", "cost=1us")], panel="Simulation", rare=True,
+    )  # fmt: skip
+    timing: str | None = figure(
+        "out", "write the times of all nodes: `.csv` or `.parquet`", None, like="new.parquet", panel="Output"
+    )
+    link_stats: str | None = figure(
+        "out", "folder of tables for `etude query`: links over time, what shared them, completions; on a network with "
+        "links", None, panel="Output",
+    )  # fmt: skip
+    force: bool = figure("switch", "replace what is there", False, needs="timing|link_stats", names=("-f",))
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulate(JobInput, DeviceTimesInput, SimulationRun):
+    """Run a job on a simulated system: when each rank ends and how it spends its time
+
+    etude simulate job/ --system dgx-h100
+    etude simulate run/ --system dgx-h100 --compute roofline
+    etude simulate job/ --system dgx-h100 --network flow --link-stats stats/
+    etude simulate job/ --system dgx-h100 --slow-rank 3=1.2 --timing times.parquet
+    etude simulate job/ --system dgx-h100 --collective all_reduce=tree
+
+    `etude simulate jobs` runs several jobs on one fabric; `etude simulate astra` takes ASTRA-sim's own files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """What jobs run on, how, and what is written of it."""
+
+    name: str
+    system: "System"
+    options: SimulationOptions
+    drivers: "tuple[Edit, ...]"
+    timing: tuple[Place, ...]
+    """A file for each job."""
+    links: Place | None
+
+    @classmethod
+    def of(cls, asked: SimulationRun, jobs: int = 0) -> "Fabric":
+        """`jobs`: each of that many has a file of times of its own, `times.0.parquet`."""
+        from etude.machine import open_system
+        from etude.make.transform.edits import Edit
+        from etude.run.simulate.settings import pairs
+
+        system = open_system(asked.system)
+        with naming(asked, "progress"):
+            driver = " ".join(["progress", *(f"{k}={v}" for k, v in pairs("progress", asked.progress))])
+            drivers = (Edit.parse(driver),) if asked.progress else ()
+        statistics, force = {} if asked.link_stats is None else {"link_stats": True}, asked.force
+        return cls(
+            asked.system, system, options_of(asked, system, **statistics),
+            drivers, places_of(asked.timing, force, jobs),
+            Place.at(asked.link_stats, force),
+        )  # fmt: skip
+
+    def driven(self, job: "Job") -> tuple["Job", tuple[str, ...]]:
+        """The job with the work of those who drive its messages, and what was assumed."""
+        from etude.make.transform.edits import apply_edits
+
+        if not self.drivers:
+            return job, ()
+        found = apply_edits(job, self.drivers)
+        return found.job, tuple(found.notes)
+
+    def for_ranks(self, ranks: int) -> "System":
+        return grown(self.system, self.name, ranks)
+
+    def write_links(self, found: "Simulated") -> None:
+        from etude.base.files import writing
+
+        if self.links is not None and found.link_stats is not None:
+            with writing(self.links.path, force=self.links.force) as place:
+                found.link_stats.write(place)
+            say(f"wrote {self.links.path}")
+
+
+def places_of(timing: str | None, force: bool, jobs: int = 0) -> tuple[Place, ...]:
+    """Where the times of one job, or of each of several, are written."""
+    if timing is None:
+        return ()
+    path = Path(timing)
+    if path.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"--timing: times cannot be written as `{path.suffix}`", where=timing,
+                         hint=".csv or .parquet")  # fmt: skip
+    names = [f"{path.stem}.{k}{path.suffix}" for k in range(jobs)] or [path.name]
+    return tuple(place for name in names if (place := Place.at(str(path.with_name(name)), force)))
+
+
+def write_times(found: "Run", place: Place) -> None:
+    from etude.base.files import writing
+    from etude.store.times import write_timing
+
+    with writing(place.path, force=place.force) as path:
+        write_timing(found, path)
+    say(f"wrote {place.path}")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateInputs:
+    source: JobSource
+    times: DeviceTimes | None
+    fabric: Fabric
+
+
+def simulate_inputs(asked: Simulate) -> SimulateInputs:
+    source = JobSource.of(asked)
+    return SimulateInputs(source, DeviceTimes.of(asked, source), Fabric.of(asked))
+
+
+def simulated_job(given: SimulateInputs) -> "tuple[Simulated, dict[str, float]]":
+    """The run, and the jitter that it has."""
+    from etude.run.simulate.settings import unused_by
+
+    job, fabric = given.source.open(), given.fabric
+    job, said = given.times.put_into(job) if given.times else (job, [])
+    job, assumed = fabric.driven(job)
+    options = fabric.options.whole()
+    for note in unused_by(job, options):
+        say(f"note: {note}")
+    found = _simulated(job, fabric, options)
+    found = replace(found, notes=(*said, *assumed, *found.notes))
+    for place in fabric.timing:
+        write_times(found, place)
+    fabric.write_links(found)
+    say_notes(found)
+    return found, dict(fabric.options.named.get("jitter", {}))
+
+
+def _simulated(job: "Job", fabric: Fabric, options: "Options") -> "Simulated":
+    from etude.run.simulate import simulate
+
+    with progress("simulating") as advance:
+        done = 0
+
+        def tell(nodes: int, now_ns: int) -> None:
+            nonlocal done
+            advance(nodes - done, f"at {format_time(now_ns)}")
+            done = nodes
+
+        return simulate(job, fabric.for_ranks(job.world_size), options, progress=tell)
+
+
+def deadlock_record(problem: AnswerNo) -> dict[str, Any] | None:
+    """What `--json` prints of a job that does not complete."""
+    if not isinstance(problem, DeadlockError):
+        return None
+    told = {"what": problem.problem, "waiting": list(problem.waiting), "causes": list(problem.causes)}
+    return {"deadlock": told}
+
+
+def say_notes(found: "Simulated") -> None:
+    for note in found.notes:
+        say(f"note: {note}")
+    if found.timing.partial:
+        say("interrupted: the result covers completed nodes only")
+
+
+def simulate_record(result: "tuple[Simulated, dict[str, float]]") -> dict[str, Any]:
+    from etude.analyse.rank_table import rank_table
+
+    found, jitter = result
+    say_end(found)
+    return {
+        "makespan_ns": found.makespan_ns,
+        "ranks": rank_table(found).to_pylist(),
+        "steps": [{"step": step, "end_ns": end_ns} for step, end_ns in found.step_ends().items()],
+        "links": [asdict(link) for link in found.links],
+        "partial": found.timing.partial,
+        "simulated_ranks": found.simulated_ranks,
+        **({"jitter": jitter} if jitter else {}),
+        "notes": list(found.notes),
+    }
+
+
+def say_end(found: "Simulated") -> None:
+    ranks = len(found.job.ranks)
+    alike = "" if found.simulated_ranks == ranks else f", {found.simulated_ranks:,} simulated"
+    say(f"{counted(ranks, 'rank')}{alike}, done at {format_time(found.makespan_ns)}")
