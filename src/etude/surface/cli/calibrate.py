@@ -1,118 +1,15 @@
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed
-from etude.base.parameters import spelled
-from etude.base.talk import progress, say
-from etude.surface.cli.output import emit
+from etude.steps.asked.measured import (
+    Calibrate,
+    calibrate_inputs,
+    calibrated,
+    calibrated_figures,
+    calibrated_record,
+)
 from etude.surface.verb import Verb
 
-if TYPE_CHECKING:
-    from etude.cost.stacks import Stack
-    from etude.machine.system import System
-    from etude.steps.measured import Calibrated
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibrate:
-    """Your own software stack, from measured steps or a recorded run
-
-    etude calibrate measured.csv --from nemo -o my-stack.yaml
-    etude calibrate run/ --ran-on dgx-h100 -o my-stack.yaml
-
-    A CSV has the columns that `etude predict rows` reads; a run is what PyTorch recorded, with shapes. The
-    error before is that of the stack it starts from; the error after is that of each row with a stack fitted to all
-    others. `etude predict llama3-8b --gpus 64 --stack my-stack.yaml` uses the stack.
-    """
-
-    path: str = argument("path", "CSV file of measured steps, or a recorded run", like="job/")
-    out: str = figure("out", "YAML file of the stack", names=("-o",), like="new-stack.yaml")
-    base: str = figure("text", "stack to start from: a name, or a YAML file", "default", key="from", like="eager")
-    ran_on: str = figure(
-        "text", "system that a recorded run ran on", "", names=("--system", "-s"), like="dgx-a100", metavar="NAME"
-    )
-    force: bool = figure("switch", "replace what is there", False, names=("-f",))
-    output: Printed = part(Printed)
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrateInputs:
-    path: Path
-    start: "Stack"
-    ran_on: "System | None"
-    """None: the steps of a CSV, which name their systems."""
-    place: Place
-
-
-def inputs(asked: Calibrate) -> CalibrateInputs:
-    from etude.cost.stacks import open_stack
-    from etude.machine import open_system
-
-    path, place = Path(asked.path), Place.of(asked)
-    if place is None or place.path.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{spelled(asked, 'out')}: `{asked.out}` is not the name of a YAML file", hint="my-stack.yaml")
-    start = open_stack(asked.base)
-    if path.suffix.lower() == ".csv":
-        return CalibrateInputs(path, start, None, place)
-    if not asked.ran_on:
-        said = spelled(asked, "ran_on")
-        raise UsageError(
-            "a recorded run needs the system that it ran on", where=f"PATH {asked.path}", hint=f"{said} dgx-h100"
-        )
-    return CalibrateInputs(path, start, open_system(asked.ran_on), place)
-
-
-def run(given: CalibrateInputs) -> "Calibrated":
-    import yaml
-
-    from etude.base.files import writing
-
-    found = _calibrated(given)
-    with writing(given.place.path, force=given.place.force) as temporary:
-        temporary.write_text(yaml.safe_dump(found.stack.to_dict(), sort_keys=False, allow_unicode=True), "utf-8")
-    for refused in found.refused:
-        say(f"row {refused.row} is rejected: {refused.why}")
-    say(f"wrote {given.place.path}")
-    return found
-
-
-def _calibrated(given: CalibrateInputs) -> "Calibrated":
-    from etude.steps.asked.runs import open_run
-    from etude.steps.measured import calibrate, calibrate_run, read_rows
-
-    name = given.place.path.stem
-    if given.ran_on is not None:
-        return calibrate_run(open_run(given.path, None, 1), given.ran_on, given.start, name)
-    rows = read_rows(given.path)
-    with progress("simulating rows", len(rows)) as advance:
-        return calibrate(rows, given.start, name, advance=advance)
-
-
-def record(found: "Calibrated") -> dict[str, Any]:
-    return {
-        "stack": found.stack.name, "rows": found.rows, "before": _middle(found.before), "after": _middle(found.after)
-    }  # fmt: skip
-
-
-def _middle(errors: tuple[float, ...]) -> dict[str, float]:
-    import numpy as np
-
-    half, most = np.percentile(np.abs(errors), [50, 90])
-    return {"p50": round(float(half), 4), "p90": round(float(most), 4)}
-
-
-def show(found: "Calibrated") -> None:
-    before, after = _middle(found.before), _middle(found.after)
-    emit(
-        {
-            "rows": found.rows,
-            "error before": f"{before['p50']:.1%}, 9 of 10 below {before['p90']:.1%}",
-            "error after, each row left out": f"{after['p50']:.1%}, 9 of 10 below {after['p90']:.1%}",
-        }
-    )
-
-
-VERBS = (Verb(name="calibrate", asks=Calibrate, inputs=inputs, run=run, record=record, show=show),)
+VERBS = (
+    Verb(
+        name="calibrate", asks=Calibrate, inputs=calibrate_inputs, run=calibrated, record=calibrated_record,
+        reads=calibrated_figures,
+    ),
+)  # fmt: skip
