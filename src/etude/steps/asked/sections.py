@@ -38,11 +38,8 @@ class SectionsInput:
 def sections_asked(asked: SectionsInput) -> Sections:
     from etude.make.generate.sections import mix_of, open_sections
 
-    found, name = open_sections(asked.sections), spelled(asked, "mix")
-    try:
-        return found.with_mix(mix_of(asked.mix))
-    except UsageError as problem:
-        raise UsageError(f"{name}: {problem.problem}", where=problem.where, hint=problem.hint) from None
+    found = open_sections(asked.sections)
+    return found.with_mix(mix_of(asked.mix, found.sections, spelled(asked, "mix")))
 
 
 def section_rows(numbers: dict[str, Any]) -> list[dict[str, Any]]:

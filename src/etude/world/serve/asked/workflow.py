@@ -220,9 +220,12 @@ def _with_slo(flow: Workflow, text: str) -> Workflow:
     budget: dict[str, float] = {}
     for name, value in pairs(whole.split(","), ("latency", "cost", "label"), also=("latency_ns",)).items():
         try:
-            budget |= budget_of({name: value.text}, "")
+            limit = budget_of({name: value.text}, "")
         except ClusterError as problem:
             raise value.said(problem) from None
+        if not limit:
+            raise value.wrong(f"`{value.text}` is not positive", f"leave `{name}` out for no limit")
+        budget |= limit
     return replace(flow, budget=budget)
 
 
