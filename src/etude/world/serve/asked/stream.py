@@ -119,8 +119,8 @@ def taken_of(asked: FileInput, path: str) -> dict[str, Any]:
     return {"first": asked.first} | ({} if is_generated(path) else {"sort": asked.sort})
 
 
-def rates_of(text: str) -> tuple[float, ...]:
-    """`4` is one rate; `1..20` is eight rates from 1 to 20 with equal ratios. Raises UsageError for other text."""
+def rates_of(text: str, points: int = POINTS) -> tuple[float, ...]:
+    """`4` is one rate; `1..20` is this many rates from 1 to 20 with equal ratios. Raises UsageError for other text."""
     if not text:
         return ()
     whole = line(text, "--rate", "4, or 1..20")
@@ -132,4 +132,4 @@ def rates_of(text: str) -> tuple[float, ...]:
         return tuple(values)
     if values[0] >= values[1]:
         raise whole.wrong(f"`{whole.text}` is not a range of rates, from low to high")
-    return tuple(values[0] * (values[1] / values[0]) ** (k / (POINTS - 1)) for k in range(POINTS))
+    return tuple(values[0] * (values[1] / values[0]) ** (k / (points - 1)) for k in range(points))
