@@ -17,8 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Walk-throughs")[2].partition("\n## ")[0]
 WANTED = [
-    "A command", "An edit", "A collective algorithm", "A network", "A reader", "An analysis", "A pipeline schedule",
-    "A system", "A policy", "A study",
+    "A command", "A parameter of serve", "An edit", "A collective algorithm", "A network", "A reader", "An analysis",
+    "A pipeline schedule", "A system", "A policy", "A study",
 ]  # fmt: skip
 
 RUN = """
@@ -130,6 +130,10 @@ def test_all_of_them_work(followed: tuple[Path, str]):
 
 
 def test_what_was_added_takes_part(followed: tuple[Path, str]):
+    assert len(said(followed, "serve gpt2 --system dgx-h100 --rate 1..8 --points 4").strip().splitlines()) == 1 + 4
+    assert [one["rate_rps"] for one in json.loads(said(followed, "serve gpt2 --yaml"))["rates"]] == pytest.approx(
+        [1, 8**0.5, 8]
+    )
     assert "announce header=64B" in said(followed, "edit")
     assert "gemm" in (followed[0] / "step.oplist").read_text()
     assert said(followed, "info step.oplist").split()[:2] == ["job", "step"]

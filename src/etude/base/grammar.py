@@ -143,6 +143,13 @@ class Piece:
     def bytes_per_s(self, *, zero: bool = False) -> int:
         return int(self.figure("bandwidth", zero=zero))
 
+    def positive(self, kind: str, hint: str) -> Any:
+        """The value of a kind of which 0 would be no value, but the lack of one; the hint says how that is written."""
+        found = self.figure(kind, zero=True)
+        if not found:
+            raise self.wrong(f"`{self.text}` is not positive", hint)
+        return found
+
     def choice(self, known: Collection[str], what: str = "value") -> str:
         """One of these words."""
         if self.text not in known:

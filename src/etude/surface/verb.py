@@ -10,7 +10,7 @@ else. `record` is what `--json`, Python callers and MCP clients get of the resul
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from inspect import cleandoc
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -37,6 +37,8 @@ class Verb(Generic[A, I, R]):
     """Prints a result for a reader; by default its table, or its record, is printed."""
     reads: Callable[[R], Any] | None = None
     """What a reader sees where it is not the record, as a record or a table; `show` is for what is neither."""
+    says: Callable[[R], Iterable[str]] = lambda result: ()
+    """Lines that are said to a reader after what `reads` gives."""
     table: Callable[[R], Any] | None = None
     """What `--csv` and `--md` print, where `--json` has more."""
     code: Callable[[R], int] = lambda result: 0

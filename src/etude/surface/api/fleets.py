@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from etude.base.parameters import PYTHON, ask, refuse_unread
+from etude.surface.api.given import built
 from etude.world.fleet.days import TrainRequest, train, train_inputs
 from etude.world.fleet.shared import KINDS, kind_of
 
@@ -33,13 +33,9 @@ def fleet(
     file = fspath(model) if isinstance(model, str | PathLike) else ""
     kind = "share" if file and options.get("jobs") is not None else kind_of(file)
     if not kind:
-        asked = ask(TrainRequest, {"model": model, **given}, PYTHON, verb="fleet")
-        inputs = train_inputs(asked)
-        refuse_unread(asked)
+        inputs, _ = built(TrainRequest, train_inputs, {"model": model, **given}, "fleet")
         return train(inputs).fleet
     cls, build, run = KINDS[kind]
-    asked = ask(cls, {"cluster" if kind == "share" else "file": file, **given}, PYTHON, verb="fleet")
-    inputs = build(asked)
-    refuse_unread(asked)
+    inputs, _ = built(cls, build, {"cluster" if kind == "share" else "file": file, **given}, "fleet")
     found = run(inputs)
     return found[0] if isinstance(found, list) and len(found) == 1 else found

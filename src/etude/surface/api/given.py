@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from etude.base.errors import UsageError
+from etude.base.parameters import PYTHON, Spelling, ask, parameters_of, refuse_unread
 
 
 def keywords(thing: Any) -> list[str]:
@@ -25,3 +26,19 @@ def refuse_unknown(verb: str, given: Mapping[str, Any], known: Iterable[str]) ->
         near = get_close_matches(lost[0], names, 1)
         asked = f"did you mean `{near[0]}`? " if near else ""
         raise UsageError(f"unknown option `{lost[0]}`", where=f"etude.{verb}", hint=f"{asked}known: {', '.join(names)}")
+
+
+def built(
+    cls: type[Any], build: Callable[[Any], Any], given: Mapping[str, Any], verb: str, spelling: Spelling = PYTHON
+) -> tuple[Any, Any]:
+    """The inputs of a run, and the request that they were built of; what it does not read is refused."""
+    asked = ask(cls, given, spelling, verb=verb)
+    inputs = build(asked)
+    refuse_unread(asked)
+    return inputs, asked
+
+
+def unlike(cls: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given: not as the declaration has it where nothing is said."""
+    known = parameters_of(cls)
+    return {name: value for name, value in said.items() if value != known[name].default}

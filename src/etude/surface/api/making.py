@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from etude.base.figures import key_of
 from etude.machine import System, open_system
 from etude.make.generate import Plan
-from etude.surface.api.given import keywords, refuse_unknown
+from etude.surface.api.given import built, keywords, refuse_unknown, unlike
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,21 +136,16 @@ def federate(
     """
     from dataclasses import replace
 
-    from etude.base.parameters import PYTHON, ask, refuse_unread
     from etude.world.fleet.federated import ROUNDS
     from etude.world.fleet.federated import federate as federated
 
     refuse_unknown("federate", rules, keywords(federated))
-    usual = {"rounds": 100, "count": 0, "steps": 1, "precision": "bf16", "micro_batch": 1}
     said = {"rounds": rounds, "count": count, "steps": steps, "precision": precision, "micro_batch": micro_batch}
-    given = {name: value for name, value in said.items() if value != usual[name]}
     own = {name: rules.pop(name) for name in ("swarm", "split", "together") if name in rules}
     if "deadline_s" in rules:
         rules["deadline"] = float(rules.pop("deadline_s")) * 1e9
     kind = "swarm" if own.get("swarm") is not None else "server"
     cls, build, run = ROUNDS[kind]
-    asked = ask(cls, {"model": model, "clients": clients, **given, **rules}, PYTHON, verb="federate")
-    inputs = build(asked)
-    refuse_unread(asked)
+    inputs, _ = built(cls, build, {"model": model, "clients": clients, **unlike(cls, said), **rules}, "federate")
     inputs = inputs if kind == "server" else replace(inputs, swarm=own["swarm"])
     return run(inputs, together=own.get("together"), split=own.get("split")).found

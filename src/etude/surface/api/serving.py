@@ -6,7 +6,8 @@ from dataclasses import fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
-from etude.base.parameters import PYTHON, ask, refuse_unread
+from etude.base.parameters import PYTHON
+from etude.surface.api.given import built
 from etude.world.serve import Engine
 from etude.world.serve.asked import text
 
@@ -35,10 +36,9 @@ def serve(
     given |= {name: value for name, value in own.items() if value or not isinstance(value, str | int | None)}
     if rate_per_s:
         given["rate"] = str(float(rate_per_s))
-    asked = ask(text.TextInput, given, SPELLING, verb="serve")
-    serving = replace(text.text_serving(asked), keep_passes=keep_passes)
-    refuse_unread(asked)
-    return serving.run().points[0][1]
+    serving, _ = built(text.TextInput, text.text_serving, given, "serve", SPELLING)
+    found: Served = replace(serving, keep_passes=keep_passes).run().points[0][1]
+    return found
 
 
 def engine_given(engine: Engine | None) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from etude.base.parameters import PYTHON, ask, refuse_unread
+from etude.surface.api.given import built, unlike
 from etude.surface.api.serving import engine_given
 from etude.world.serve import Engine
 from etude.world.serve.asked import devices as on_devices
@@ -53,11 +53,8 @@ def serve_workflow(
         "workflow": path, "system": system, "models": models, "slo": slo, "replicas": replicas, "router": router,
         "order": order, "choose": choose, "place": place, "stack": stack, "seed": seed,
     }  # fmt: skip
-    usual = {"replicas": 1, "router": "least", "order": "data", "choose": "first", "stack": "vllm", "seed": 0}
-    given = engine_given(engine) | _unlike(said, usual)
-    asked = ask(flows.WorkflowInput, given, PYTHON, verb="serve workflow")
-    made = flows.flow_serving(asked)
-    refuse_unread(asked)
+    given = engine_given(engine) | unlike(flows.WorkflowInput, said)
+    made, asked = built(flows.WorkflowInput, flows.flow_serving, given, "serve workflow")
     found = made.run()
     return Sessions(found.flow, found.ran, found.figures, flows.said_of(asked, made), found.notes)
 
@@ -73,12 +70,6 @@ def place_workflows(
     """
     text = workflows if isinstance(workflows, str) else ",".join(map(fspath, workflows))
     given = {"workflow": text, "devices": devices, "place": tuple(places), "seed": seed, "stack": stack}
-    asked = ask(on_devices.DevicesInput, given, PYTHON, verb="serve devices")
-    made = on_devices.placing(asked)
-    refuse_unread(asked)
-    return made.run().rows
-
-
-def _unlike(said: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given: not as usual, and not nothing."""
-    return {name: value for name, value in said.items() if value != usual.get(name, "")}
+    made, _ = built(on_devices.DevicesInput, on_devices.placing, given, "serve devices")
+    rows: list[dict[str, Any]] = made.run().rows
+    return rows

@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 
 from etude.base.errors import AnswerNo, UsageError
 from etude.base.parameters import FLAGS, YAML, Parameter, parameters_of, unknown
+from etude.base.talk import say
 from etude.surface.cli.registry import readers_of
 from etude.surface.verb import Verb, resolve
 
@@ -123,6 +124,8 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
         return verb.code(result)
     if verb.reads is not None and not how:
         emit(verb.reads(result))
+        for line in verb.says(result):
+            say(line)
         return verb.code(result)
     record = verb.record(result) if verb.table is None or "json" in how else verb.table(result)
     if record is None:  # under torchrun, one process speaks for all

@@ -34,6 +34,8 @@ USUAL: Final = {
 }
 """Rates of a node, and the largest fault that a copy survives: assumptions, unless the system or the option states
 them."""
+WITHOUT: Final = {"rate": "the usual rate", "read": "the write rate", "total": "no limit"}
+"""Rate -> what holds where it is not given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,9 @@ class SaveTier:
     steps: int = figure("count", "steps between saves", 0, zero=True)
     share: float = figure("fraction", "fraction of the state that changes between saves (differential)", 1.0)
     background: bool = figure("flag", "steps continue while it is written", False)
-    rate_bytes_per_s: float = figure("bandwidth", "write rate of a node", 0.0, zero=True)
-    read_bytes_per_s: float = figure("bandwidth", "read rate of a node; default: the write rate", 0.0, zero=True)
-    total_bytes_per_s: float = figure("bandwidth", "rate of all nodes together; 0: no limit", 0.0, zero=True)
+    rate_bytes_per_s: float = figure("bandwidth", "write rate of a node", 0.0)
+    read_bytes_per_s: float = figure("bandwidth", "read rate of a node; default: the write rate", 0.0)
+    total_bytes_per_s: float = figure("bandwidth", "rate of all nodes together; default: no limit", 0.0)
     snapshot_bytes_per_s: float = figure(
         "bandwidth", "rate of a node's copy into its host, before a background save", 2e11
     )
@@ -150,6 +152,8 @@ def _tier(text: Piece, known: dict[str, Any]) -> SaveTier:
             given |= _interval(word)
     if not timed:
         raise first.wrong(f"no interval is given for `{name}`")
+    for key in (key for key in WITHOUT if key in said.values):
+        said.values[key].positive("bandwidth", f"leave `{key}` out for {WITHOUT[key]}")
     if "diff" in said.values:
         given["share"] = said.values["diff"].fraction()
     figures = [part for part in parts if "=" in part.text and part.cut("=")[0].text != "diff"]

@@ -125,13 +125,14 @@ def _figure(key: str, value: Piece) -> dict[str, Any]:
         value.number(8, 1 << 16)
         return {"chunk": value.count()}
     if key == "link":
-        return {"link_bytes_per_s": float(value.bytes_per_s(zero=True))}
+        return {"link_bytes_per_s": float(value.bytes_per_s())}
     if key == "fix":
         if value.text[-1:].isalpha():
             return {"fix_ns": float(value.time_ns(zero=True))}
         return {"fix_share": value.fraction(zero=True)}
     room, rate = value.cut("@")
-    per_s = -1.0 if rate is None else rate.bytes_per_s(zero=True)
+    usual = f"leave `@{rate.text}` out for the rate of the system's tier" if rate is not None else ""
+    per_s = -1.0 if rate is None else float(rate.positive("bandwidth", usual))
     return {"tier": Room(name=key, bytes=room.size_bytes(zero=True), bytes_per_s=per_s)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from os import PathLike
@@ -11,6 +11,7 @@ from typing import Any
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read, read_mapping
+from etude.base.grammar import line
 from etude.make.generate.blocks import trained
 
 
@@ -313,15 +314,12 @@ def _check_rollouts(found: Sections, border: Border, where: str) -> None:
         raise ClusterError(f"`{border.source}` does not train all of its weights", where=where, hint="mode: train")
 
 
-def mix_of(text: str) -> dict[str, float]:
-    """`image:0.3,audio:0.1`: the fraction of the samples for which each section is active."""
+def mix_of(text: str, known: Collection[str], where: str) -> dict[str, float]:
+    """`image:0.3,audio:0.1`: the fraction of the samples for which each section is active. `known`: all sections."""
     found = {}
-    for part in filter(None, text.split(",")):
-        name, colon, share = part.rpartition(":")
-        try:
-            found[name] = float(share)
-        except ValueError:
-            colon = ""
-        if not colon or not 0 <= found[name] <= 1:
-            raise UsageError(f"`{part}`", hint="give a section and a fraction between 0 and 1: image:0.3")
+    for part in line(text, where, "image:0.3,audio:0.1").split(",") if text else ():
+        name, share = part.cut(":", last=True)
+        if share is None:
+            raise part.wrong(f"`{part.text}` is not a section and a fraction")
+        found[name.choice(known, "section")] = share.fraction(zero=True)
     return found

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import argument, figure, read
+from etude.base.figures import argument, figure
+from etude.base.grammar import fill, line
 from etude.base.parameters import is_given, only_with, spelled
 from etude.make.generate import Plan
 from etude.world.fleet.days.request import MODEL_HELP
@@ -450,23 +451,16 @@ def grouped(clients: Clients, text: str) -> tuple[Clients, Together | None]:
     """`20x50:available=0.9,away=5`, or `groups:...` of clients that have them."""
     if not text:
         return clients, None
-    shape, _, rest = text.partition(":")
-    hint = "20x50:available=0.9,away=5"
-    count, times, size = shape.partition("x")
-    if shape == "groups":
+    shape, rest = line(text, "--correlated", "20x50:available=0.9,away=5").cut(":")
+    together = fill(Together, rest.split(",") if rest is not None and rest.text else (), rest or shape)
+    count, size = shape.cut("x")
+    if shape.text == "groups":
         if not (clients.group >= 0).any():
-            raise UsageError("--correlated: the clients have no groups", hint="a column `group`, or 20x50:...")
-    elif times and count.isdecimal() and size.isdecimal():
-        clients = clients.in_groups(int(count), int(size))
-    else:
-        raise UsageError(f"--correlated: `{shape}` is not a number of groups and their size", hint=hint)
-    pairs = [pair.partition("=") for pair in rest.split(",") if pair]
-    if bad := [pair for pair in pairs if not pair[2]]:
-        raise UsageError(f"--correlated: `{bad[0][0]}` has no value", hint=hint)
-    try:
-        return clients, read(Together, {key.strip(): value for key, _, value in pairs}, "--correlated")
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+            raise shape.wrong("the clients have no groups", "a column `group`, or 20x50:...")
+        return clients, together
+    if size is None:
+        raise shape.wrong(f"`{shape.text}` is not a number of groups and their size")
+    return clients.in_groups(count.count(zero=True), size.count(zero=True)), together
 
 
 ROUNDS: Final[dict[str, tuple[type[Any], Callable[[Any], RoundsInputs], Callable[..., Rounds]]]] = {

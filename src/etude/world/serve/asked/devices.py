@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, part
+from etude.base.outputs import Printed
 from etude.world.serve.asked.workflow import hook
 from etude.world.serve.devices.costs import costs_on
 from etude.world.serve.devices.graph import sessions_of
@@ -18,6 +19,9 @@ from etude.world.serve.workflow import open_workflow
 
 REFERENCE: Final = "roundrobin"
 USUAL: Final = ("heft", "reuse", "future:2")
+SHOWN: Final = (
+    "place", "makespan_s", "makespan_over_roundrobin", "p95_s", "p95_over_roundrobin", "loads", "found_tokens",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,17 @@ class DevicesInput:
     )  # fmt: skip
     stack: str = figure("text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none")
     seed: int = figure("count", "random seed", 0, zero=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeDevices(DevicesInput):
+    """Calls of workflows placed on devices of several kinds, one at a time on each; policies beside round robin
+
+    etude serve devices "dags/*.yaml" --devices devices.yaml
+    etude serve devices flow.yaml --devices devices.yaml --place heft,reuse,future:4
+    """
+
+    output: Printed = part(Printed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +88,11 @@ class Placed:
         return by_name[self.shown] | {"places": by_name}
 
 
+def readable(found: Placed) -> list[dict[str, Any]]:
+    """A row for each placement."""
+    return [{name: row[name] for name in SHOWN} for row in found.rows]
+
+
 def placing(asked: DevicesInput) -> Placing:
     given = asked.place
     names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else list(given)
@@ -87,13 +107,13 @@ def placing(asked: DevicesInput) -> Placing:
 def _files(text: str) -> list[str]:
     """Workflows by name, and files that are like a pattern; several with commas."""
     found: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        if any(sign in part for sign in "*?["):
-            base = Path(part)
+    for one in filter(None, (one.strip() for one in text.split(","))):
+        if any(sign in one for sign in "*?["):
+            base = Path(one)
             like = sorted(str(path) for path in Path(base.anchor or ".").glob(str(base.relative_to(base.anchor))))
             if not like:
-                raise UsageError(f"no file matches `{part}`", where="--workflow")
+                raise UsageError(f"no file matches `{one}`", where="--workflow")
             found += like
         else:
-            found.append(part)
+            found.append(one)
     return found

@@ -8,8 +8,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, part
+from etude.base.outputs import Printed
 from etude.base.parameters import request_of
+from etude.world.serve.asked.kept import Kept, ServedFolder, ServingKept, told
 from etude.world.serve.asked.stream import rates_of
 from etude.world.serve.images.costs import ImageCosts, image_costs
 from etude.world.serve.images.requests import MIX, ImageRequests, image_stream
@@ -32,8 +34,15 @@ class Order(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImagesInput:
-    """Parameters of images and videos, denoised on groups of devices."""
+class ServeImages(Kept):
+    """Images and videos, denoised on groups of devices whose number may change from step to step
+
+    etude serve images wan2.1-14b --gpus 16 --system dgx-h100 --requests dit.csv
+    etude serve images wan2.1-14b --gpus 16 --system dgx-h100 --requests dit.csv \\
+        --degree fixed:4 --slo latency=120s
+    etude serve images flux.1-dev --system dgx-h100 --rate 2 --degree elastic:1..4 \\
+        --requests "mix:512x512@20=0.6,1024x1024@28=0.4"
+    """
 
     model: str = argument("text", "a diffusion model of the catalogue", "", like="flux.1-dev")
     system: str = figure(
@@ -69,6 +78,7 @@ class ImagesInput:
     )  # fmt: skip
     seed: int = figure("count", "random seed", 0, zero=True, panel=REQUESTS)
     slo: str = figure("text", "limit of goodput: `latency=60s`", "", like="latency=60s", panel=REQUESTS)
+    output: Printed = part(Printed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +123,33 @@ class ImagesServed:
     rows: list[dict[str, Any]]
     """The summary of each rate."""
     sizes: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """What `etude serve images --json` prints."""
         return {"rates": self.rows, "sizes": self.sizes} if len(self.rows) > 1 else self.rows[0] | {"sizes": self.sizes}
+
+
+def readable(found: ImagesServed) -> list[dict[str, Any]]:
+    """A row for each rate."""
+    return [_row(one) for one in found.rows]
+
+
+def _row(one: dict[str, Any]) -> dict[str, Any]:
+    shown = {"requests/s": round(one["rate_rps"], 3)} if "rate_rps" in one else {}
+    spent = one["device_s"]
+    return shown | {
+        "finished": one["finished"],
+        "latency mean s": round(one["latency_s"]["mean"], 2),
+        "p50 s": round(one["latency_s"]["p50"], 2),
+        "p99 s": round(one["latency_s"]["p99"], 2),
+        "within": f"{one['within_limits']:.1%}",
+        "done/s": round(one["throughput_rps"], 4),
+        "degree": round(one["mean_degree"], 2),
+        "set-ups": one["set_ups"],
+        "busy": f"{spent['busy'] / spent['all']:.1%}",
+        "set-up": f"{spent['set_up'] / spent['all']:.2%}",
+    }
 
 
 def _sizes(stream: ImageRequests, costs: ImageCosts) -> list[dict[str, Any]]:
@@ -127,7 +160,7 @@ def _sizes(stream: ImageRequests, costs: ImageCosts) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def image_serving(asked: ImagesInput) -> ImageServing:
+def image_serving(asked: ServeImages) -> ImageServing:
     """Reads what this stream and these devices have."""
     if not (model := asked.model):
         raise UsageError("no model is given", hint="etude serve images flux.1-dev --system dgx-h100 --requests dit.csv")
@@ -161,3 +194,17 @@ def said_of(asked: Any) -> dict[str, Any]:
     rates = rates_of(known["rate"])
     drawn = {"count": known["count"], "first": known["first"], "cv": known["burst"], "seed": known["seed"]}
     return said | {"rate": rates[0] if rates else 0.0, "batch": known["images_at_once"], **drawn}
+
+
+def images_inputs(asked: ServeImages) -> ServingKept:
+    serving, folder = image_serving(asked), ServedFolder.of(asked, lambda: said_of(asked))
+    if folder is not None and len(serving.rates) > 1:
+        raise UsageError("--out needs a single rate", hint="one --rate with -o")
+    return ServingKept(serving=serving, folder=folder)
+
+
+def run_images(given: ServingKept) -> ImagesServed:
+    found: ImagesServed = told(given.serving)
+    if given.folder is not None:
+        given.folder.keep(found.served, found.rows[0])
+    return found

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, part
+from etude.base.outputs import Printed
 from etude.base.parameters import is_given
+from etude.base.talk import progress
 from etude.world.serve.asked.service import Replicas, ReplicasInput, RulesInput, replicas_of
 from etude.world.serve.asked.stream import Stream
 from etude.world.serve.measured.again import replayed
@@ -29,11 +31,21 @@ class MeasuredInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunInput(RulesInput, ReplicasInput, MeasuredInput):
-    """Parameters of a measured run: of a folder what it is called, of a file what it ran on."""
+class ServeRun(RulesInput, ReplicasInput, MeasuredInput):
+    """A measured run served again: measured and predicted times
+
+    etude serve run measured/ --config a
+    etude serve run result.json llama3-8b --system dgx-h100 --max-num-seqs 64
+    etude serve run result.json qwen3-32b --tp 2 --system dgx-h100 \\
+        --disaggregate 1:1 --kv-codec fp8
+    etude serve run result.json llama3-8b --replicas 2 --router two --system dgx-h100
+
+    A folder says what it ran on; with a file of measured requests, the model, the system and the engine are given.
+    """
 
     sort: bool = figure("switch", "sort the rows of the file by time", False, panel=PANEL)
     seed: int = figure("count", "random seed", 0, zero=True, panel=PANEL)
+    output: Printed = part(Printed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +86,22 @@ class Beside:
         return self.found
 
 
-def measured_run(asked: RunInput) -> FolderRun | FileRun:
+def readable(beside: Beside) -> list[dict[str, Any]]:
+    """Measured and predicted figures side by side."""
+    found = beside.found
+    return [
+        {"": name, "measured s": round(found["measured"][name], 5), "predicted s": round(found["predicted"][name], 5),
+         "error": f"{found['error'][name]:+.2%}"}
+        for name in found["measured"]
+    ]  # fmt: skip
+
+
+def lines(beside: Beside) -> list[str]:
+    """What was assumed."""
+    return [f"note: {note}" for note in beside.found["assumed"]]
+
+
+def measured_run(asked: ServeRun) -> FolderRun | FileRun:
     """Reads what a folder, or what a file needs."""
     path = asked.run
     if not Path(path).is_file():
@@ -89,7 +116,37 @@ def measured_run(asked: RunInput) -> FolderRun | FileRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsInput:
-    """The parameter of rows of serving measurements."""
+class ServeRows:
+    """Rows of serving measurements, each of them predicted
+
+    etude serve rows rows.csv
+    """
 
     rows: str = argument("path", "CSV file of serving measurements: each of its rows is predicted", like="other.csv")
+    output: Printed = part(Printed)
+
+
+def run_rows(path: str) -> list[dict[str, Any]]:
+    from etude.world.serve.measured.rows import predict_rows
+
+    with progress("predicting rows") as advance:
+        return predict_rows(path, advance=advance)
+
+
+def readable_rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [_row(record) for record in found]
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    """A row with its first predicted figure and the error."""
+    if "refused" in record:
+        return {"row": record["row"], "figure": None, "measured": None, "predicted": None, "error": record["refused"]}
+    name = next(iter(record["predicted"]))
+    measured, predicted = record["measured"].get(name), record["predicted"][name]
+    return {
+        "row": record["row"],
+        "figure": name,
+        "measured": round(measured, 3) if measured else None,
+        "predicted": round(predicted, 3),
+        "error": f"{predicted / measured - 1:+.1%}" if measured else None,
+    }

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from etude.base.figures import figure
+from etude.base.figures import figure, part
+from etude.base.outputs import Printed
 from etude.base.parameters import replaces
+from etude.base.units import format_bytes
 from etude.machine import open_system
 from etude.world.serve.asked.service import CostInput, Replicas, plain_replicas
 from etude.world.serve.asked.stream import Stream, taken_of
@@ -26,8 +28,16 @@ class Path(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffloadInput(CostInput):
-    """Parameters of keys and values below the device."""
+class ServeOffload(CostInput):
+    """One request at a time, with keys and values in the host's memory and on its disk
+
+    etude serve offload llama3-8b --prompt 32768 --output 128 --path dual \\
+        --host-memory 4GB --system h200-server
+    etude serve offload llama3-8b --requests r.csv --system h200-server
+
+    The system has the tiers `page_cache` and `disk`. Experts in a host's memory are a matter of `etude serve MODEL
+    --offload "experts path=auto host=xeon-8480"`.
+    """
 
     path: Path = figure(
         "choice", "through the page cache, from the disk itself, or the cheaper of both for each block", Path.DUAL,
@@ -44,6 +54,7 @@ class OffloadInput(CostInput):
     )  # fmt: skip
     prompt: int = figure("count", "prompt tokens of the request", 1024, panel=REQUESTS)
     output_tokens: int = figure("count", "output tokens of the request", 128, key="output", panel=REQUESTS)
+    output: Printed = part(Printed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +83,20 @@ class OffloadServed:
         return self.found
 
 
-def offload_serving(asked: OffloadInput) -> OffloadServing:
+def readable(served: OffloadServed) -> dict[str, str]:
+    """Times, bytes and blocks of all requests."""
+    found = served.found
+    return {
+        "prompt": f"{found['prefill_s']:.4g} s",
+        "tokens out": f"{found['decode_s']:.4g} s, {found['tpot_s']:.4g} s each",
+        "computing, loading": f"{found['compute_s']:.4g} s, {found['io_s']:.4g} s",
+        "disk": f"{format_bytes(round(found['disk_read_bytes']))} read, "
+        f"{format_bytes(round(found['disk_written_bytes']))} written, {found['disk_use']:.1%} of its bandwidth",
+        "blocks": f"{found['hits']:,.0f} found in memory, {found['reads']:,.0f} read from the disk",
+    }
+
+
+def offload_serving(asked: ServeOffload) -> OffloadServing:
     """Reads what these requests have: those of a file, or one."""
     replicas, file = plain_replicas(asked), asked.requests
     if file:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, part
+from etude.base.outputs import Printed
 from etude.machine import open_system
 from etude.world.serve.asked.service import CostInput, Replicas, Service, plain_replicas
 from etude.world.serve.asked.stream import FileInput, Stream, file_stream_of
@@ -19,8 +20,14 @@ PANEL: Final = "Memory and replicas"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitInput(FileInput, CostInput):
-    """Parameters of a stream on replicas whose memory is split."""
+class ServeSplit(FileInput, CostInput):
+    """A recommender whose replicas keep embeddings and keys and values in one memory
+
+    etude serve split llama3-8b --requests recommend:users=40,items=200 --rate 20 \\
+        --split "0.1..0.9 room=4GB link=25GB/s" --system dgx-a100
+    etude serve split llama3-8b --requests r.csv --system dgx-a100 \\
+        --split "adaptive link=25GB/s" --slo latency=1s
+    """
 
     split: str = figure(
         "text", "fraction of the memory for embeddings, the rest being for keys and values: `0.3`, `0.1..0.9`, "
@@ -30,6 +37,7 @@ class SplitInput(FileInput, CostInput):
     replicas: int = figure("count", "copies of the model", 1, panel=PANEL)
     router: str = figure("text", "turn, least, session, residency", "least", like="turn", panel=PANEL)
     slo: str = figure("text", "limits of goodput: `ttft=50ms,latency=1s`", "", like="latency=1s", panel="Requests")
+    output: Printed = part(Printed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +79,26 @@ class SplitServed:
         return {"ratios": self.rows} if len(self.rows) > 1 else self.rows[0]
 
 
-def split_serving(asked: SplitInput) -> SplitServing:
+def readable(found: SplitServed) -> list[dict[str, Any]]:
+    """A row for each ratio."""
+    return [_row(one) for one in found.rows]
+
+
+def _row(one: dict[str, Any]) -> dict[str, Any]:
+    embeddings, keys = (one[f"{kind}_hits"] + one[f"{kind}_misses"] for kind in ("embedding", "kv"))
+    return {
+        "ratio": round(one["ratio"], 3),
+        "latency p50 ms": round(one["latency_s"]["p50"] * 1e3, 2),
+        "p99 ms": round(one["latency_s"]["p99"] * 1e3, 2),
+        "within": f"{one['within_limits']:.1%}",
+        "embeddings found": f"{one['embedding_hits'] / max(embeddings, 1):.1%}",
+        "keys found": f"{one['kv_hits'] / max(keys, 1):.1%}",
+        "loaded GB": round(one["refill_bytes"] / 1e9, 3),
+        "over time": " ".join(f"{ratio:.2f}" for ratio in one["ratios"][:12]),
+    }
+
+
+def split_serving(asked: ServeSplit) -> SplitServing:
     """Reads what these replicas have: a search of all sequences has one of them, and no router."""
     rules, limits = split_rules(asked.split), parse_limits(asked.slo)
     if set(limits) != {""}:

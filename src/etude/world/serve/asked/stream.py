@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
+from etude.base.grammar import line
 from etude.base.parameters import replaces
 from etude.world.serve.requests import Requests
 from etude.world.serve.workloads import GENERATORS, request_stream
@@ -15,6 +16,7 @@ from etude.world.serve.workloads import GENERATORS, request_stream
 PANEL: Final = "Requests"
 POINTS: Final = 8
 """Rates of a curve."""
+MOST_RPS: Final = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,15 +119,17 @@ def taken_of(asked: FileInput, path: str) -> dict[str, Any]:
     return {"first": asked.first} | ({} if is_generated(path) else {"sort": asked.sort})
 
 
-def rates_of(text: str) -> tuple[float, ...]:
-    """`4` is one rate; `1..20` is eight rates from 1 to 20 with equal ratios. Raises UsageError for other text."""
-    low, dots, high = text.partition("..")
-    try:
-        values = [float(low), float(high)] if dots else [float(low)] if low else []
-    except ValueError:
-        raise UsageError(f"--rate: `{text}` is not a rate", hint="4, or 1..20") from None
-    if any(not 0 < value < 1e9 for value in values) or (dots and values[0] >= values[1]):
-        raise UsageError(f"--rate: `{text}` is not a rate", hint="4, or 1..20")
-    if not dots:
+def rates_of(text: str, points: int = POINTS) -> tuple[float, ...]:
+    """`4` is one rate; `1..20` is this many rates from 1 to 20 with equal ratios. Raises UsageError for other text."""
+    if not text:
+        return ()
+    whole = line(text, "--rate", "4, or 1..20")
+    ends = [end for end in whole.cut("..") if end is not None]
+    values = [float(end.figure("number")) for end in ends]
+    if values[-1] >= MOST_RPS:
+        raise ends[-1].wrong(f"`{ends[-1].text}` is not less than {MOST_RPS:g} requests per second")
+    if len(values) == 1:
         return tuple(values)
-    return tuple(values[0] * (values[1] / values[0]) ** (k / (POINTS - 1)) for k in range(POINTS))
+    if values[0] >= values[1]:
+        raise whole.wrong(f"`{whole.text}` is not a range of rates, from low to high")
+    return tuple(values[0] * (values[1] / values[0]) ** (k / (points - 1)) for k in range(points))

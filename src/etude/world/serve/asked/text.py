@@ -82,6 +82,10 @@ class TextServed:
         if self.service.placed.experts:
             self.more["experts"] = self.service.placed.experts
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.service.notes
+
     def rows(self) -> list[dict[str, Any]]:
         """The summary of each rate."""
         rate = len(self.points) > 1
@@ -95,14 +99,14 @@ class TextServed:
             return {"rates": found, "holds_rps": holds_rps(found, HOLDS), **self.more}
         return found[0] | self.more
 
-    def kept(self, said: dict[str, Any]) -> tuple[Served, dict[str, Any]]:
+    def kept(self) -> tuple[Served, dict[str, Any]]:
         """The stream that a folder keeps, and its record: of several rates the highest that holds."""
         shown, curve = self.points[-1][1], {}
         if len(self.points) > 1:
             curve = curve_of(self.points, self.service.limits, HOLDS)
             chosen = self.points[shown_point(curve)][1]
             shown = self.service.serve(chosen.requests, keep_passes=True, again=True)
-        return shown, summary(shown, limits=self.service.limits) | self.more | curve | {"asked": said}
+        return shown, summary(shown, limits=self.service.limits) | self.more | curve
 
 
 # -- several rates -----------------------------------------------------------------------------------------------------

@@ -9,12 +9,15 @@ from typing import Any, Final
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import argument, figure, part
 from etude.base.grammar import line, pairs
+from etude.base.outputs import Printed
 from etude.base.parameters import replaces, request_of, spelled, whole
 from etude.machine import open_system
 from etude.make.generate.model import open_model
+from etude.world.serve.asked.kept import Kept, ServedFolder, ServingKept, told
 from etude.world.serve.deployment import deployed, replica_plan
 from etude.world.serve.engine import Engine, Policy
 from etude.world.serve.pools import function_of
+from etude.world.serve.stored.folder import write_workflow
 from etude.world.serve.workflow.choose import CHOOSERS
 from etude.world.serve.workflow.pools import placed_on
 from etude.world.serve.workflow.results import workflow_summary
@@ -69,6 +72,18 @@ class WorkflowInput:
     engine: Engine = part(Engine, "The engine", but=UNUSED)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServeWorkflow(WorkflowInput, Kept):
+    """Sessions of agents and other compound programs: model calls, tools and environments
+
+    etude serve workflow swe_agent --models llama3-70b,llama3-8b --system dgx-h100
+    etude serve workflow swe_agent --cache belady --router affinity
+    etude serve workflow flow.yaml --choose pixie --slo latency=2s,cost=0.01,label=0.85
+    """
+
+    output: Printed = part(Printed)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowServing:
     """A workflow, and what its models run on."""
@@ -116,6 +131,37 @@ class FlowServed:
     def record(self) -> dict[str, Any]:
         """What `etude serve workflow --json` prints."""
         return self.figures
+
+
+def readable(served: FlowServed) -> dict[str, str]:
+    """The figures of all sessions."""
+    found = served.figures
+    shown = {"sessions": f"{found['sessions']:,} of {found['calls']:,} calls in {found['duration_s']:,.1f} s"}
+    times = {"latency_s": "a session", "sum_s": "sum of its calls", "critical_path_s": "its longest chain"}
+    for key, what in times.items():
+        shown[what] = ", ".join(f"{name} {value:.4g} s" for name, value in found[key].items())
+    shown["largest speed-up from parallel calls"] = f"{found['bound']:.2f} times"
+    for name, one in found["models"].items():
+        part = one["cache_hit_tokens"] / max(one["prompt_tokens"], 1)
+        shown[name] = f"{one['calls']:,} calls, {one['prompt_tokens']:,} tokens in, {part:.1%} of them cached"
+    if served.flow.budget:
+        shown["over the budget"] = f"{found['violations']} of {found['sessions']}"
+        worst = ", ".join(f"{name.removesuffix('_s')} {ratio:.3g}" for name, ratio in found["worst"].items())
+        shown["worst ratio to its limit"] = worst
+        shown["cost, label"] = f"{found['cost']:.4g}, {found['label']:.4g}"
+    return shown
+
+
+def workflow_inputs(asked: ServeWorkflow) -> ServingKept:
+    serving = flow_serving(asked)
+    return ServingKept(serving=serving, folder=ServedFolder.of(asked, lambda: said_of(asked, serving)))
+
+
+def run_flow(given: ServingKept) -> FlowServed:
+    found: FlowServed = told(given.serving)
+    if given.folder is not None:
+        given.folder.keep(found.ran, found.figures, write_workflow)
+    return found
 
 
 def flow_serving(asked: WorkflowInput) -> FlowServing:
@@ -174,9 +220,12 @@ def _with_slo(flow: Workflow, text: str) -> Workflow:
     budget: dict[str, float] = {}
     for name, value in pairs(whole.split(","), ("latency", "cost", "label"), also=("latency_ns",)).items():
         try:
-            budget |= budget_of({name: value.text}, "")
+            limit = budget_of({name: value.text}, "")
         except ClusterError as problem:
             raise value.said(problem) from None
+        if not limit:
+            raise value.wrong(f"`{value.text}` is not positive", f"leave `{name}` out for no limit")
+        budget |= limit
     return replace(flow, budget=budget)
 
 

@@ -17,7 +17,7 @@ def parse_limits(text: str) -> dict[str, dict[str, float]]:
             raise tier.wrong("the name of a tier is missing")
         own = found.setdefault(tier.text if limits is not None else "", {})
         for name, value in pairs((limits or group).split(","), TIMES).items():
-            own[TIMES[name]] = value.time_ns(zero=True) / 1e9
+            own[TIMES[name]] = value.positive("time", f"leave `{name}` out for no limit") / 1e9
     return found
 
 

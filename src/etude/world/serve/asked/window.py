@@ -1,5 +1,7 @@
 """`etude serve ... --window 60s:62s --job-out job/`: a moment of the stream as a job."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +11,15 @@ from etude.base.talk import say
 from etude.steps.asked.job_out import Files, To, write_job
 
 if TYPE_CHECKING:
-    from etude.world.serve.asked import text
+    from etude.world.serve.asked.text import TextServed
 
 
-def write_window(found: "text.TextServed", window: str, place: Place, *, costs: Mapping[str, Any]) -> dict[str, Any]:
+def write_window(found: TextServed, window: str, place: Place, *, costs: Mapping[str, Any]) -> dict[str, Any]:
     """Writes the job; says, and gives back for `--json`, how far its simulated passes are from those of the loop."""
     import numpy as np
 
     from etude.machine import open_system
-    from etude.world.serve import replica_plan
+    from etude.world.serve.deployment import replica_plan
     from etude.world.serve.stored import job_of_window, node_level_ns, parse_window, passes_in
 
     made, served = found.service, found.points[0][1]

@@ -1,0 +1,117 @@
+"""Models of jobs: `learn` writes one, `generate learned` makes jobs from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.base.figures import argument, figure, part
+from etude.base.outputs import Place, Printed
+from etude.base.parameters import whole
+from etude.base.talk import say
+from etude.make.synth import MakeOptions
+from etude.steps.asked.job_out import Files, JobOut, write_job
+from etude.steps.asked.jobs import JobInput, JobSource
+from etude.steps.asked.times_on import TimesOnInput, times_system, with_times
+
+if TYPE_CHECKING:
+    from etude.machine.system import System
+    from etude.model.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learn(TimesOnInput):
+    """A small model of jobs, without names, shapes or exact sizes, for generating others
+
+    etude learn run/ -o model.json
+
+    Afterwards `etude generate learned model.json --ranks 512 -o job/` generates a job, and `etude similarity run/ job/`
+    compares the two.
+    """
+
+    jobs: tuple[str, ...] = argument("paths", "jobs to learn from, with all their ranks", like="job/")
+    out: str = figure("out", "the model to write: `.json`", "model.json", names=("-o",))
+    at_least: int = figure(
+        "count", "least number of nodes behind every size and time in the model; rarer values are merged, then rounded",
+        1, least=1, panel="What is kept",
+    )  # fmt: skip
+    reading: JobInput = part(JobInput, "Input", but=("path",))
+    force: bool = figure("switch", "replace what is there", False, names=("-f",))
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnInputs:
+    jobs: tuple[JobSource, ...]
+    at_least: int
+    times_on: System | None
+    place: Place
+
+
+def learn_inputs(asked: Learn) -> LearnInputs:
+    place, jobs = Place.of(asked), tuple(JobSource.of(asked.reading, path) for path in asked.jobs)
+    assert place is not None
+    return LearnInputs(jobs, asked.at_least, times_system(asked), place)
+
+
+def run_learn(given: LearnInputs) -> dict[str, Any]:
+    from etude.base.files import writing
+    from etude.make.synth import KEPT, about, hidden, learn, write
+
+    opened = [with_times(job.open(), given.times_on) for job in given.jobs]
+    learned, out = learn(opened, given.at_least), given.place.path
+    with writing(out, force=given.place.force) as path:
+        write(learned, path)
+    say(f"wrote {out}")
+    if not any("duration_ns" in c.sketches for c in learned.classes):
+        say(
+            "the model has no times, as the jobs had none: `--times-on SYSTEM` computes them from names and shapes "
+            "before these are removed"
+        )
+    return about(learned) | {"bytes": out.stat().st_size, "hidden": hidden(opened), "kept": list(KEPT)}
+
+
+def readable(found: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Figures of the model, and what became of what the jobs have."""
+    became = [("left out", what, count) for what, count in found["hidden"].items()]
+    became += [("kept", what, None) for what in found["kept"]]
+    figures = {name: value for name, value in found.items() if name not in ("hidden", "kept")}
+    return figures, [{"what": what, "became": how, "count": count} for how, what, count in became]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateLearned(JobOut):
+    """A job of any size that behaves like those a model was learned from
+
+    etude generate learned model.json --ranks 512 --steps 2 --to et -o job/
+    etude generate learned model.json --spread 0 --no-write --json
+    etude similarity run/ job/ --system dgx-h100
+    """
+
+    model: str = argument("path", "the model that `etude learn` wrote", like="other.json")
+    options: MakeOptions = part(MakeOptions, "Job")
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedInputs:
+    model: Path
+    options: MakeOptions
+    files: Files
+
+
+def learned_inputs(asked: GenerateLearned) -> LearnedInputs:
+    return LearnedInputs(Path(asked.model), whole(asked.options), Files.of(asked))
+
+
+def run_learned(given: LearnedInputs) -> tuple[Job, dict[str, list[str]]]:
+    from etude.make.synth import make, read
+
+    learned = read(given.model)
+    job = make(learned, given.options)
+    if len(job) > max(t.ranks for t in learned.templates) and not any(t.grows for t in learned.templates):
+        say(
+            "the learned jobs have no communication between similar ranks: added ranks are copies that do not "
+            "communicate"
+        )
+    return job, write_job(job, given.files)
