@@ -250,7 +250,7 @@ def convert_pytorch(given: PyTorchInputs) -> None:
 
     source, out = given.files.source, given.files.out
     with progress(f"converting {source}"):
-        decoded, _ = official.convert(reading.load_host(source))
+        decoded = official.converted(source)
         write_bytes(out, reading.packed(decoded, out))
     tell(f"wrote {out}: {len(decoded.trace):,} nodes", given.files.log)
     if given.order is not None:
