@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.base.errors import FormatError
-from etude.capture.ingest.official import json_out, linked_json
+from etude.capture.ingest.official import json_out
+from etude.capture.ingest.official.json_out import linked_json
 from recorded import device_json, host_json, kernel, launch, node, op, read_device_json, read_host_json
 
 TEXTS = st.text(max_size=10) | st.sampled_from(['say "x"', "back\\slash", "tab\t", "a/b", "ünï 🙂", "\x7f", "\x00"])

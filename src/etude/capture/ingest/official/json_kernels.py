@@ -53,7 +53,7 @@ class Target(NamedTuple):
     out: U8
     word: U64
     keys: U64  # hashes, by level
-    count: I64  # of each level
+    known: I64  # how many of each level
     holes: I64  # what, start, end of the values of a node that are others on the device; one row each
 
 
@@ -222,14 +222,14 @@ def _key(source, q, target, p, level):
     h = np.uint64(0xCBF29CE484222325)
     for k in range(first + 1, q - 1):
         h = (h ^ np.uint64(buf[k])) * np.uint64(0x100000001B3)
-    count = target.count[level]
+    count = target.known[level]
     if count == KEYS:
         return q, _ODD
     for k in range(count):
         if target.keys[level, k] == h:
             return q, _ODD
     target.keys[level, count] = h
-    target.count[level] = count + 1
+    target.known[level] = count + 1
     q = skip_space(buf, q)
     if buf[q] != _COLON:
         return q, _ODD
@@ -250,7 +250,7 @@ def _open(source, q, target, p, level):
         return q + 1, p + 1, True
     p = _line(target, p, level)
     if c == _BRACE:
-        target.count[level] = 0
+        target.known[level] = 0
         q, p = _key(source, q, target, p, level)
     return q, p, False
 
@@ -326,7 +326,7 @@ def _members(source, rows, i, target, p):
     """The members of a host's node, up to its end: (position after, holes)."""
     buf, out = source.buf, target.out
     q, holes = skip_space(buf, rows.place[i] + 1), 0
-    target.count[0] = 0
+    target.known[0] = 0
     while True:
         if p + 2 * _SLACK > len(out):
             return _FULL, holes
