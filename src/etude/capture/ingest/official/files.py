@@ -24,17 +24,17 @@ class LinkFiles:
     host: Path
     device: Path
     out: Path
-    is_told: bool
-    """Whether there is anything to say."""
+    level: LogLevel
+    """The least level of what is said; that the file was written is of level INFO."""
 
     @classmethod
     def of(cls, asked: TraceLink) -> LinkFiles:
-        is_told = asked.log_level in (LogLevel.DEBUG, LogLevel.INFO)
-        return cls(asked.rank, Path(asked.host), Path(asked.device), Path(asked.out), is_told)
+        return cls(asked.rank, Path(asked.host), Path(asked.device), Path(asked.out), asked.log_level)
 
     def write(self) -> str:
         write_pieces(self.out, linked_json(reading.load_host(self.host), reading.load_device(self.device)))
-        return f"wrote {self.out}: rank {self.rank}, linked" if self.is_told else ""
+        is_told = self.level in (LogLevel.DEBUG, LogLevel.INFO)
+        return f"wrote {self.out}: rank {self.rank}, linked" if is_told else ""
 
 
 @dataclass(frozen=True, slots=True)
