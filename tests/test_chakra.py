@@ -111,6 +111,15 @@ def test_a_linked_file_and_its_pair_give_the_same_trace(tmp_path: Path, pair: tu
     assert convert(tmp_path, link(tmp_path, *pair)).read_bytes() == direct.read_bytes()
 
 
+def test_an_error_names_its_place_in_the_indented_file(
+    tmp_path: Path, pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = link(tmp_path, *pair).read_text().replace('"ctrl_deps": 2', '"ctrl_deps" 2')
+    files = "--input", written(tmp_path, "bad.json", text), "--output", tmp_path / "a.et"
+    assert chakra("converter", "PyTorch", *files) == 2
+    assert str(text.index('"ctrl_deps" 2') + len('"ctrl_deps" ')) in capsys.readouterr().err.replace(",", "")
+
+
 def test_simulated_lines_are_theirs(shared: Path, tmp_path: Path) -> None:
     folder, log = shared / ORACLE / "h200_nccl/sync", tmp_path / "log.txt"
     files = "--input", folder / "linked.0.json.gz", "--output", tmp_path / "a.et"

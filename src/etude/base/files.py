@@ -16,7 +16,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
@@ -63,6 +63,20 @@ def writing(path: str | os.PathLike[str], *, force: bool = False, own: bool = Fa
         if isinstance(problem, OSError) and problem.filename == str(temporary):  # not the name that was given
             raise UsageError(f"cannot be written: {problem.strerror}", where=str(shown)) from problem
         raise
+
+
+def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
+    """A file of these pieces, one after another; what is there is replaced."""
+    with writing(path, force=True) as temporary, temporary.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+def logged(told: str, log: Path | None) -> str:
+    """A line that is said, and is the content of the log where there is one."""
+    if log is not None:
+        write_pieces(log, [f"{told}\n".encode()])
+    return told
 
 
 def _check(target: Path, shown: Path, force: bool) -> None:

@@ -43,6 +43,24 @@ def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
     return heap[: got + PAD], got
 
 
+def pieces(path: str | Path, max_bytes: int | None = None) -> Iterator[bytes]:
+    """A file's decompressed content, piece by piece."""
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as f:
+            head = f.read(4)
+            size = os.fstat(f.fileno()).st_size
+            f.seek(0)
+            if head[:2] == GZIP or head == ZSTD:
+                yield from unpacked(f.read(), name, max_bytes)
+                return
+            _check_size(size, max_bytes, name)
+            while piece := f.read(_CHUNK):
+                yield piece
+    except OSError as problem:
+        raise FormatError(f"cannot be read: {problem.strerror or problem}", path=name) from None
+
+
 def load_all(paths: Sequence[str | Path], max_bytes: int | None = None) -> tuple[U8, list[int]]:
     """(heap, ends): files one after another, decompressed, followed by PAD zero bytes, and where each one ends."""
     try:

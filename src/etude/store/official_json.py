@@ -13,11 +13,19 @@ from typing import Any
 import msgspec
 
 from etude.base.errors import FormatError
+from etude.base.files import write_pieces
 from etude.store import compressed
 from etude.store.et_decode import Decoded, decode_files
 from etude.store.json_write import messages
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def write_json(source: Path, out: Path, *, valid: bool) -> str:
+    """The text of an `.et` file. Returns what was written, in words."""
+    decoded = read_one(source)
+    write_pieces(out, (message.encode() for message in official_json(decoded, valid=valid)))
+    return f"wrote {out}: {len(decoded.trace):,} nodes"
 
 
 def official_json(decoded: Decoded, *, valid: bool = False) -> Iterator[str]:

@@ -13,10 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from etude.base.errors import UsageError
+from etude.base.files import write_pieces
 from etude.kernels.varint import encode_varint
 from etude.model.job import MAX_WORLD
 from etude.store.json_read import metadata_bytes
 from etude.store.json_values import Encoder, Node
+from etude.store.official_commands import Generator
 
 VERSION: Final = "1.0.0"
 _ON_DEVICE: Final = {"name": "is_cpu_op", "boolVal": False}
@@ -60,6 +62,15 @@ class SampleOptions:
     runtime_us: int = 5
     tensor_bytes: int = 1024
     comm_bytes: int = 65536
+
+    @classmethod
+    def of(cls, asked: Generator) -> SampleOptions:
+        return cls(
+            num_npus=asked.num_npus,
+            runtime_us=asked.default_runtime,
+            tensor_bytes=asked.default_tensor_size,
+            comm_bytes=asked.default_comm_size,
+        )
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_npus <= MAX_WORLD:
@@ -107,6 +118,15 @@ SAMPLES: Final[dict[str, Nodes]] = {
     "one_comm_send_node": _memory("COMM_SEND_NODE"),
     "one_comm_recv_node": _memory("COMM_RECV_NODE"),
 }
+
+
+def write_samples(options: SampleOptions, advance: Callable[[int], None]) -> str:
+    """All samples into the current folder; `advance` is told of each file. Returns what was written, in words."""
+    for name, content in sample_files(options):
+        write_pieces(name, [content])
+        advance(1)
+    files = len(SAMPLES) * options.num_npus
+    return f"wrote {files:,} files: {len(SAMPLES)} samples for {options.num_npus:,} NPUs"
 
 
 def sample_files(options: SampleOptions) -> Iterator[tuple[str, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,15 +12,26 @@ from numpy.typing import NDArray
 from etude.base.errors import FormatError
 from etude.capture.link.device import DeviceTrace, read_device
 from etude.capture.link.host import HostTrace, read_host
+from etude.capture.link.squeeze import squeezed
 from etude.store import chakra, compressed
 
 
 def load_host(path: str | Path, max_bytes: int | None = None) -> HostTrace:
     """A host trace: `.json`, `.json.gz`, `.json.zst`."""
-    heap, size = compressed.load(path, max_bytes)
+    return _host(*compressed.load(path, max_bytes), path)
+
+
+def _host(heap: NDArray[np.uint8], size: int, path: str | Path) -> HostTrace:
     if b'"traceEvents"' in _head(heap) and b'"nodes"' not in _head(heap):
         raise FormatError("is a device trace, but a host trace is needed", path=path, hint="etude link HOST DEVICE")
     return read_host(heap, size, str(path))
+
+
+def load_squeezed(path: str | Path, max_bytes: int | None = None) -> HostTrace:
+    """The same without the space between the values of the text, which is most of what the official linker writes:
+    its positions are not those in the file."""
+    room = os.path.getsize(path) if os.path.isfile(path) else 0
+    return _host(*squeezed(compressed.pieces(path, max_bytes), room), path)
 
 
 def load_device(path: str | Path, max_bytes: int | None = None) -> DeviceTrace:

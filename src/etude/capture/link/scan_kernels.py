@@ -32,7 +32,7 @@ def skip_space(buf, p):
 
 
 @kernel(allocates=False, inline="llvm")
-def _marks(w):
+def string_marks(w):
     """The high bit of each byte that is a quote, a backslash or zero; bits above the first may be set in error."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
     quote, backslash = w ^ np.uint64(0x2222222222222222), w ^ np.uint64(0x5C5C5C5C5C5C5C5C)
@@ -40,7 +40,7 @@ def _marks(w):
 
 
 @kernel(allocates=False, inline="llvm")
-def _first(marks):
+def first_mark(marks):
     """Number of the first marked byte."""
     lowest = (marks & (~marks + np.uint64(1))) >> np.uint64(7)
     return np.int64((lowest * np.uint64(0x0001020304050607)) >> np.uint64(56))
@@ -51,11 +51,11 @@ def skip_string(buf, word, p):
     """Position after the string whose opening quote is at p; ~position if it breaks off."""
     p += 1
     while True:
-        marks = _marks(word[p])
+        marks = string_marks(word[p])
         if not marks:
             p += 8
             continue
-        p += _first(marks)
+        p += first_mark(marks)
         c = buf[p]
         if c == _QUOTE:
             return p + 1
@@ -85,15 +85,15 @@ def _skip_container(buf, word, p):
         opens, closes = _equal(folded, np.uint64(0x7B7B7B7B7B7B7B7B)), _equal(folded, np.uint64(0x7D7D7D7D7D7D7D7D))
         depths = (depth + opens - closes) * ones
         ends = (depths - ones) & ~depths & high
-        if ends and (not stops or _first(ends) < _first(stops)):
-            return p + _first(ends) + 1
+        if ends and (not stops or first_mark(ends) < first_mark(stops)):
+            return p + first_mark(ends) + 1
         if not stops:
             depth = depths >> np.uint64(56)
             if depth > np.uint64(100):
                 return _skip_deep(buf, word, p + 8, np.int64(depth))
             p += 8
             continue
-        size = _first(stops)
+        size = first_mark(stops)
         if size:
             depth = (depths >> np.uint64(8 * (size - 1))) & np.uint64(255)
         p += size
@@ -139,13 +139,13 @@ def skip_value(buf, word, p):
     if c == _LIST or c == _OPEN:
         return _skip_container(buf, word, p)
     first = p
-    while _in_word(buf[p]):
+    while in_word(buf[p]):
         p += 1
     return p if p > first else ~p
 
 
 @kernel(allocates=False, inline="llvm")
-def _in_word(c):
+def in_word(c):
     """Bytes of numbers and of true, false, null, NaN, Infinity."""
     return 48 <= c <= 57 or c == _MINUS or c == _DOT or 97 <= c <= 122 or 65 <= c <= 90 or c == 43
 
@@ -168,7 +168,7 @@ def parse_int(buf, p):
     while 48 <= buf[p] <= 57:
         value = value * np.uint64(10) + np.uint64(buf[p] - 48)
         p += 1
-    if buf[p] != _DOT and (_in_word(buf[p]) or (quoted and buf[p] != _QUOTE)):
+    if buf[p] != _DOT and (in_word(buf[p]) or (quoted and buf[p] != _QUOTE)):
         return UNKNOWN, p  # digits followed by more: a name
     found = np.int64(value)
     return -found if negative else found, p
@@ -252,12 +252,12 @@ def _hashed(buf, word, p, context):
     p += 1
     while True:
         w = word[p]
-        marks = _marks(w)
+        marks = string_marks(w)
         if marks:
             break
         h = hash_word(h, w)
         p += 8
-    size = _first(marks)
+    size = first_mark(marks)
     if buf[p + size] != _QUOTE:
         return skip_string(buf, word, p + size - 1), np.uint64(0)
     w &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
@@ -444,7 +444,7 @@ def _object(buf, word, p, wanted, kept, last_seen, first, cursor):
                 if field >= 0 and kind != ENTER and kind != ATTRIBUTES:
                     used, behind = _keep(buf, p, fields, field, first + row, row, kept, used)
                 # nothing follows a number; anything else is checked
-                p = skip_value(buf, word, p) if behind == p or _in_word(buf[behind]) or buf[p] == _QUOTE else behind
+                p = skip_value(buf, word, p) if behind == p or in_word(buf[behind]) or buf[p] == _QUOTE else behind
             if p < 0 or used < 0:
                 cursor[USED] = used
                 return p

@@ -12,7 +12,24 @@ _PREFIX = 5  # room for the length of a slice, until it is known
 
 
 @kernel(allocates=False)
-def _number(buf, q, out, p):
+def _small(buf, first, last, power, out, p):
+    """The digits of a number below 1e-4 with an exponent: 0.000015 is 1.5e-05."""
+    out[p] = buf[first]
+    p += 1
+    if last > first:
+        out[p] = 46
+        p += 1
+    for k in range(first + 1, last + 1):
+        out[p] = buf[k]
+        p += 1
+    if power > 99:
+        return np.int64(-1)
+    out[p], out[p + 1], out[p + 2], out[p + 3] = 101, 45, 48 + power // 10, 48 + power % 10
+    return p + 4
+
+
+@kernel(allocates=False)
+def put_number(buf, q, out, p):
     """(position after in buf, position after in out); -1 for out if Python may show another text than the file has."""
     first = q
     if buf[q] == 45:
@@ -39,8 +56,12 @@ def _number(buf, q, out, p):
             if leading < 0:
                 leading = q - fraction
         q += 1
-    # up to 15 digits are shown unchanged; below 1e-4 with an exponent
-    if buf[q] == 101 or buf[q] == 69 or q == fraction or (last - whole) > 15 or (zero and leading > 3):
+    if buf[q] == 101 or buf[q] == 69 or q == fraction:
+        return q, np.int64(-1)
+    if zero and leading > 3 and fraction == whole + 2 and last - fraction - leading < 15:
+        return q, _small(buf, fraction + leading, last, leading + 1, out, p - 1)
+    # up to 15 digits are shown unchanged
+    if (last - whole) > 15 or (zero and leading > 3):
         return q, np.int64(-1)
     out[p] = 46
     p += 1
@@ -80,11 +101,19 @@ def _python(buf, q, end, out, p):
         elif c == 32 or c == 10 or c == 13 or c == 9:
             q += 1
         elif 48 <= c <= 57 or c == 45:
-            q, p = _number(buf, q, out, p)
+            q, p = put_number(buf, q, out, p)
             if p < 0:
                 return np.int64(-1)
         elif c == 116 and buf[q + 1] == 114 and buf[q + 2] == 117 and buf[q + 3] == 101:
             out[p], out[p + 1], out[p + 2], out[p + 3] = 84, 114, 117, 101
+            p += 4
+            q += 4
+        elif c == 102 and buf[q + 1] == 97 and buf[q + 2] == 108 and buf[q + 3] == 115 and buf[q + 4] == 101:
+            out[p], out[p + 1], out[p + 2], out[p + 3], out[p + 4] = 70, 97, 108, 115, 101
+            p += 5
+            q += 5
+        elif c == 110 and buf[q + 1] == 117 and buf[q + 2] == 108 and buf[q + 3] == 108:
+            out[p], out[p + 1], out[p + 2], out[p + 3] = 78, 111, 110, 101
             p += 4
             q += 4
         else:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.files import write_pieces, writing
 from etude.model.trace import Trace
 
-__all__ = ["graphviz", "official_dot", "official_graphml", "write_pdf"]
+__all__ = ["graph_program", "write_graph"]
 
 U64 = NDArray[np.uint64]
 
@@ -113,16 +114,31 @@ def _joined(order: U64, source: U64, target: U64, is_data: NDArray[np.bool_]) ->
         yield a, b, kind[a, b]
 
 
-def graphviz(out: Path) -> str:
-    """The program that renders a PDF; `out` is what it is wanted for."""
-    found = which("dot")
+def graph_program(out: Path) -> str:
+    """The program that a graph of this ending needs; empty for those that need none."""
+    if out.suffix not in (".graphml", ".dot", ".pdf"):
+        problem = f"a graph cannot be written as `{out.suffix}`"
+        raise UsageError(problem, where=f"--output_filename {out}", hint=".graphml, .dot, .pdf")
+    found = which("dot") if out.suffix == ".pdf" else ""
     if found is None:
         hint = "install Graphviz, or write `.graphml` or `.dot`"
         raise UsageError("a PDF needs the program `dot` of Graphviz, which was not found", where=str(out), hint=hint)
     return found
 
 
-def write_pdf(dot: str, text: str, path: Path) -> None:
+def write_graph(trace: Trace, out: Path, program: str) -> str:
+    """The graph in the format of the file's ending, by what `graph_program` gave. Returns what was written, in
+    words."""
+    lines = official_graphml(trace) if out.suffix == ".graphml" else official_dot(trace)
+    if program:
+        with writing(out, force=True) as path:
+            _write_pdf(program, "".join(lines), path)
+    else:
+        write_pieces(out, (line.encode() for line in lines))
+    return f"wrote {out}: {len(trace):,} nodes"
+
+
+def _write_pdf(dot: str, text: str, path: Path) -> None:
     """A graph in DOT, rendered by this program."""
     done = subprocess.run([dot, "-Tpdf", "-o", str(path)], input=text.encode(), capture_output=True, check=False)
     if done.returncode:

@@ -5,13 +5,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.files import logged, write_pieces
 
-__all__ = ["official_timeline"]
+__all__ = ["official_timeline", "write_timeline"]
 
 _LOCAL, _REMOTE, _COMPUTE, _COMMUNICATION = 1, 2, 3, 4
+
+
+def write_timeline(source: Path, out: Path, *, num_npus: int, mhz: int, log: Path | None = None) -> str:
+    """The timeline of a simulator's log. Returns what was written, in words, which `log` has too."""
+    try:
+        with source.open(encoding="utf-8") as lines:
+            text = official_timeline(lines, str(source), num_npus=num_npus, mhz=mhz)
+    except UnicodeDecodeError:
+        hint = "expected lines `issue,...` and `callback,...`"
+        raise FormatError("is not a text file", path=source, hint=hint) from None
+    write_pieces(out, [text.encode()])
+    return logged(f"wrote {out}", log)
 
 
 def official_timeline(lines: Iterable[str], path: str, *, num_npus: int, mhz: int) -> str:

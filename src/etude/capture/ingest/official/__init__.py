@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
-    from etude.capture.ingest.official.json_out import linked_json as linked_json
-    from etude.capture.ingest.official.order import simulated_order as simulated_order
+    from etude.capture.ingest.official.commands import ConvertPyTorch as ConvertPyTorch
+    from etude.capture.ingest.official.commands import ConvertText as ConvertText
+    from etude.capture.ingest.official.commands import TraceLink as TraceLink
+    from etude.capture.ingest.official.files import LinkFiles as LinkFiles
+    from etude.capture.ingest.official.files import PyTorchFiles as PyTorchFiles
+    from etude.capture.ingest.official.files import TextFiles as TextFiles
     from etude.capture.ingest.official.trace import collective_of as collective_of
     from etude.capture.ingest.official.trace import convert as convert
 

@@ -75,13 +75,11 @@ def _column(host: HostTrace, order: I64, name: str) -> I64:
 def _durations(host: HostTrace, order: I64) -> I64:
     """Own time of each node in whole us, truncated."""
     rows, places = host.linked.get("exclusive_dur", (np.zeros(0, np.int64),) * 2)
-    codes, words = host.json.coded(places)
-    try:
-        whole = np.array([0 if word == "null" else int(float(word)) for word in words] + [0], np.int64)
-    except (ValueError, OverflowError):
-        raise FormatError("an `exclusive_dur` is not a number", path=host.json.path) from None
     found = np.zeros(len(order), np.int64)
-    found[rows] = whole[codes]
+    try:
+        found[rows] = [0 if value is None else int(float(value)) for value in host.json.values(places)]
+    except (TypeError, ValueError, OverflowError):
+        raise FormatError("an `exclusive_dur` is not a number", path=host.json.path) from None
     names = np.array(["Optimizer.step" in name for name in host.names] + [False])
     return np.where(names[host.name[order]], 0, found[order])
 
