@@ -203,3 +203,17 @@ def test_processes_beside_the_ranks_are_not_part_of_the_job(tmp_path: Path) -> N
     name, found = runs.find_run(tmp_path)
     assert (name, [files.rank for files in found]) == ("t", [0, 1])
     assert [files.device.name for files in runs.find_run(tmp_path / "t.process72")[1]] == ["t.process72.kineto.json.gz"]
+
+
+def test_a_recording_that_is_not_complete_says_so(tmp_path: Path) -> None:
+    said(tmp_path, 0, "optimizer", [2, 3])
+    said(tmp_path, 1, "", [2, 3])
+    about = json.loads((tmp_path / "t.rank0.manifest.json").read_text())
+    files = {"device": "t.rank0.kineto.json.gz", "host": "t.rank0.et.json.gz"}
+    about |= {"partial": True, "reason": "SIGTERM", "files": files}
+    (tmp_path / "t.rank0.manifest.json").write_text(json.dumps(about))
+    assert [(note.rank, note.what) for note in etude.open(tmp_path).notes] == [
+        (0, "was recorded only in part: SIGTERM"),
+        (0, "has no `t.rank0.et.json.gz`, which its manifest names: it was removed, or the recording was cut off"),
+        (1, "has no manifest, other ranks have one: its files may be those of another run, or incomplete"),
+    ]

@@ -222,11 +222,12 @@ class Recorder:
         with self._lock:
             if self.done:
                 return
+            if self._began:
+                self._signals.hold()
             self.done = True
             self._groups.stop()
             if not self._began:
                 return
-            self._signals.hold()
             self._drop_light()
             with self._leaving_nothing():
                 window = self._last_window()
@@ -235,6 +236,7 @@ class Recorder:
                 if window is not None:
                     self._write(window.capture)
                 self._write_manifest(reason or self._missing(), window)
+                layout.publish(self._folder, self._pid, force=self.options.force)
 
     def _last_window(self) -> Window | None:
         """The window to write: the longest recorded one. Without warm-up and incomplete steps."""
@@ -255,6 +257,7 @@ class Recorder:
             yield
         finally:
             self._throw_away(stopped=True)
+            layout.abandon(self._folder, self._pid)
             if self._light is not None:
                 self._light.discard()
             self._signals.leave()
@@ -314,7 +317,8 @@ class Recorder:
             here.process = process_name()
 
     def _path(self, ending: str) -> Path:
-        return layout.path_of(self._folder, self.options.name, self.world.who, ending)
+        """Where a file is written; `layout.publish` gives it its place."""
+        return layout.path_of(layout.writing_folder(self._folder, self._pid), self.options.name, self.world.who, ending)
 
     def _write(self, capture: Capture) -> None:
         force = self.options.force
