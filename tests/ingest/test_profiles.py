@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import etude
 from etude.analyse.breakdown import breakdown
+from etude.analyse.clocks import offsets
 from etude.base.errors import UsageError
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
@@ -79,6 +81,13 @@ def test_a_jax_program_on_a_mesh_has_the_groups_that_xla_prints() -> None:
             (Collective.ALL_REDUCE, 1024, columns[rank % 2]),
         ]
     assert etude.check(job) == []
+
+
+def test_devices_of_one_process_share_its_clock() -> None:
+    """Its devices leave a collective at different times; that is no offset of clocks."""
+    run = etude.open_run(GOLDEN / "jax_mesh.xplane.pb.gz")
+    assert run.timing.aligned and offsets(run).tolist() == [0, 0, 0, 0]
+    assert offsets(replace(run, timing=replace(run.timing, aligned=False))).any()
 
 
 def test_the_chrome_json_beside_it_has_the_same_times() -> None:
@@ -153,6 +162,7 @@ def test_hosts_of_a_folder_are_ranks_one_after_the_other(tmp_path: Path) -> None
     for path in (tmp_path / "log", run):
         job = etude.open(path)
         assert (job.world_size, len(job.ranks)) == (4, 4)
+        assert not recorded(job).aligned  # two machines, two clocks
     shutil.copytree(run, run.parent / "2026_11_17")
     with pytest.raises(UsageError, match="it has 2 runs"):
         etude.open(tmp_path / "log")
