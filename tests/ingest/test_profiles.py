@@ -17,6 +17,7 @@ from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Timing
 from etude.store import columns
+from etude.surface.cli import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "profiles"
 JAX_CPU, JAX_GPU = GOLDEN / "jax_cpu.xplane.pb.gz", GOLDEN / "jax_h200.xplane.pb.gz"
@@ -166,6 +167,17 @@ def test_hosts_of_a_folder_are_ranks_one_after_the_other(tmp_path: Path) -> None
     shutil.copytree(run, run.parent / "2026_11_17")
     with pytest.raises(UsageError, match="it has 2 runs"):
         etude.open(tmp_path / "log")
+
+
+def test_link_names_the_way_for_traces_of_other_profilers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "log" / "plugins" / "profile" / "2026_11_16"
+    run.mkdir(parents=True)
+    shutil.copy(JAX_CPU, run / "node.xplane.pb.gz")
+    for path, source in ((tmp_path / "log", "jax profiler"), (GOLDEN / "nsight_h200.sqlite.gz", "nsight systems")):
+        assert main(["link", str(path), "-o", str(tmp_path / "job")]) == 2
+        said = capsys.readouterr().err
+        assert f"was recorded by {source}, and `link` is for PyTorch's profiler" in said
+        assert f"`etude convert {path} job/ --to et` writes Chakra traces" in said
 
 
 def test_a_program_is_known_by_content_not_by_name(tmp_path: Path) -> None:
