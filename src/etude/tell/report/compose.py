@@ -185,7 +185,7 @@ def _lost(job: Job) -> Told:
     inside = [n for n in job.notes if not n.at_edge]
     said = said_once(inside or list(job.notes))
     if inside:
-        return Told("warn", "Something is missing from the recording.", _sentence("; ".join(said[:3])))
+        return Told("warn", "The recording is incomplete, or needs care.", _sentence("; ".join(said[:3])))
     return Told("info", "The recording begins or ends in the middle of work.", _sentence("; ".join(said[:3])))
 
 
