@@ -47,6 +47,7 @@ class LaunchedProgram:
         """Messages about what differs from the request."""
         found = [*self.failures]
         found += [f"rank {m['rank']}: partial: {m['reason']}" for m in self.manifests if m["partial"]]
+        found += [f"rank {m['rank']}: {said}" for m in self.manifests if (said := _uneven(m))]
         world = max((m["world_size"] for m in self.manifests), default=0)
         missing = sorted(set(range(world)) - {m["rank"] for m in self.manifests})
         if missing:
@@ -58,6 +59,15 @@ class LaunchedProgram:
         if not found and not self.manifests and not self.beside:
             found.append("nothing was recorded: no process of the command called a torch.nn.Module or an optimizer")
         return found
+
+
+def _uneven(about: dict[str, Any]) -> str:
+    """What is to be said of steps in which optimizers stepped differently often."""
+    counts = about["steps"].get("optimizer_steps") or []
+    if len(set(counts)) < 2:
+        return ""
+    shown = ", ".join(map(str, counts[:8]))
+    return f"the recorded steps have {shown} optimizer steps: an iteration of the program may be several of them"
 
 
 def _begin(about: dict[str, Any]) -> str:

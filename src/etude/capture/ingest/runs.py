@@ -86,6 +86,10 @@ def _incomplete(files: RankFiles, manifest: Mapping[str, Any]) -> Iterator[str]:
     """What the manifest says is missing, and what it names and is not there."""
     if manifest.get("partial") is True:
         yield f"was recorded only in part: {manifest.get('reason') or 'the manifest does not say why'}"
+    steps = manifest.get("steps")
+    counts = steps.get("optimizer_steps") if isinstance(steps, Mapping) else None
+    if isinstance(counts, list) and len(distinct := sorted({n for n in counts if type(n) is int})) > 1:
+        yield f"has steps of {', '.join(map(str, distinct))} optimizer steps: an iteration may be several of them"
     named = manifest.get("files")
     for name in named.values() if isinstance(named, Mapping) else ():
         if isinstance(name, str) and not (files.device.parent / name).exists():
