@@ -99,8 +99,8 @@ class Recorder:
             self._open()
 
     def step_done(self, counted_by: str, optimizer_steps: int = 0) -> None:
-        """A step is over, in which optimizers stepped so often, if that is known. Once the caller counts steps,
-        detected ones are ignored."""
+        """A step is over, with that many steps of optimizers, if known. Once the caller counts steps, detected ones
+        are ignored."""
         if self._pid != os.getpid():
             return
         with self._lock:

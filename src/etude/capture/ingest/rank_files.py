@@ -128,12 +128,12 @@ def hosts_in(path: Path) -> dict[str, dict[int, Path]]:
     folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
     found: dict[str, dict[int, Path]] = {}
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        place = _host_place(file)
-        if place is not None and wanted in (None, place[0]):
-            files = found.setdefault(place[0], {})
-            if (other := files.setdefault(place[1], file)) is not file:
+        host = _host_place(file)
+        if host is not None and wanted in (None, host[0]):
+            stem, rank = host
+            if (other := found.setdefault(stem, {}).setdefault(rank, file)) is not file:
                 hint = "name the files `name.rank{N}.et.json`, or open one of them"
-                raise UsageError(f"two files are the host trace of rank {place[1]}: {other.name}, {file.name}",
+                raise UsageError(f"two files are the host trace of rank {rank}: {other.name}, {file.name}",
                                  where=str(folder), hint=hint)  # fmt: skip
     return found
 
