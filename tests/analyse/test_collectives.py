@@ -1,9 +1,10 @@
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from etude.analyse.clocks import alignment, offsets
+from etude.analyse.clocks import alignment, can_align, offsets
 from etude.analyse.collectives import bus_factor, collectives, payload_bytes, summarised
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
@@ -48,6 +49,15 @@ def test_offsets_go_from_group_to_group() -> None:
     a, b = SUM | {"group": "a"}, SUM | {"group": "b"}
     run = timed([(a, 0, 10)], [(a, 0, 10), (b, 10, 30)], [(b, 5, 30)], groups={"a": [0, 1], "b": [1, 2]})
     assert offsets(skewed(run, [0, 700, -900])).tolist() == [0, -700, 900]
+
+
+def test_clocks_can_be_aligned_by_calls_or_are_one_already() -> None:
+    assert can_align(skewed(two_ranks(), [0, 0])) and can_align(skewed(two_ranks(), [0, 5000]))
+    apart = timed([(SUM | {"group": "a"}, 0, 10)], [(SUM | {"group": "b"}, 0, 10)], groups={"a": [0], "b": [1]})
+    apart = skewed(apart, [0, 0])
+    assert not can_align(apart)
+    assert can_align(Run(apart.job, replace(apart.timing, aligned=True)))
+    assert can_align(timed([(SUM | {"group": "a"}, 0, 10)], groups={"a": [0]}))
 
 
 @pytest.mark.parametrize("seed", range(8))

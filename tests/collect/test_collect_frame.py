@@ -118,6 +118,48 @@ def test_a_signal_waits_while_files_are_written():
     assert (done.stdout, done.returncode) == ("wrote\n", -15)
 
 
+HANDLED = """
+import os, signal, sys
+from etude.capture.collect import signals
+
+def leave(number, frame):
+    sys.exit(5)
+
+signal.signal(signal.SIGTERM, leave)
+watched = signals.Signals(lambda name: print("never", flush=True))
+watched.watch()
+watched.hold()
+os.kill(os.getpid(), signal.SIGTERM)
+print("wrote", flush=True)
+watched.leave()
+print("never here", flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_a_handler_of_the_program_waits_too():
+    done = python(HANDLED)
+    assert (done.stdout, done.returncode) == ("wrote\n", 5)
+
+
+# --- files
+
+
+def test_files_get_their_names_together_and_replace_nothing(tmp_path: Path):
+    hidden = layout.writing_folder(tmp_path, 7)
+    for ending in (layout.HOST, layout.DEVICE, layout.MANIFEST):
+        layout.path_of(hidden, "trace", "rank0", ending).write_text("new")
+    assert layout.files_of_runs(tmp_path) == []
+    assert layout.unfinished(tmp_path) == {7: 9}
+    (tmp_path / "trace.rank0.kineto.json.gz").write_text("old")
+    with pytest.raises(UsageError, match="exists already"):
+        layout.publish(tmp_path, 7, force=False)
+    assert [path.name for _, path in layout.files_of_runs(tmp_path)] == ["trace.rank0.kineto.json.gz"]
+    layout.publish(tmp_path, 7, force=True)
+    assert [path.read_text() for _, path in layout.files_of_runs(tmp_path)] == ["new"] * 3
+    assert not hidden.exists()
+
+
 # --- the launcher
 
 
@@ -132,6 +174,28 @@ def test_a_command_that_does_not_train(tmp_path: Path, capfd: pytest.CaptureFixt
     out, talk = capfd.readouterr()
     assert out == "mine False\n"
     assert talk.startswith("etude collect: nothing was recorded: ")
+
+
+CUT_OFF = """
+import json, os, signal
+from pathlib import Path
+from etude.capture.collect import layout
+folder = layout.writing_folder(Path(json.loads(os.environ["ETUDE_COLLECT"])["folder"]), os.getpid())
+(folder / "trace.rank0.et.json.gz").write_bytes(bytes(4_000_000))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_a_process_that_was_killed_while_it_wrote_is_named_and_leaves_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+    assert main(["collect", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", CUT_OFF]) == 128 + 9
+    said = capfd.readouterr().err
+    assert "ended while it wrote its recording: 4 MB were written, and are removed: they are not complete" in said
+    assert "nothing was recorded" not in said
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_a_signal_is_passed_on_as_a_shell_would(tmp_path: Path):

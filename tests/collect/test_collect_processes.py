@@ -11,6 +11,7 @@ import pytest
 
 import etude
 from collected import PROGRAMS, ROOTS, SCENARIOS, Files, finished, start
+from etude.capture.collect import layout
 from later import TORCH, later
 
 later("torch", TORCH)
@@ -149,7 +150,7 @@ def test_ctrl_c_ends_the_script_and_keeps_what_there_is(tmp_path: Path):
 
 TERMINATED = """
 import sys, time, torch
-from etude.capture.collect import torch as collect
+from etude.capture.collect import layout, torch as collect
 with collect.trace(sys.argv[1], steps=3):
     torch.ones(1) + 1
     print("ready", flush=True)
@@ -169,3 +170,26 @@ def test_sigterm_kills_as_ever_and_keeps_what_there_is(tmp_path: Path):
     assert (found.manifest["partial"], found.manifest["reason"]) == (True, "SIGTERM")
     assert found.nodes.count("aten::add") == 1
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+KILLED = """
+import os, signal, sys, torch
+from etude.capture.collect import layout, layout, torch as collect
+
+def killed(source, target, *, force):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+whole = layout.compress
+layout.compress = lambda *files, force: (whole if files[0].name == "host.json" else killed)(*files, force=force)
+with collect.trace(sys.argv[1]):
+    torch.ones(1) + 1
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_a_kill_between_two_files_leaves_none_that_looks_whole(tmp_path: Path):
+    process = start("-c", KILLED, tmp_path)
+    finished(process)
+    assert process.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
+    assert list(layout.unfinished(tmp_path)) == [process.pid]

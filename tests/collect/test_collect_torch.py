@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+import etude
 from collected import ROOTS, Files
 from etude.base.errors import UsageError
 from etude.capture.collect import torch as collect
+from etude.capture.collect.launcher import LaunchedProgram
 from later import TORCH, later
 
 torch = later("torch", TORCH)
@@ -56,7 +58,8 @@ def test_optimizer_steps_are_counted(tmp_path: Path):
     timed = found.manifest["steps"]["unprofiled"]
     assert timed["count"] == 1 and timed["step_ns"] > 0
     assert found.manifest["steps"] == {
-        "asked": 2, "warmup": 2, "recorded": 2, "numbers": [2, 3], "counted_by": "optimizer", "unprofiled": timed,
+        "asked": 2, "warmup": 2, "recorded": 2, "numbers": [2, 3], "counted_by": "optimizer",
+        "optimizer_steps": [1, 1], "unprofiled": timed,
     }  # fmt: skip
     assert (found.manifest["partial"], found.manifest["reason"]) == (False, "")
     assert (found.manifest["rank"], found.manifest["world_size"], found.manifest["plan"]) == (0, 1, {"dp": 1})
@@ -99,6 +102,65 @@ def test_the_first_of_several_optimizers_is_the_clock(tmp_path: Path):
     found = Files(tmp_path)
     assert found.nodes.count("Optimizer.step#SGD.step") == 2 + 1
     assert found.manifest["steps"]["recorded"] == 2
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_an_optimizer_that_steps_several_times_before_another_is_not_the_clock(tmp_path: Path, times: int):
+    critic, generator = stepper(), stepper()
+    with collect.trace(tmp_path, steps=2, warmup=4):
+        for _ in range(8):
+            for _ in range(times):
+                critic()
+            generator()
+    found = Files(tmp_path)
+    assert found.nodes.count("Optimizer.step#SGD.step") == 2 * (times + 1)
+    assert found.manifest["steps"]["optimizer_steps"] == [times + 1] * 2
+    assert found.manifest["steps"]["unprofiled"]["count"] == 1  # whole iterations only
+
+
+def test_steps_with_different_numbers_of_optimizer_steps_are_said(tmp_path: Path):
+    critic, generator = stepper(), stepper()
+    with collect.trace(tmp_path, steps=4):  # without a warm-up it is not known in time
+        for _ in range(4):
+            critic()
+            critic()
+            generator()
+    about = Files(tmp_path).manifest
+    assert about["steps"]["optimizer_steps"] == [1, 1, 2, 1]
+    assert LaunchedProgram(0, (about,)).problems == [
+        "rank 0: the recorded steps have 1, 1, 2, 1 optimizer steps: an iteration of the program may be several of them"
+    ]
+    assert [note.what for note in etude.open(tmp_path).notes] == [
+        "has steps of 1, 2 optimizer steps: an iteration may be several of them"
+    ]
+
+
+def test_an_optimizer_that_steps_once_does_not_stop_the_clock(tmp_path: Path):
+    often, once = stepper(), stepper()
+    with collect.trace(tmp_path, steps=2, warmup=4):
+        for k in range(20):
+            often()
+            if k == 1:
+                once()
+    assert Files(tmp_path).manifest["steps"]["optimizer_steps"] == [1, 1]
+
+
+def test_a_wrapper_around_an_optimizer_is_no_second_one(tmp_path: Path):
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, inner: Any) -> None:
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self, closure: Any = None) -> None:
+            self.inner.step()
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    wrapped = Wrapper(torch.optim.SGD([weight], lr=0.1))
+    with collect.trace(tmp_path, steps=2, warmup=1):
+        for _ in range(4):
+            weight.sum().backward()
+            wrapped.step()
+    assert Files(tmp_path).manifest["steps"]["optimizer_steps"] == [1, 1]
 
 
 def test_without_any_step_all_is_recorded(tmp_path: Path):

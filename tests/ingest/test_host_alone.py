@@ -110,6 +110,23 @@ def test_a_list_of_host_traces_is_a_job(tmp_path: Path, capsys) -> None:
     assert main(["info", *files, str(tmp_path / "again.rank1.et.json.gz")]) == 2  # two of one rank
 
 
+def test_a_folder_of_execution_graphs_is_a_job_and_other_names_are_runs(tmp_path: Path) -> None:
+    for folder in ("dlrm", "loose"):
+        (tmp_path / folder).mkdir()
+    for rank in (0, 1, 2):
+        put(tmp_path / "dlrm" / f"dlrm_eg_{rank}.json", program())
+    job = etude.open(tmp_path / "dlrm")
+    assert (job.name, job.ranks.tolist(), job.world_size) == ("dlrm", [0, 1, 2], 3)
+    for name in ("first.json", "second_1.json.gz"):  # nothing tells that a number is a rank
+        put(tmp_path / "loose" / name, program())
+    with pytest.raises(EtudeError, match="several runs in one folder: first, second_1"):
+        etude.open(tmp_path / "loose")
+    assert etude.open(tmp_path / "loose" / "second_1").nodes == job.nodes // 3
+    put(tmp_path / "dlrm" / "dlrm.rank1.et.json", program())
+    with pytest.raises(EtudeError, match="two files are the host trace of rank 1: dlrm.rank1.et.json, dlrm_eg_1.json"):
+        etude.open(tmp_path / "dlrm")
+
+
 def test_bad_files_are_refused(tmp_path: Path, capsys) -> None:
     put(tmp_path / "a.json.gz", host_json())
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(program()).encode()[:900]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 
 import etude
 from etude.analyse.breakdown import breakdown
+from etude.analyse.clocks import offsets
 from etude.base.errors import UsageError
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Timing
 from etude.store import columns
+from etude.surface.cli import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "profiles"
 JAX_CPU, JAX_GPU = GOLDEN / "jax_cpu.xplane.pb.gz", GOLDEN / "jax_h200.xplane.pb.gz"
@@ -79,6 +82,13 @@ def test_a_jax_program_on_a_mesh_has_the_groups_that_xla_prints() -> None:
             (Collective.ALL_REDUCE, 1024, columns[rank % 2]),
         ]
     assert etude.check(job) == []
+
+
+def test_devices_of_one_process_share_its_clock() -> None:
+    """Its devices leave a collective at different times; that is no offset of clocks."""
+    run = etude.open_run(GOLDEN / "jax_mesh.xplane.pb.gz")
+    assert run.timing.aligned and offsets(run).tolist() == [0, 0, 0, 0]
+    assert offsets(replace(run, timing=replace(run.timing, aligned=False))).any()
 
 
 def test_the_chrome_json_beside_it_has_the_same_times() -> None:
@@ -153,9 +163,21 @@ def test_hosts_of_a_folder_are_ranks_one_after_the_other(tmp_path: Path) -> None
     for path in (tmp_path / "log", run):
         job = etude.open(path)
         assert (job.world_size, len(job.ranks)) == (4, 4)
+        assert not recorded(job).aligned  # two machines, two clocks
     shutil.copytree(run, run.parent / "2026_11_17")
     with pytest.raises(UsageError, match="it has 2 runs"):
         etude.open(tmp_path / "log")
+
+
+def test_link_names_the_way_for_traces_of_other_profilers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "log" / "plugins" / "profile" / "2026_11_16"
+    run.mkdir(parents=True)
+    shutil.copy(JAX_CPU, run / "node.xplane.pb.gz")
+    for path, source in ((tmp_path / "log", "jax profiler"), (GOLDEN / "nsight_h200.sqlite.gz", "nsight systems")):
+        assert main(["link", str(path), "-o", str(tmp_path / "job")]) == 2
+        said = capsys.readouterr().err
+        assert f"was recorded by {source}, and `link` is for PyTorch's profiler" in said
+        assert f"`etude convert {path} job/ --to et` writes Chakra traces" in said
 
 
 def test_a_program_is_known_by_content_not_by_name(tmp_path: Path) -> None:

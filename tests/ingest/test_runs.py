@@ -203,3 +203,40 @@ def test_processes_beside_the_ranks_are_not_part_of_the_job(tmp_path: Path) -> N
     name, found = runs.find_run(tmp_path)
     assert (name, [files.rank for files in found]) == ("t", [0, 1])
     assert [files.device.name for files in runs.find_run(tmp_path / "t.process72")[1]] == ["t.process72.kineto.json.gz"]
+
+
+def test_a_recording_that_is_not_complete_says_so(tmp_path: Path) -> None:
+    said(tmp_path, 0, "optimizer", [2, 3])
+    said(tmp_path, 1, "", [2, 3])
+    about = json.loads((tmp_path / "t.rank0.manifest.json").read_text())
+    files = {"device": "t.rank0.kineto.json.gz", "host": "t.rank0.et.json.gz"}
+    about |= {"partial": True, "reason": "SIGTERM", "files": files}
+    (tmp_path / "t.rank0.manifest.json").write_text(json.dumps(about))
+    assert [(note.rank, note.what) for note in etude.open(tmp_path).notes] == [
+        (0, "was recorded only in part: SIGTERM"),
+        (0, "has no `t.rank0.et.json.gz`, which its manifest names: it was removed, or the recording was cut off"),
+        (1, "has no manifest, other ranks have one: its files may be those of another run, or incomplete"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said_of_it"),
+    [
+        ("y.0.et", "note: it is rank 1, and `y.0.et` is read as rank 0: name it `y.1.et`"),
+        ("y.et.gz", "note: it is rank 1, and `y.et.gz` is read as rank 0: name it `y.1.et.gz`"),
+        ("y.1.et", ""),
+    ],
+)
+def test_a_name_that_says_another_rank_is_noticed(
+    name: str, said_of_it: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(tmp_path, 1, "", [2])
+    assert main(["link", str(tmp_path / "t.rank1.kineto.json.gz"), "-o", str(tmp_path / name)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("note")] == [said_of_it] * bool(said_of_it)
+
+
+def test_a_trace_that_names_no_rank_may_be_any(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path / "t.json.gz", device_json(op("aten::mm", 0, 10, 1)))
+    assert main(["link", str(tmp_path / "t.json.gz"), "-o", str(tmp_path / "y.1.et")]) == 0
+    assert "note" not in capsys.readouterr().err

@@ -12,6 +12,7 @@ import pytest
 
 import xplane_pb as pb
 from etude.base.errors import FormatError
+from etude.capture.ingest.dropped import dropped
 from etude.capture.link import recording as r
 from etude.capture.link.recording import Recording
 from etude.capture.link.xla import recordings
@@ -113,6 +114,29 @@ def test_a_gpu_plane_by_hand() -> None:
     assert threads.tolist() == [501, 501]  # the driver's call is inside the operator of its thread
     assert one.correlation[one.category == r.CUDA_CALL].tolist() == [31]
     assert list(one.told) == ["the profiler said: 2 events were dropped"]
+
+
+def test_a_launch_is_on_the_rank_whose_device_it_launches_for() -> None:
+    """Thread 501 launches for both devices, 502 for the second one, 503 for none."""
+    space = pb.XSpace()
+    calls = pb.Plane(space, "/host:ROCTRACER")
+    both, second, none = (calls.line(f"Host Threads/{number}", number) for number in (501, 502, 503))
+    for at, (line, ids) in enumerate(((both, (1, 2, 3)), (second, (4, 5)))):
+        for number in ids:
+            calls.event(line, f"hipLaunchKernel {number}", 100 * number, 100 * number + 10 + at, correlation_id=number)
+    calls.event(second, "hipLaunchKernel 6", 600, 610, correlation_id=6)  # of what nothing is recorded
+    calls.event(none, "hipMalloc", 0, 10, correlation_id=7)
+    for device, ids in ((0, (1, 3)), (1, (2, 4, 5))):
+        plane = pb.Plane(space, f"/device:GPU:{device}")
+        stream = plane.line("Stream #1", 1)
+        for number in ids:
+            plane.event(stream, "fusion", 100 * number + 50, 100 * number + 90, correlation_id=number)
+    found = [[name for name, _, _ in rows_of(one, r.CUDA_CALL)] for one in read(space)]
+    launches = [[f"hipLaunchKernel {number}" for number in ids] for ids in ((1, 3), (2, 4, 5, 6))]
+    assert found == [[*launches[0], "hipMalloc"], launches[1]]
+    for rank, one in enumerate(read(space)):
+        notes = [note.what for note in dropped(r.device_trace(one), rank)]
+        assert not any("records were dropped" in what for what in notes), notes
 
 
 def test_a_tpu_plane_by_hand_with_a_line_of_what_runs_at_the_same_time() -> None:

@@ -1,5 +1,6 @@
 """Reasons of dependencies in `.et` and JSON: the attribute `dep_why`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,10 @@ def test_what_only_parquet_holds_is_told(tmp_path: Path) -> None:
         "how the clocks of its ranks differ",
         "ends of nodes that differ from start + duration",
     ]
+    alike = with_timing(tiny_job())
+    assert alike.timing is not None
+    same = replace(alike.timing, clock_offset_ns=np.zeros(2, np.int64))
+    assert chakra.left_behind(alike.replace(timing=same))[1] == "that its ranks share a clock"
     chakra.write_job(tiny_job(), tmp_path)
     assert chakra.left_behind(chakra.read_job(tmp_path)) == []
     assert chakra.left_behind(etude.open(Path(etude.__file__).parent / "capture" / "sample")) == [

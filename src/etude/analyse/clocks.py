@@ -15,7 +15,7 @@ from etude.model.match import Matching
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 
-__all__ = ["alignment", "offsets"]
+__all__ = ["alignment", "can_align", "offsets"]
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -49,6 +49,14 @@ def offsets(run: Run, found: Calls | None = None, matching: Matching | None = No
         if np.abs(change).max() < 1:
             break
     return np.rint(offset - offset[0]).astype(np.int64)
+
+
+def can_align(run: Run) -> bool:
+    """Whether times of the ranks can be brought onto one clock: they are on one, or share calls that show it."""
+    if run.timing.aligned or len(run.job.ranks) < 2:
+        return True
+    found = calls(run)
+    return bool(((found.end_ns != UNKNOWN) & (np.diff(found.first) > 1)[found.of]).any())
 
 
 def alignment(run: Run) -> pa.Table:

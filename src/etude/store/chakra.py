@@ -433,8 +433,10 @@ def left_behind(job: Job) -> list[str]:
         return found
     if timing.origin != timings.Origin.MEASURED:
         found.append(f"that its times are {timing.origin.name.lower()}")
-    if timing.aligned or timing.clock_offset_ns.any():
+    if timing.clock_offset_ns.any():
         found.append("how the clocks of its ranks differ")
+    elif timing.aligned and len(job.ranks) > 1:
+        found.append("that its ranks share a clock")
     if not _ends_follow(job, timing):
         found.append("ends of nodes that differ from start + duration")
     return found

@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,17 @@ class Capture:
 
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An interval that was recorded."""
+
+    capture: Capture
+    first_step: int
+    steps: int
+    optimizer_steps: tuple[int, ...] = ()
+    """Steps of optimizers in each of its steps."""
 
 
 def settle(torch: Any) -> None:

@@ -46,3 +46,9 @@ def _looking_first(original: Callable[..., Any], look: Callable[[], None]) -> Ca
         return original(*args, **named)
 
     return wrapper
+
+
+def with_earlier(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Includes groups that are gone by now but existed during the recording."""
+    known = [(group["pg_name"], group["ranks"]) for group in now]
+    return [*(group for group in earlier if (group["pg_name"], group["ranks"]) not in known), *now]

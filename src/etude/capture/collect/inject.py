@@ -65,7 +65,7 @@ class Worker:
         warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
         self._handles.append(register_module_forward_pre_hook(called))
         if options.detect_steps:
-            self._clock = OptimizerClock(self._torch, self._stepped)
+            self._clock = OptimizerClock(self._torch, self._stepped, self._regroup)
 
     def _begin(self) -> None:
         if self._recorder is None and not self._failed:
@@ -91,12 +91,15 @@ class Worker:
             self._replace_partial(recorder.world.who, recorder.world.rank)
         return recorder
 
-    def _stepped(self) -> None:
+    def _regroup(self) -> bool:
+        return self._recorder is not None and not self._failed and self._recorder.regroup()
+
+    def _stepped(self, optimizer_steps: int) -> None:
         self._begin()
         if self._recorder is None or self._failed:
             return
         try:
-            self._recorder.step_done("optimizer")
+            self._recorder.step_done("optimizer", optimizer_steps)
         except Exception as problem:
             self._fail(problem)
         if self._recorder.done and self._clock is not None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.base.trust import check_code
+from etude.base.units import format_bytes
 from etude.capture.collect import flight, layout
 from etude.capture.collect.manifest import FIRST
 from etude.capture.collect.options import CollectOptions
@@ -46,6 +47,7 @@ class LaunchedProgram:
         """Messages about what differs from the request."""
         found = [*self.failures]
         found += [f"rank {m['rank']}: partial: {m['reason']}" for m in self.manifests if m["partial"]]
+        found += [f"rank {m['rank']}: {said}" for m in self.manifests if (said := _uneven(m))]
         world = max((m["world_size"] for m in self.manifests), default=0)
         missing = sorted(set(range(world)) - {m["rank"] for m in self.manifests})
         if missing:
@@ -57,6 +59,15 @@ class LaunchedProgram:
         if not found and not self.manifests and not self.beside:
             found.append("nothing was recorded: no process of the command called a torch.nn.Module or an optimizer")
         return found
+
+
+def _uneven(about: dict[str, Any]) -> str:
+    """What is to be said of steps in which optimizers stepped differently often."""
+    counts = about["steps"].get("optimizer_steps") or []
+    if len(set(counts)) < 2:
+        return ""
+    shown = ", ".join(map(str, counts[:8]))
+    return f"the recorded steps have {shown} optimizer steps: an iteration of the program may be several of them"
 
 
 def _begin(about: dict[str, Any]) -> str:
@@ -77,14 +88,22 @@ def launch(
     layout.make_room(place, 0, 0, force=options.force)
     layout.clear_recordings(place)
     layout.take_problems(place)
+    cut_off: dict[int, int] = {}
     try:
-        code = _run(list(command), environment(place, options, whole=whole))
+        code = _run(list(command), environment(place, options, whole=whole), place)
+        cut_off = layout.unfinished(place)
     finally:
         layout.clear_recordings(place)
     others = layout.beside(place)
     if len(others) == 1 and not layout.manifests(place):
         layout.promote(place, others.pop())
-    return LaunchedProgram(code, tuple(layout.manifests(place)), tuple(layout.take_problems(place)), tuple(others))
+    failures = (*layout.take_problems(place), *(_cut_off(pid, size) for pid, size in cut_off.items()))
+    return LaunchedProgram(code, tuple(layout.manifests(place)), failures, tuple(others))
+
+
+def _cut_off(pid: int, size_bytes: int) -> str:
+    written = f"{format_bytes(size_bytes)} were written, and are removed: they are not complete"
+    return f"process {pid} ended while it wrote its recording: {written}"
 
 
 def environment(folder: Path, options: CollectOptions, *, whole: bool = False) -> dict[str, str]:
@@ -100,28 +119,37 @@ def environment(folder: Path, options: CollectOptions, *, whole: bool = False) -
     return changed
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
+def _run(command: list[str], environment: dict[str, str], folder: Path) -> int:
     check_code(command[0])
     child = subprocess.Popen(command, env=environment)
     code: int | None
     try:
         code = child.wait()
     except BaseException as stop:
-        code = _end(child, told=isinstance(stop, KeyboardInterrupt))
+        code = _end(child, folder, told=isinstance(stop, KeyboardInterrupt))
         if code is None:
             raise
     return code if code >= 0 else 128 - code
 
 
-def _end(child: subprocess.Popen[bytes], *, told: bool) -> int | None:
+def _end(child: subprocess.Popen[bytes], folder: Path, *, told: bool) -> int | None:
     """Asks a child to end, and then kills it. None if it cannot be ended.
 
-    `told`: Ctrl-C in a terminal has reached the child too, so it gets time to write before it is asked again.
+    `told`: Ctrl-C in a terminal has reached the child too, so it gets time to write before it is asked again. A child
+    that writes its recording, or whose own children do, gets that time after it was asked.
     """
-    for ask, patience_s in ((None, _TO_WRITE_S if told else 0.0), (signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, 5.0)):
+    stages = (
+        (None, _TO_WRITE_S if told else 0.0),
+        (signal.SIGTERM, _PATIENCE_S),
+        (None, _TO_WRITE_S),
+        (signal.SIGKILL, 5.0),
+    )
+    for number, (ask, patience_s) in enumerate(stages):
         if ask is not None:
             with contextlib.suppress(ProcessLookupError):
                 child.send_signal(ask)
+        if number == 2 and not layout.unfinished(folder):
+            continue
         try:
             return child.wait(patience_s)
         except subprocess.TimeoutExpired:

@@ -1,14 +1,16 @@
-"""The files of a run: one set per rank in one folder, each there in full or not at all.
+"""The files of a run: one set per rank in one folder, each set there in full or not at all: it is written into a hidden
+folder, and its files get their names when all are complete.
 
 run/trace.rank0.et.json.gz          what ran, in which order, with which tensors (ExecutionTraceObserver)
 run/trace.rank0.kineto.json.gz      when, and what it did on the device (torch.profiler)
 run/trace.rank0.fr.json.gz          Flight Recorder entries, if there are any
 run/trace.rank0.light.json.gz       when operators ran in a step of the warm-up, recorded with next to nothing else
 run/trace.rank0.compiled.json.gz    code that Inductor made, by the name of its graph, if there is any
-run/trace.rank0.manifest.json       written last: what the others are, and whether they are all of it
+run/trace.rank0.manifest.json       what the others are, and whether they are all of it
 run/trace.process4711....           the same of a process that is not a rank: it lies beside the job, not in it
 """
 
+import contextlib
 import gzip
 import json
 import os
@@ -30,6 +32,7 @@ MANIFEST = "manifest.json"
 
 _FILE = re.compile(r".+\.(?:rank(\d+)|process\d+)\.(?:(?:et|kineto|fr|light|compiled)\.json\.gz|manifest\.json)")
 _RECORDING = ".recording-"
+_WRITING = ".writing-"
 _PROBLEM = ".problem-"
 _CLAIM = ".claim-"
 _EDGE_BYTES = 1 << 20  # Kineto's own fields stand before and after the events
@@ -103,9 +106,43 @@ def recording_folder(folder: Path, pid: int, window: int) -> Path:
     return path
 
 
+def writing_folder(folder: Path, pid: int) -> Path:
+    """Where a process writes its files until all are complete: on the same disk, hidden."""
+    path = folder / f"{_WRITING}{pid}"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def publish(folder: Path, pid: int, *, force: bool) -> None:
+    """Gives the files of a process their names. The manifest goes first: should the process end between two of them,
+    the manifest names files that are not there, which readers notice."""
+    hidden = folder / f"{_WRITING}{pid}"
+    files = sorted(hidden.iterdir(), key=lambda file: (not file.name.endswith(MANIFEST), file.name))
+    there = [file.name for file in files if (folder / file.name).exists()]
+    if there and not force:
+        raise UsageError("exists already", where=str(folder / there[0]), hint="use another folder, or force=True")
+    for file in files:
+        os.replace(file, folder / file.name)
+    hidden.rmdir()
+
+
+def abandon(folder: Path, pid: int) -> None:
+    """Removes what a process could not complete."""
+    shutil.rmtree(folder / f"{_WRITING}{pid}", ignore_errors=True)
+
+
+def unfinished(folder: Path) -> dict[int, int]:
+    """Process -> bytes of the files that it has not completed."""
+    found: dict[int, int] = {}
+    for path in sorted(folder.glob(f"{_WRITING}*")):
+        with contextlib.suppress(FileNotFoundError):  # it has just been completed
+            found[int(path.name.removeprefix(_WRITING))] = sum(file.stat().st_size for file in path.iterdir())
+    return found
+
+
 def clear_recordings(folder: Path) -> None:
     """Removes what killed processes have left, and all claims."""
-    for path in folder.glob(f"{_RECORDING}*"):
+    for path in (*folder.glob(f"{_RECORDING}*"), *folder.glob(f"{_WRITING}*")):
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(f"{_CLAIM}*"):
         path.unlink(missing_ok=True)

@@ -17,28 +17,18 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.base.pages import page_faults
 from etude.capture.collect import compiled, flight, layout
-from etude.capture.collect.capture import Capture, settle
-from etude.capture.collect.groups import GroupWatch
+from etude.capture.collect.capture import Capture, Window, settle
+from etude.capture.collect.groups import GroupWatch, with_earlier
 from etude.capture.collect.light import LightCapture, light_steps
 from etude.capture.collect.manifest import World, manifest, process_name, world
 from etude.capture.collect.options import CollectOptions
 from etude.capture.collect.signals import Signals
 from etude.capture.collect.turns import Turns
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """An interval that was recorded."""
-
-    capture: Capture
-    first_step: int
-    steps: int
 
 
 class Recorder:
@@ -58,6 +48,7 @@ class Recorder:
         self.steps_recorded = 0
         self.done = False
         self.counted_by = ""
+        self._optimizer_steps: tuple[int, ...] = ()
         self.files: dict[str, str] = {}
         self._first_step = 0
         self._capture: Capture | None = None
@@ -107,8 +98,9 @@ class Recorder:
                 self._signals.watch()
             self._open()
 
-    def step_done(self, counted_by: str) -> None:
-        """A step is over. Once the caller counts steps, detected ones are ignored."""
+    def step_done(self, counted_by: str, optimizer_steps: int = 0) -> None:
+        """A step is over, with that many steps of optimizers, if known. Once the caller counts steps, detected ones
+        are ignored."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -122,12 +114,29 @@ class Recorder:
             if (counted_by, before) != ("call", "optimizer"):
                 self.steps_seen += 1
                 self._time_step()
-                self._advance()
+                self._advance(optimizer_steps)
             elif self.steps_seen > 1:  # the program's first step was taken for several; if for one, that was right
                 self._start_over()
-            profiled = self._capture is not None or (self._light is not None and self._light.running)
-            self._since_ns = 0 if profiled or self._turns.taken else time.perf_counter_ns()
-            self._since_faults = page_faults()
+            self._begin_timing()
+
+    def regroup(self) -> bool:
+        """Whether the steps of the warm-up may have been parts of one that is over now: their times are forgotten.
+        Not once the window has begun."""
+        if self._pid != os.getpid():
+            return False
+        with self._lock:
+            recording = self.recording and self.steps_seen >= self.options.warmup
+            if recording or not self.here or self.counted_by != "optimizer":
+                return False
+            self._drop_light()
+            self._unprofiled_ns, self._unprofiled_faults = [], []
+            self._begin_timing()
+            return True
+
+    def _begin_timing(self) -> None:
+        profiled = self._capture is not None or (self._light is not None and self._light.running)
+        self._since_ns = 0 if profiled or self._turns.taken else time.perf_counter_ns()
+        self._since_faults = page_faults()
 
     def interrupt(self) -> None:
         """The program's own profiler or observer is about to begin."""
@@ -144,7 +153,7 @@ class Recorder:
                 self._stuck = True
                 capture.let_go()
                 return
-            window = Window(capture, self._first_step, self.steps_recorded)
+            window = Window(capture, self._first_step, self.steps_recorded, self._optimizer_steps)
             with contextlib.suppress(Exception):  # it is lost then; the program's own must begin all the same
                 capture.stop()
                 self._put_aside(window)
@@ -195,7 +204,7 @@ class Recorder:
         on_device = self._torch.cuda.is_available() and self._torch.cuda.is_initialized()
         return {"count": len(took), "step_ns": int(statistics.mean(took) if on_device else statistics.median(took))}
 
-    def _advance(self) -> None:
+    def _advance(self, optimizer_steps: int) -> None:
         self._look_around()
         if self.steps_seen < self.options.warmup:
             self._throw_away()
@@ -210,6 +219,7 @@ class Recorder:
             self._open()
         else:
             self.steps_recorded += 1
+            self._optimizer_steps += (optimizer_steps,)
             if self.steps_recorded == self.options.steps:
                 self.finish()
             else:
@@ -222,19 +232,22 @@ class Recorder:
         with self._lock:
             if self.done:
                 return
+            if self._began:
+                self._signals.hold()
             self.done = True
             self._groups.stop()
             if not self._began:
                 return
-            self._signals.hold()
             self._drop_light()
             with self._leaving_nothing():
                 window = self._last_window()
                 self._settle_name()
                 self._first_step, self.steps_recorded = (window.first_step, window.steps) if window else (0, 0)
+                self._optimizer_steps = window.optimizer_steps if window else ()
                 if window is not None:
                     self._write(window.capture)
                 self._write_manifest(reason or self._missing(), window)
+                layout.publish(self._folder, self._pid, force=self.options.force)
 
     def _last_window(self) -> Window | None:
         """The window to write: the longest recorded one. Without warm-up and incomplete steps."""
@@ -243,7 +256,7 @@ class Recorder:
             self._look_around()
             capture.stop()
             if window is None or self.steps_recorded >= window.steps:
-                window = Window(capture, self._first_step, self.steps_recorded)
+                window = Window(capture, self._first_step, self.steps_recorded, self._optimizer_steps)
         if window is None or not self.counted_by:
             return window
         left_over = self._gave_way and window.steps == 0
@@ -255,6 +268,7 @@ class Recorder:
             yield
         finally:
             self._throw_away(stopped=True)
+            layout.abandon(self._folder, self._pid)
             if self._light is not None:
                 self._light.discard()
             self._signals.leave()
@@ -263,7 +277,7 @@ class Recorder:
         if self._turns.taken or self._stuck:
             self._gave_way = True
             return
-        self._first_step, self.steps_recorded = self.steps_seen, 0
+        self._first_step, self.steps_recorded, self._optimizer_steps = self.steps_seen, 0, ()
         self._windows += 1
         folder = layout.recording_folder(self._folder, self._pid, self._windows)
         self._capture = Capture(self._torch, self.options, folder)
@@ -291,7 +305,7 @@ class Recorder:
         """Looks up process groups, which are made late and may be gone at the end."""
         now = world(self._torch)
         if now.known:
-            now.groups = _with_earlier(self.world.groups, now.groups)
+            now.groups = with_earlier(self.world.groups, now.groups)
         if now.known or not self.world.known:
             self.world = now
 
@@ -314,7 +328,8 @@ class Recorder:
             here.process = process_name()
 
     def _path(self, ending: str) -> Path:
-        return layout.path_of(self._folder, self.options.name, self.world.who, ending)
+        """Where a file is written; `layout.publish` gives it its place."""
+        return layout.path_of(layout.writing_folder(self._folder, self._pid), self.options.name, self.world.who, ending)
 
     def _write(self, capture: Capture) -> None:
         force = self.options.force
@@ -354,6 +369,7 @@ class Recorder:
                 "recorded": self.steps_recorded,
                 "numbers": numbers,
                 "counted_by": self.counted_by or "nothing",
+                "optimizer_steps": list(self._optimizer_steps) if self.counted_by == "optimizer" else None,
                 "unprofiled": self._unprofiled(),
             },
             "window_ns": [window.capture.start_ns, window.capture.end_ns] if window is not None else None,
@@ -368,12 +384,6 @@ class Recorder:
         self.done = True
         if self._capture is not None:
             self._capture.let_go()
-
-
-def _with_earlier(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Includes groups that are gone by now but existed during the recording."""
-    known = [(group["pg_name"], group["ranks"]) for group in now]
-    return [*(group for group in earlier if (group["pg_name"], group["ranks"]) not in known), *now]
 
 
 def _watch_forks(recorder: Recorder) -> None:

@@ -39,12 +39,14 @@ class Signals:
             self._watch_from_a_thread()
 
     def hold(self) -> None:
-        """Files are being written: signals, including Ctrl-C, wait until `leave()`."""
+        """Files are being written: signals, including Ctrl-C and those that the program handles, wait until
+        `leave()`. A handler of the program that raises would end the writing."""
         self._handling.set()
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (*self._ours, signal.SIGINT):
-            if signal.getsignal(number) in (self._handle, signal.default_int_handler):
+        numbers = [getattr(signal, name) for name in (*_NAMES, "SIGINT") if hasattr(signal, name)]
+        for number in numbers:
+            if signal.getsignal(number) not in (None, signal.SIG_IGN):  # None: not of Python
                 self._before[number] = signal.signal(number, lambda number, _: self._came.append(number))
 
     def leave(self) -> None:

@@ -66,7 +66,7 @@ class Recording:
         layout.make_room(self.folder, here.rank, here.world_size, force=self.options.force)
         recorder = Recorder(torch, self.folder, self.options, turns)
         if self.options.detect_steps:
-            self._clock = OptimizerClock(torch, lambda: self._step("optimizer"))
+            self._clock = OptimizerClock(torch, functools.partial(self._step, "optimizer"), recorder.regroup)
         recorder.begin()
         return recorder
 
@@ -90,12 +90,12 @@ class Recording:
         found = self._recorder.files if self._recorder is not None else {}
         return {what: self.folder / name for what, name in found.items()}
 
-    def _step(self, counted_by: str) -> None:
+    def _step(self, counted_by: str, optimizer_steps: int = 0) -> None:
         recorder = self._recorder
         if recorder is None or recorder.done:
             return
         with _only_warnings():
-            recorder.step_done(counted_by)
+            recorder.step_done(counted_by, optimizer_steps)
         if not recorder.here:
             self._stop_watching()
 

@@ -39,6 +39,7 @@ from etude.capture.ingest.graph import (
 )
 from etude.capture.ingest.host_rows import host_rows
 from etude.capture.ingest.linked import Linked, to_job
+from etude.capture.ingest.step_marks import crossing, steps
 from etude.capture.ingest.tensors import tensor_flows
 from etude.capture.ingest.work import node_work, operator_work
 from etude.capture.link.device import DeviceTrace
@@ -91,7 +92,7 @@ def convert(
     found = graph(device, events, activities, table, flows)
     counted = counted_ranges(device, found)
     trace, peers = _trace(device, host, found, rows, counted)
-    notes = (*dropped(device, rank), *(Note(rank, what) for what in counted.notes))
+    notes = (*dropped(device, rank), *(Note(rank, what) for what in (*counted.notes, *crossing(device))))
     world = device.distributed.get("world_size")
     return Linked(
         part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=notes),
@@ -147,7 +148,7 @@ def _trace(
         "cpu": (~on_device).astype(np.int8),
         "thread": _threads(found),
         "stream": stream,
-        "step": _steps(device, found),
+        "step": steps(device, found),
         "rf_id": _known(device.rf_id, row, found.what == HOST_EVENT, zero=False),
         "external_id": _known(device.external_id, row, named),
         "correlation": _known(device.correlation, row, named, zero=False),
@@ -222,45 +223,6 @@ def _work(
     flops, size_bytes = node_work(work, found.host.parent, operator, found.own_ns)
     copied = np.where(found.what == ACTIVITY, device.spread("copied_bytes")[row], UNKNOWN)
     return np.where(copied >= 0, UNKNOWN, flops), np.where(copied >= 0, copied, size_bytes)
-
-
-def _steps(device: DeviceTrace, found: CausalGraph) -> I64:
-    """Number of the ProfilerStep in which a node, or its launch, began; without these, of the engine's pass."""
-    rows, number = _step_marks(device)
-    when = found.start_ns.copy()
-    launched = found.what >= ACTIVITY
-    call = found.device.call[found.index[launched]]
-    when[launched] = np.where(call >= 0, np.append(found.host.start_ns, 0)[call], when[launched])
-    of_device = device.tid[rows] == UNKNOWN  # steps that the device itself counts, of what no call is known of
-    alone = np.zeros(len(found), np.bool_)
-    alone[launched] = call < 0
-    steps = _steps_at(device, rows[~of_device], number, when)
-    return np.where(alone & of_device.any(), _steps_at(device, rows[of_device], number, when), steps)
-
-
-def _steps_at(device: DeviceTrace, rows: I64, number: I64, when: I64) -> I64:
-    """Number of the step among `rows` that contains each moment."""
-    if not len(rows):
-        return np.full(len(when), UNKNOWN, np.int64)
-    at = np.searchsorted(device.start_ns[rows], when, "right") - 1
-    inside = (at >= 0) & (when < device.start_ns[rows[at]] + device.duration_ns[rows[at]])
-    return np.where(inside, number[at], UNKNOWN)
-
-
-def _step_marks(device: DeviceTrace) -> tuple[I64, I64]:
-    """(Rows of the annotations around steps by start, the number of each.)"""
-    number = np.array([_step(name) for name in device.names] + [-1], np.int64)
-    rows = np.flatnonzero((number[device.name] >= 0) & device.is_category("user_annotation") & device.is_phase("X"))
-    if not len(rows):
-        rows = engine_passes(device).row
-        return rows, np.arange(len(rows))
-    rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
-    return rows, number[device.name[rows]]
-
-
-def _step(name: str) -> int:
-    number = name.removeprefix("ProfilerStep#")
-    return int(number) if number != name and number.isdigit() and len(number) < 18 else -1
 
 
 def _texts(

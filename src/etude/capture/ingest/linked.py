@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,8 +41,14 @@ class Linked:
 
 def cut(one: Linked, keep: NDArray[np.bool_], what: str) -> Linked:
     """Some nodes of a rank, with a note."""
-    part = replace(one.part, trace=kept(one.part.trace, keep), notes=(*one.part.notes, Note(one.part.rank, what)))
-    return replace(one, part=part, start_ns=one.start_ns[keep], end_ns=one.end_ns[keep])
+    part = replace(one.part, trace=kept(one.part.trace, keep))
+    return with_notes(replace(one, part=part, start_ns=one.start_ns[keep], end_ns=one.end_ns[keep]), [what])
+
+
+def with_notes(one: Linked, said: Iterable[str]) -> Linked:
+    """The rank with more notes on it."""
+    more = tuple(Note(one.part.rank, what) for what in said)
+    return replace(one, part=replace(one.part, notes=(*one.part.notes, *more))) if more else one
 
 
 def to_job(name: str, ranks: Sequence[Linked]) -> Job:

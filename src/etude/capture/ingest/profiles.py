@@ -170,7 +170,13 @@ def read_job(path: Path, options: Mapping[str, Any]) -> Job:
         ranks += _linked(reader.read(file, options["max_bytes"]), len(ranks), reader.source)
         options["advance"](1)
     name = _stem(files[0][0]) if path.is_file() else path.resolve().name
-    return causal.to_job(name, agreed(ranks, {}, str(path)) if len(ranks) > 1 else ranks)
+    job = causal.to_job(name, agreed(ranks, {}, str(path)) if len(ranks) > 1 else ranks)
+    return _on_one_clock(job) if len(files) == 1 else job
+
+
+def _on_one_clock(job: Job) -> Job:
+    """A profiler's file is of one machine: times of its ranks are comparable, whatever their collectives show."""
+    return job if job.timing is None else job.replace(timing=replace(job.timing, aligned=True))
 
 
 def _stem(path: Path) -> str:

@@ -1,8 +1,8 @@
 """A folder of what the ranks of a run recorded: which file is what.
 
 `etude collect` writes `trace.rank0.et.json.gz` and its like. Other names that are understood, with any of `.json`,
-`.json.gz`, `.json.zst`: `ddp_rank0_et` and `ddp_rank0_kineto`, `host.0` and `device.0`, `dlrm.rank3`, `dlrm.3`. A file
-without a rank in its name has that of its content (`recordings`), whatever it is called.
+`.json.gz`, `.json.zst`: `ddp_rank0_et` and `ddp_rank0_kineto`, `host.0` and `device.0`, `dlrm.rank3`, `dlrm.3`,
+`dlrm_eg_3`. A file without a rank in its name has that of its content (`recordings`), whatever it is called.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from etude.store import compressed
 HOST, DEVICE, FLIGHT, MANIFEST = "host", "device", "flight", "manifest"
 _ROLES: Final = {
     "et": HOST,
+    "eg": HOST,  # execution graph, the former name
     "host": HOST,
     "kineto": DEVICE,
     "device": DEVICE,
@@ -29,8 +30,10 @@ _ROLES: Final = {
 }
 _WORDS: Final = "|".join(_ROLES)
 _NAME: Final = re.compile(
-    rf"(?P<stem>.*?)(?:(?:^|[._-])(?P<before>{_WORDS})(?=[._-]))?"
-    rf"(?:(?:^|[._-])rank[._-]?(?P<rank>\d+)|\.(?P<number>\d+))?(?:(?:^|[._-])(?P<behind>{_WORDS}))?"
+    rf"(?P<stem>.*?)(?:(?:^|[._-])(?P<before>(?P<graph>et|eg)|{_WORDS})(?=[._-]))?"
+    # Not `trace_20`: by custom, the recording of step 20 of one process.
+    r"(?:(?:^|[._-])rank[._-]?(?P<rank>\d+)|\.(?P<number>\d+)|(?(graph)[_-](?P<follows>\d+)|(?!)))?"
+    rf"(?:(?:^|[._-])(?P<behind>{_WORDS}))?"
 )
 RECORDING: Final = "recording"
 """Name of recordings of ranks that their names do not distinguish: recording1, recording2."""
@@ -125,19 +128,30 @@ def hosts_in(path: Path) -> dict[str, dict[int, Path]]:
     folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
     found: dict[str, dict[int, Path]] = {}
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        place = _place(file)
-        if place is not None and place[2] == HOST and wanted in (None, place[0]) and _is_host(file):
-            found.setdefault(place[0], {})[place[1] or 0] = file
+        host = _host_place(file)
+        if host is not None and wanted in (None, host[0]):
+            stem, rank = host
+            if (other := found.setdefault(stem, {}).setdefault(rank, file)) is not file:
+                hint = "name the files `name.rank{N}.et.json`, or open one of them"
+                raise UsageError(f"two files are the host trace of rank {rank}: {other.name}, {file.name}",
+                                 where=str(folder), hint=hint)  # fmt: skip
     return found
 
 
 def _listed_hosts(path: Path) -> dict[str, dict[int, Path]]:
     """The same for a list; empty if a file is not a host trace, or two have one rank."""
     files = recordings.listed(path)
-    places = [_place(file) for file in files]
-    found = {place[1] or 0: file for file, place in zip(files, places, strict=True)
-             if place is not None and place[2] == HOST and _is_host(file)}  # fmt: skip
+    places = [_host_place(file) for file in files]
+    found = {place[1]: file for file, place in zip(files, places, strict=True) if place is not None}
     return {files[0].resolve().parent.name: found} if len(found) == len(files) else {}
+
+
+def _host_place(file: Path) -> tuple[str, int] | None:
+    """(Stem, rank) of a host trace, by its content where its name does not say what it is; None if it is none."""
+    match = _parsed(file)
+    if match is None or not _is_host(file) or _role(match) not in (HOST, None):
+        return None
+    return match["stem"].rstrip("._-"), _rank(match) or 0
 
 
 def _is_host(file: Path) -> bool:
@@ -191,16 +205,28 @@ def _listed(path: Path) -> tuple[str, list[RankFiles]]:
 
 def _place(file: Path) -> tuple[str, int | None, str] | None:
     """(stem, rank, role) of a file; None if it is not part of a run."""
-    ending = next((e for e in sorted(_ENDINGS, key=len, reverse=True) if file.name.endswith(e)), "")
-    match = _NAME.fullmatch(file.name.removesuffix(ending)) if ending and file.is_file() else None
+    match = _parsed(file)
     if match is None:
         return None
-    number = match["rank"] or match["number"]
-    word = match["behind"] or match["before"]
-    role = _ROLES[word] if word else DEVICE
+    role = _role(match) or DEVICE
     if role in (HOST, DEVICE) and not _holds(file, role):
         return None
-    return match["stem"].rstrip("._-"), int(number) if number and len(number) < 8 else None, role
+    return match["stem"].rstrip("._-"), _rank(match), role
+
+
+def _parsed(file: Path) -> re.Match[str] | None:
+    ending = next((e for e in sorted(_ENDINGS, key=len, reverse=True) if file.name.endswith(e)), "")
+    return _NAME.fullmatch(file.name.removesuffix(ending)) if ending and file.is_file() else None
+
+
+def _role(match: re.Match[str]) -> str | None:
+    word = match["behind"] or match["before"]
+    return _ROLES[word] if word else None
+
+
+def _rank(match: re.Match[str]) -> int | None:
+    number = match["rank"] or match["number"] or match["follows"]
+    return int(number) if number and len(number) < 8 else None
 
 
 def _holds(file: Path, role: str) -> bool:

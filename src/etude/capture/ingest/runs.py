@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from etude.base.errors import FormatError, UsageError
 from etude.capture.ingest import causal, host_alone, reading
 from etude.capture.ingest.causal import Linked
+from etude.capture.ingest.linked import with_notes
 from etude.capture.ingest.rank_files import RankFiles, find_run, hosts_in, is_list, runs_in
 from etude.capture.ingest.spill import Spilled, release_memory, spill
 from etude.capture.ingest.windows import agreed
@@ -77,7 +78,31 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
     release_memory()
     world = manifest.get("world_size")
     linked = replace(linked, unprofiled_step_ns=_unprofiled(manifest), threads=_threads(manifest))
+    linked = with_notes(linked, _incomplete(files, manifest))
     return replace(linked, world_size=max(linked.world_size, world)) if isinstance(world, int) else linked
+
+
+def _incomplete(files: RankFiles, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What the manifest says is missing, and what it names and is not there."""
+    if manifest.get("partial") is True:
+        yield f"was recorded only in part: {manifest.get('reason') or 'the manifest does not say why'}"
+    steps = manifest.get("steps")
+    counts = steps.get("optimizer_steps") if isinstance(steps, Mapping) else None
+    if isinstance(counts, list) and len(distinct := sorted({n for n in counts if type(n) is int})) > 1:
+        yield f"has steps of {', '.join(map(str, distinct))} optimizer steps: an iteration may be several of them"
+    named = manifest.get("files")
+    for name in named.values() if isinstance(named, Mapping) else ():
+        if isinstance(name, str) and not (files.device.parent / name).exists():
+            yield f"has no `{name}`, which its manifest names: it was removed, or the recording was cut off"
+
+
+def _without_manifest(done: list[Linked], ranks: Sequence[RankFiles]) -> list[Linked]:
+    """Among ranks that `etude collect` recorded, one without a manifest is not known to be complete."""
+    bare = {files.rank for files in ranks if files.manifest is None}
+    if len(bare) == len(ranks):
+        return done
+    what = "has no manifest, other ranks have one: its files may be those of another run, or incomplete"
+    return [with_notes(one, [what]) if one.part.rank in bare else one for one in done]
 
 
 def _unprofiled(manifest: Mapping[str, Any]) -> int:
@@ -150,7 +175,7 @@ def link_run(
         for one in each:
             done.append(one.take() if isinstance(one, Spilled) else _sealed(one))
             advance(1)
-    found = _distinct(done)
+    found = _without_manifest(_distinct(done), ranks)
     if any_window or len(ranks) == 1:
         return found
     said = {files.rank: manifest_of(files) for files in ranks if files.rank is not None and files.manifest is not None}

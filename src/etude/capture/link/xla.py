@@ -175,13 +175,25 @@ class _Reader:
         return [self._recording(device, devices, world) for device in devices or [-1]]
 
     def _recording(self, device: int, devices: list[int], world: int) -> Recording:
-        events, role = self.events, self.row_role
+        role = self.row_role
         mine = (self.row_device == device) & np.isin(role, (OPS, ASYNC, STEPS))
         host = np.isin(role, (HOST, CALLS))
-        if devices and device != devices[0]:
-            host &= self._launching(mine)[self.threads[events.line]]
+        if len(devices) > 1:
+            host &= self._of_host(mine, is_first=device == devices[0])
         rows = np.flatnonzero(mine | host)
         return _Rank(self, rows, device, world, not devices or device == devices[0]).recording()
+
+    def _of_host(self, mine: Bools, *, is_first: bool) -> Bools:
+        """Rows of the threads that launch work of this device, without calls that launch work of others. The first
+        device has the threads that launch nothing as well."""
+        others = np.isin(self.row_role, (OPS, ASYNC)) & ~mine
+        thread = self.threads[self.events.line]
+        here = self._launching(mine)[thread]
+        if is_first:
+            here |= ~self._launching(others)[thread]
+        ids = self.correlation
+        elsewhere = (self.row_role == CALLS) & (ids > 0) & np.isin(ids, ids[others]) & ~np.isin(ids, ids[mine])
+        return here & ~elsewhere
 
     def _launching(self, mine: Bools) -> Bools:
         """By number of a thread: whether it launches any of these."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude.base.errors import UsageError
 from etude.base.figures import argument, figure
 from etude.base.parameters import PYTHON, ask, refuse_unread
 from etude.capture.ingest import card as cards_of_runs
-from etude.capture.ingest import causal, official, reading, runs
+from etude.capture.ingest import causal, official, profiles, reading, runs
 from etude.store import cards
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Linked:
     report: dict[str, Any]
     """What was matched; of a run `ranks` has a row for each, and `unmatched` is of all."""
     card: Card | None = None
+    rank: int | None = None
+    """The rank that a trace of one rank names, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,7 @@ class LinkSource:
     def of(cls, asked: LinkInput, one_rank: bool = False) -> LinkSource:
         """`workers` and `any_window` are read for a run alone."""
         path, device = Path(asked.path), None if asked.device is None else Path(asked.device)
+        _refuse_other_profilers(path)
         if one_rank or device is not None or path.is_file():
             return cls(path, device, asked.max_bytes, False)
         return cls(path, None, asked.max_bytes, True, asked.workers, asked.any_window)
@@ -80,12 +84,24 @@ class LinkSource:
         host, timed = (None, self.path) if self.device is None else (self.path, self.device)
         recorded = reading.load_device(timed, self.max_bytes)
         one = causal.convert(recorded, reading.load_host(host, self.max_bytes) if host is not None else None)
-        return Linked(causal.to_job(name or reading.stem(timed), [one]), one.report)
+        named = one.part.rank if "rank" in recorded.distributed else None
+        return Linked(causal.to_job(name or reading.stem(timed), [one]), one.report, rank=named)
 
     def official(self) -> tuple[Decoded, dict[str, Any]]:
         """What Chakra's own linker and converter make of a host trace, with a device trace or without."""
         device = reading.load_device(self.device, self.max_bytes) if self.device else None
         return official.convert(reading.load_host(self.path, self.max_bytes), device)
+
+
+def _refuse_other_profilers(path: Path) -> None:
+    """What is not of PyTorch is opened, not linked. PyTorch's own files beside it come first."""
+    found = profiles.files_of(path)
+    if not found or (path.is_dir() and runs.runs_in(path)):
+        return
+    hint = f"it opens as it is: `etude report {path}`; `etude convert {path} job/ --to et` writes Chakra traces"
+    raise UsageError(
+        f"was recorded by {found[0][1].source}, and `link` is for PyTorch's profiler", where=str(path), hint=hint
+    )
 
 
 def link(

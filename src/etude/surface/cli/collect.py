@@ -72,7 +72,9 @@ def show(result: "tuple[Path, LaunchedProgram]") -> None:
     if done.manifests:
         counts = sorted({m["steps"]["recorded"] for m in done.manifests})
         shown = f"{'-'.join(map(str, counts))} steps each" if counts[-1] else "steps not separated"
-        say(f"etude collect: {counted(len(done.manifests), 'rank')}, {shown}, in {out}")
+        each = {n for m in done.manifests for n in m["steps"].get("optimizer_steps") or ()}
+        of_several = f" ({max(each)} optimizer steps in each)" if len(each) == 1 and max(each) > 1 else ""
+        say(f"etude collect: {counted(len(done.manifests), 'rank')}, {shown}{of_several}, in {out}")
     if done.beside:
         named = ", ".join(f"{m['name']}.process{m['process']['pid']} ({m['process']['name']})" for m in done.beside)
         say(f"etude collect: other processes, not part of the job: {named}")

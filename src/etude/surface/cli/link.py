@@ -45,6 +45,8 @@ class LinkResult:
     out: Path
     run: "Job | None" = None
     """The job of a run of several ranks."""
+    rank: int | None = None
+    """The rank that a trace of one rank names, if any."""
 
 
 def inputs(asked: Link) -> LinkInputs:
@@ -73,7 +75,7 @@ def run(given: LinkInputs) -> LinkResult:
                 found.job, int(found.job.ranks[0]), chakra.world_to_say(found.job, has_group_file=False)
             )
             _write(decoded, path)
-            return LinkResult(found.report, out)
+            return LinkResult(found.report, out, rank=found.rank)
         path.mkdir()
         chakra.write_job(found.job, path)
         if found.card is not None:
@@ -93,12 +95,26 @@ def record(found: LinkResult) -> dict[str, Any]:
     """The report; what was written is said beside it."""
     if found.run is None:
         say(f"wrote {found.out}")
+        _tell_other_rank(found)
         return found.report
     tell_absent(found.run)
     for note in found.run.notes:
         say(f"note: rank {note.rank}: {note.what}")
     say(f"wrote {counted(len(found.report['ranks']), 'rank')} to {found.out}")
     return found.report
+
+
+def _tell_other_rank(found: LinkResult) -> None:
+    """A reader takes the rank from the file's name, `name.{rank}.et`; without one it is 0."""
+    from etude.store import chakra
+
+    if found.rank is None or not found.out.is_file():
+        return
+    called, ranks = chakra.find_ranks(found.out)
+    read_as = next(iter(ranks))
+    if read_as != found.rank:
+        better = f"{called}.{found.rank}{found.out.name.removeprefix(called).removeprefix(f'.{read_as}')}"
+        say(f"note: it is rank {found.rank}, and `{found.out.name}` is read as rank {read_as}: name it `{better}`")
 
 
 def show(found: LinkResult) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from etude.analyse.catalogue import report_sections
+from etude.analyse.clocks import can_align
 from etude.analyse.critical_path import length_ns
 from etude.machine.system import Device
 from etude.model.job import Job, Note
@@ -168,7 +169,7 @@ def _doubts(subject: Subject) -> list[Told]:
         found.append(Told("info", f"{len(job):,} of {job.world_size:,} ranks {words.verb(len(job))} present.",
                           "The others can only be seen where they communicate "
                           f"with {words.verb(len(job), 'it', 'these')}."))  # fmt: skip
-    if timing.origin == Origin.MEASURED and len(job) > 1 and not timing.aligned and not _shifted(subject):
+    if timing.origin == Origin.MEASURED and not _shifted(subject) and not can_align(subject.run):
         found.append(Told("info", "The ranks' clocks were not aligned.",
                           "No collectives were recorded from which their offsets could be estimated."))  # fmt: skip
     return found
@@ -184,7 +185,7 @@ def _lost(job: Job) -> Told:
     inside = [n for n in job.notes if not n.at_edge]
     said = said_once(inside or list(job.notes))
     if inside:
-        return Told("warn", "Something is missing from the recording.", _sentence("; ".join(said[:3])))
+        return Told("warn", "The recording is incomplete, or needs care.", _sentence("; ".join(said[:3])))
     return Told("info", "The recording begins or ends in the middle of work.", _sentence("; ".join(said[:3])))
 
 
