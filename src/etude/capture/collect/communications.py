@@ -28,6 +28,7 @@ _TENSORS = {
     "all_to_all_single": 2,
 }  # fmt: skip
 """Methods, and how many of their first arguments are tensors: what is written, then what is read."""
+_LISTS = (list, tuple)
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _DTYPES = {
     "Double": ("float64", 8), "Float": ("float32", 4), "Half": ("float16", 2), "BFloat16": ("bfloat16", 2),
@@ -128,9 +129,9 @@ class CallRecorder:
 
     def _row(self, name: str, group: Any, values: list[Any], number: int | None) -> dict[str, Any]:
         count = _TENSORS[name]
-        tensors, rest = values[:count], values[count:]
-        first = next((one for side in reversed(tensors) for one in _flat(side)), None)
-        sides = [sum(one.numel() * one.element_size() for one in _flat(side)) for side in tensors] or [0]
+        tensors, rest = [_flat(value) for value in values[:count]], values[count:]
+        first = next((side[0] for side in reversed(tensors) if side), None)
+        sides = [sum([one.numel() * one.element_size() for one in side]) for side in tensors] or [0]
         peer = rest[0] if name in ("send", "recv") else None
         root = getattr(rest[0], "rootRank", rest[0]) if name in _ROOTED and rest else None
         tag = rest[-1] if name in ("send", "recv", "recv_anysource") else None
@@ -145,7 +146,7 @@ class CallRecorder:
             "in_bytes": sides[-1],
             "out_bytes": sides[0],
             "dtype": str(first.dtype).removeprefix("torch.") if first is not None else "",
-            "device": str(first.device.type) if first is not None else "cpu",
+            "device": "cpu" if first is None or first.is_cpu else str(first.device.type),
             "thread": threading.get_native_id(),
         }
 
@@ -167,12 +168,11 @@ def _number(group: Any) -> int | None:
         return None
 
 
-def _flat(value: Any) -> Iterable[Any]:
-    if isinstance(value, list | tuple):
-        for one in value:
-            yield from _flat(one)
-    elif hasattr(value, "element_size"):
-        yield value
+def _flat(value: Any) -> list[Any]:
+    """The tensors of an argument: one, a list, or a list of lists."""
+    if not isinstance(value, _LISTS):
+        return [value]
+    return [one for inner in value for one in inner] if value and isinstance(value[0], _LISTS) else list(value)
 
 
 # -- what Python did not call ------------------------------------------------------------------------------------------

@@ -127,12 +127,11 @@ def _by_number(calls: list[Call], matched: Mapping[int, RecordedCall]) -> list[C
         if call.kind == Kind.COLL and call.group is not None:
             places.setdefault(call.group, []).append(at)
     for own in places.values():
-        rows = [matched.get(at) for at in own]
+        rows = [matched[at] for at in own if at in matched]
         for name in ("sequence", "operation"):
-            numbers = [getattr(row, name) if row is not None else None for row in rows]
-            if None not in numbers:
-                order = sorted(range(len(own)), key=lambda k: numbers[k])
-                for at, k in zip(own, order, strict=True):
+            numbers: list[int] = [number for row in rows if (number := getattr(row, name)) is not None]
+            if len(numbers) == len(own):
+                for at, k in zip(own, sorted(range(len(own)), key=numbers.__getitem__), strict=True):
                     done[at] = calls[own[k]]
                 break
     return done
