@@ -148,7 +148,14 @@ def test_files(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(json.dumps({"format": 1, "rank": 0, "calls": [row, row]}).encode()))
     first, second = read_calls(path)
     assert (first, first.peer, first.thread) == (second, 3, None)
-    for damage in ("[]", '{"calls": [{"name": 3}]}', '{"calls": [{"name": "", "group": "", "issued_ns": -1}]}', "{"):
+    too_large = json.dumps({"calls": [row | {"tag": 2**63}]})
+    for damage in (
+        too_large,
+        "[]",
+        '{"calls": [{"name": 3}]}',
+        '{"calls": [{"name": "", "group": "", "issued_ns": -1}]}',
+        "{",
+    ):
         path.write_bytes(gzip.compress(damage.encode()))
         with pytest.raises(FormatError, match="communication calls"):
             read_calls(path)

@@ -15,13 +15,15 @@ import msgspec
 from msgspec import Meta
 
 from etude.base.errors import FormatError
-from etude.capture.ingest.comm_calls import Call, type_of
+from etude.capture.ingest.comm_calls import LARGEST, Call, type_of
 from etude.capture.ingest.comm_groups import same_type
 from etude.model.job import MAX_WORLD
 from etude.model.schema import Kind
 from etude.store import compressed
 
+Number = Annotated[int, Meta(gt=-(2**62), lt=2**62)]
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
+Bytes = Annotated[int, Meta(ge=0, lt=LARGEST)]
 Rank = Annotated[int, Meta(ge=0, lt=MAX_WORLD)]
 
 
@@ -33,14 +35,14 @@ class RecordedCall(msgspec.Struct, gc=False):
     issued_ns: Count
     sequence: Count | None = None
     """Number of the collective in its group, the same on every member."""
-    operation: int | None = None
+    operation: Number | None = None
     """Number of the call in its group as this rank's backend counts them."""
     peer: Rank | None = None
-    tag: int | None = None
-    in_bytes: Count | None = None
-    out_bytes: Count | None = None
+    tag: Number | None = None
+    in_bytes: Bytes | None = None
+    out_bytes: Bytes | None = None
     dtype: str = ""
-    thread: int | None = None
+    thread: Number | None = None
     """Its number in the system; None for what only the Flight Recorder saw."""
     returned_ns: Count | None = None
 
