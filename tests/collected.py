@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SCENARIOS = ("ddp", "batch_norm", "fsdp2", "tensor_parallel", "pipeline", "in_flight", "moe")
+SCENARIOS = ("ddp", "batch_norm", "fsdp2", "tensor_parallel", "pipeline", "in_flight", "moe", "overlapping", "mesh")
 """Of programs/parallel.py."""
 PROGRAMS = Path(__file__).resolve().parent / "collect" / "programs"
 SRC = Path(__file__).resolve().parent.parent / "src"
@@ -58,6 +58,7 @@ class Files:
         files = self.manifest["files"]
         self.host = _read(folder / files["host"]) if files else {}
         self.device = _read(folder / files["device"]) if files else {}
+        self.calls = _read(folder / files["communications"])["calls"] if "communications" in files else []
         self.flight = _read(folder / files["flight_recorder"]) if "flight_recorder" in files else None
 
     @property

@@ -24,6 +24,8 @@ GLOO = {
     "pipeline": {"gloo:send", "gloo:recv"},
     "in_flight": set(),  # the first rank sends, the last receives
     "moe": {"gloo:all_to_all"},
+    "overlapping": {"gloo:all_reduce"},
+    "mesh": {"gloo:send", "gloo:recv", "gloo:all_reduce"},
 }
 P2P = {"gloo:send", "gloo:recv"}  # the Flight Recorder has no entries for these
 
@@ -49,6 +51,32 @@ def check_rank(found: Files, scenario: str, rank: int, size: int) -> None:
     assert GLOO[scenario] <= set(gloo)
     entries = [entry["profiling_name"] for entry in found.flight["entries"]] if found.flight else []
     assert sorted(entries) == sorted(name for name in gloo if name not in P2P)
+    check_calls(found, scenario, rank, size)
+
+
+def check_calls(found: Files, scenario: str, rank: int, size: int) -> None:
+    """One call for each `c10d::` operator, whoever made it, and the facts that the profiler does not have."""
+    calls = found.calls
+    operators = [name for name in found.events if name.startswith("c10d::")]
+    assert len(calls) == len(operators)
+    members = {group["pg_name"]: group["ranks"] for group in found.manifest["process_groups"]}
+    assert all(rank in members[call["group"]] for call in calls)
+    begin_ns, end_ns = found.manifest["window_ns"]
+    assert all(begin_ns <= call["issued_ns"] <= end_ns for call in calls)
+    by_python = [call for call in calls if call["thread"] is not None]
+    assert all(call["issued_ns"] <= call["returned_ns"] for call in by_python)
+    assert all(call["returned_ns"] <= call["waited_ns"] <= call["completed_ns"] for call in by_python)
+    if scenario in ("ddp", "batch_norm", "tensor_parallel"):  # called in C++: the Flight Recorder has seen them
+        assert by_python == []
+    if scenario == "overlapping":
+        assert [call["in_bytes"] for call in calls] == [4 * (1000 + k) for k in range(20)] * 2
+        numbers = [call["sequence"] for call in calls]
+        assert numbers == list(range(numbers[0], numbers[0] + 40))
+        assert {call["dtype"] for call in calls} == {"float32"}
+    if scenario == "mesh":
+        messages = [call for call in calls if call["name"] in ("send", "recv")]
+        assert {call["peer"] for call in messages} == {(rank + size // 2) % size}
+        assert {len(members[call["group"]]) for call in messages} == {2}
 
 
 def collecting(out: Path) -> tuple[object, ...]:

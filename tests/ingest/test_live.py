@@ -30,6 +30,11 @@ Row = tuple[Any, ...]
 
 def expected(scenario: str, rank: int, size: int) -> list[Row]:
     """(type, input bytes, output bytes, source, destination) of every communication of the two steps."""
+    if scenario == "overlapping":
+        return [("ALL_REDUCE", 4 * (1000 + k), 4 * (1000 + k), -1, -1) for k in range(20)] * STEPS
+    if scenario == "mesh":  # a pipeline over the ranks half the world apart; weight and bias over the others
+        weights = [("ALL_REDUCE", n, n, -1, -1) for n in (WIDTH * WIDTH * FLOAT, WIDTH * FLOAT)] * STEPS
+        return weights + (_pipeline(rank, rank + size // 2, rank - size // 2, size) if size > 1 else [])
     if size == 1 and scenario not in ("ddp", "batch_norm", "moe"):  # the others do not speak to themselves
         return []
     if scenario == "batch_norm":  # weight and bias twice; mean and variance, and a count, before each step
@@ -49,13 +54,17 @@ def expected(scenario: str, rank: int, size: int) -> list[Row]:
     if scenario == "moe":  # 1 + e rows to expert e, so 1 + rank rows from everyone
         rows = WIDTH * FLOAT
         return [("ALL_TO_ALL", size * (size + 1) // 2 * rows, (1 + rank) * size * rows, -1, -1)] * STEPS
-    half = 2 * WIDTH * FLOAT  # pipeline: two micro-batches of two rows, forth and back
-    forth = [("SEND", half, half, rank, rank + 1), ("RECV", half, half, rank + 1, rank)] if rank + 1 < size else []
-    back = [("RECV", half, half, rank - 1, rank), ("SEND", half, half, rank, rank - 1)] if rank else []
+    return _pipeline(rank, rank + 1, rank - 1, size)
+
+
+def _pipeline(rank: int, after: int, before: int, size: int) -> list[Row]:
+    half = 2 * WIDTH * FLOAT  # two micro-batches of two rows, forth and back
+    forth = [("SEND", half, half, rank, after), ("RECV", half, half, after, rank)] if after < size else []
+    back = [("RECV", half, half, before, rank), ("SEND", half, half, rank, before)] if before >= 0 else []
     return (forth + back) * 2 * STEPS
 
 
-def found(job: Job, rank: int) -> list[Row]:
+def found(job: Job, rank: int, scenario: str) -> list[Row]:
     trace, peers = job.trace(rank), np.append(job.peer_slots(rank), -1)
     rows = np.flatnonzero(np.isin(trace.kind, (Kind.SEND, Kind.RECV, Kind.COLL)))
     listed = []
@@ -67,7 +76,9 @@ def found(job: Job, rank: int) -> list[Row]:
             assert slot >= 0
             members = job.groups.ranks(int(job.group_slots(rank)[slot]))
             assert members is not None
-            assert members.tolist() == list(range(job.world_size))
+            half = job.world_size // 2
+            stage = range(half) if rank < half else range(half, job.world_size)
+            assert members.tolist() == list(stage if scenario == "mesh" else range(job.world_size))
         name = collective.name if kind == Kind.COLL else kind.name
         ends = int(peers[trace.src[i]]), int(peers[trace.dst[i]])
         listed.append((name, int(trace.in_bytes[i]), int(trace.out_bytes[i]), *ends))
@@ -86,14 +97,15 @@ def test_recorded_linked_checked_simulated(
     assert (len(job), job.world_size) == (size, size)
     assert [f for f in check(job) if f.level == "error"] == []
     for rank in range(size):
-        told, wanted = found(job, rank), expected(scenario, rank, size)
+        told, wanted = found(job, rank, scenario), expected(scenario, rank, size)
         # DDP tells the others how it has sorted its gradients, once
         once = [row for row in told if row[0] == "BROADCAST" and row not in wanted]
         assert sorted(row for row in told if row not in once) == sorted(wanted)
         assert scenario in ("ddp", "batch_norm") or not once
-    messages = sum(row[0] in ("SEND", "RECV") for rank in range(size) for row in found(job, rank))
+        assert scenario != "overlapping" or told == wanted  # in the order of the calls
+    messages = sum(row[0] in ("SEND", "RECV") for rank in range(size) for row in found(job, rank, scenario))
     assert report["p2p"] == messages
-    assert report["collectives"] == sum(len(found(job, rank)) for rank in range(size)) - messages
+    assert report["collectives"] == sum(len(found(job, rank, scenario)) for rank in range(size)) - messages
     assert main(["simulate", str(out), "--system", "dgx-h100", "--json"]) == 0
     simulated = json.loads(capsys.readouterr().out)
     # the network is faster than gloo, the hosts are as they were, and waiting is nobody's own time

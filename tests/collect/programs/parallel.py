@@ -103,6 +103,45 @@ def in_flight() -> Callable[[], None]:
     return step
 
 
+def overlapping() -> Callable[[], None]:
+    """Twenty collectives under way at once: gloo's two threads begin them in whatever order they come."""
+    part = blocks(1)
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+
+    def step() -> None:
+        works = [dist.all_reduce(torch.ones(1000 + k), async_op=True) for k in range(20)]
+        for work in works:
+            work.wait()
+        optimizer.step()
+
+    return step
+
+
+def mesh() -> Callable[[], None]:
+    """A pipeline of two stages, each of them data parallel: every rank is in three groups."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    size = dist.get_world_size()
+    stages = min(2, size)
+    both = init_device_mesh("cpu", (stages, size // stages), mesh_dim_names=("pp", "dp"))
+    number, part = both["pp"].get_local_rank(), blocks(1)
+    stage = PipelineStage(part, number, stages, torch.device("cpu"), group=both["pp"].get_group())
+    schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=lambda out, target: (out - target).square().mean())
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        first = (torch.ones(4, WIDTH),) if number == 0 else ()
+        last = {"target": torch.zeros(4, WIDTH), "losses": []} if number == stages - 1 else {}
+        schedule.step(*first, **last)
+        for parameter in part.parameters():
+            dist.all_reduce(parameter.grad, group=both["dp"].get_group())
+        optimizer.step()
+
+    return step
+
+
 class Experts(nn.Module):
     """One expert a rank; every rank sends a row more to each next one."""
 
@@ -123,7 +162,8 @@ def moe() -> Callable[[], None]:
     return train(Experts())
 
 
-SCENARIOS = {f.__name__: f for f in (ddp, batch_norm, fsdp2, tensor_parallel, pipeline, in_flight, moe)}
+KINDS = (ddp, batch_norm, fsdp2, tensor_parallel, pipeline, in_flight, moe, overlapping, mesh)
+SCENARIOS = {f.__name__: f for f in KINDS}
 
 
 def main(out: str, *names: str) -> None:

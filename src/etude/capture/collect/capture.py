@@ -9,6 +9,7 @@ from typing import Any
 
 from etude.base.quiet import quiet
 from etude.capture.collect import features
+from etude.capture.collect.communications import CallRecorder
 from etude.capture.collect.options import CollectOptions
 from etude.capture.collect.turns import ours
 
@@ -38,6 +39,12 @@ class Capture:
             except BaseException:
                 self._observer.unregister_callback()
                 raise
+        self._calls = CallRecorder(torch)
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Calls of `torch.distributed`, in their order."""
+        return self._calls.calls
 
     @property
     def can_stop(self) -> bool:
@@ -74,6 +81,7 @@ class Capture:
 
     def stop(self, *, export: bool = True) -> None:
         self.unmark()  # first, so that the last step does not wait for the device and is like the others
+        self._calls.stop()
         settle(self._torch)  # what was launched inside the window belongs to it
         with ours():
             try:
@@ -89,6 +97,7 @@ class Capture:
 
     def let_go(self) -> None:
         """In a forked child: it shares the observer's open file with its parent and must not write there."""
+        self._calls.stop()
         with ours(), quiet():
             self._observer.stop()
 

@@ -4,6 +4,7 @@ folder, and its files get their names when all are complete.
 run/trace.rank0.et.json.gz          what ran, in which order, with which tensors (ExecutionTraceObserver)
 run/trace.rank0.kineto.json.gz      when, and what it did on the device (torch.profiler)
 run/trace.rank0.fr.json.gz          Flight Recorder entries, if there are any
+run/trace.rank0.c10d.json.gz        every call of torch.distributed: group, number, peer, bytes, times, if there are any
 run/trace.rank0.light.json.gz       when operators ran in a step of the warm-up, recorded with next to nothing else
 run/trace.rank0.compiled.json.gz    code that Inductor made, by the name of its graph, if there is any
 run/trace.rank0.manifest.json       what the others are, and whether they are all of it
@@ -26,11 +27,12 @@ from etude.base.files import writing
 HOST = "et.json.gz"
 DEVICE = "kineto.json.gz"
 FLIGHT = "fr.json.gz"
+CALLS = "c10d.json.gz"
 COMPILED = "compiled.json.gz"
 LIGHT = "light.json.gz"
 MANIFEST = "manifest.json"
 
-_FILE = re.compile(r".+\.(?:rank(\d+)|process\d+)\.(?:(?:et|kineto|fr|light|compiled)\.json\.gz|manifest\.json)")
+_FILE = re.compile(r".+\.(?:rank(\d+)|process\d+)\.(?:(?:et|kineto|fr|c10d|light|compiled)\.json\.gz|manifest\.json)")
 _RECORDING = ".recording-"
 _WRITING = ".writing-"
 _PROBLEM = ".problem-"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.pages import page_faults
-from etude.capture.collect import compiled, flight, layout
+from etude.capture.collect import communications, compiled, flight, layout
 from etude.capture.collect.capture import Capture, Window, settle
 from etude.capture.collect.groups import GroupWatch, with_earlier
 from etude.capture.collect.light import LightCapture, light_steps
@@ -349,13 +349,22 @@ class Recorder:
             path = self._path(layout.COMPILED)
             layout.write_json(path, code, force=force)
             self.files["compiled"] = path.name
-        if not self.options.flight_recorder:
-            return
-        found = flight.entries(self.world.rank, self.world.groups, capture.start_ns, capture.end_ns)
-        if found is not None:
+        self._write_calls(capture)
+
+    def _write_calls(self, capture: Capture) -> None:
+        entries = None
+        if self.options.flight_recorder:
+            entries = flight.entries(self.world.rank, self.world.groups, capture.start_ns, capture.end_ns)
+        if entries is not None:
             path = self._path(layout.FLIGHT)
-            layout.write_json(path, found, force=force)
+            layout.write_json(path, entries, force=self.options.force)
             self.files["flight_recorder"] = path.name
+        calls = communications.all_calls(capture.calls, entries["entries"] if entries is not None else ())
+        if calls:
+            path = self._path(layout.CALLS)
+            found = {"format": communications.FORMAT, "rank": self.world.rank, "calls": calls}
+            layout.write_json(path, found, force=self.options.force)
+            self.files["communications"] = path.name
 
     def _write_manifest(self, reason: str, window: Window | None) -> None:
         numbers = [self._first_step + k for k in range(self.steps_recorded)]

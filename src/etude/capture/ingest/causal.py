@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from etude.base.errors import TraceError
 from etude.capture.ingest.collectives import communications
 from etude.capture.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
+from etude.capture.ingest.comm_recorded import RecordedCall
 from etude.capture.ingest.context import Context, context
 from etude.capture.ingest.copies import rate_cells
 from etude.capture.ingest.counters import CountedRanges, counted_ranges
@@ -72,9 +73,11 @@ def convert(
     rank: int | None = None,
     groups: Sequence[Mapping[str, Any]] = (),
     flight: Sequence[Mapping[str, Any]] = (),
+    calls: Sequence[RecordedCall] = (),
 ) -> Linked:
     """The causal graph of one rank. `rank` defaults to that of the file, else 0. `groups` are process groups as in a
-    manifest, `flight` entries of the Flight Recorder, which know the groups of gloo."""
+    manifest, `flight` entries of the Flight Recorder, which know the groups of gloo, `calls` those of
+    `torch.distributed` that `etude collect` saw."""
     rank = _rank_of(device, rank)
     events = host_events(device)
     activities = device_events(device, events)
@@ -88,7 +91,7 @@ def convert(
     if host is not None:
         rows = host_rows(host, device, events)
         flows = tensor_flows(host, rows, events, activities)
-    table = communications(host, device, rank=rank, groups=groups, flight=flight)
+    table = communications(host, device, rank=rank, groups=groups, flight=flight, recorded=calls)
     found = graph(device, events, activities, table, flows)
     counted = counted_ranges(device, found)
     trace, peers = _trace(device, host, found, rows, counted)

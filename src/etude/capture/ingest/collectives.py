@@ -5,7 +5,7 @@
 
 Sources, the better first: `record_param_comms` of the host trace, the same of the device trace, `c10d::` operators
 (gloo has no record), arguments of kernels without a host. Groups come from the host's `process_group:init`, the device
-trace's `distributedInfo`, functional collectives, the Flight Recorder, a manifest.
+trace's `distributedInfo`, functional collectives, `etude collect`, the Flight Recorder, a manifest.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from etude.capture.ingest.comm_calls import Call, CallPart, parts
 from etude.capture.ingest.comm_device import device_calls
 from etude.capture.ingest.comm_groups import recorded_groups, set_flight, set_groups, set_peers
 from etude.capture.ingest.comm_host import call_rows, host_calls
+from etude.capture.ingest.comm_recorded import CallSpan, RecordedCall, set_recorded
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
 from etude.capture.link.tree import innermost
@@ -83,14 +84,20 @@ def communications(
     rank: int = -1,
     groups: Iterable[Mapping[str, Any]] = (),
     flight: Sequence[Mapping[str, Any]] = (),
+    recorded: Sequence[RecordedCall] = (),
 ) -> Communications:
     """All communications of one rank. `groups`: more entries with `pg_name` and `ranks`, as in a manifest; `flight`:
-    entries of the Flight Recorder; `rank`: -1 takes that of the device trace."""
+    entries of the Flight Recorder; `recorded`: calls that `etude collect` saw; `rank`: -1 takes that of the device
+    trace."""
     if rank < 0 and device is not None and isinstance(device.distributed.get("rank"), int):
         rank = device.distributed["rank"]
     known = recorded_groups(host, device, groups)
     calls = _merged(host, device)
-    set_flight(calls, flight, _spans(calls, device))
+    spans = _spans(calls, device)
+    if recorded:
+        calls = set_recorded(calls, recorded, spans)
+        spans = _spans(calls, device)
+    set_flight(calls, flight, {at: (span.start_ns, span.end_ns) for at, span in spans.items()})
     set_groups(calls, known)
     set_peers(calls, known, rank)
     return _table(calls, known)
@@ -113,8 +120,10 @@ def _merged(host: HostTrace | None, device: DeviceTrace | None) -> list[Call]:
             seen.add(id(twin))
             call.fill(twin)
             call.order = twin.order
-        if call.work_host and not call.work:  # the observer may attach delayed work to a later call
-            call.work = [row_of.get(int(host.rf_id[row]), -1) for row in call.work_host]
+        works = [row_of.get(int(host.rf_id[row]), -1) for row in call.work_host]
+        # the device trace does not know which thread requested the work
+        if works and (not call.work or (min(works) >= 0 and set(works) != set(call.work))):
+            call.work = works
     if len(seen) < len(calls):
         # without a time of its own a call comes right after the one requested before it
         for before, call in itertools.pairwise(calls):
@@ -143,13 +152,14 @@ def _rows_by_id(device: DeviceTrace) -> dict[int, int]:
     return dict(zip(device.rf_id[rows].tolist(), rows.tolist(), strict=True))
 
 
-def _spans(calls: Sequence[Call], device: DeviceTrace | None) -> dict[int, tuple[int, int]]:
-    """Unix times of the calls that have an event."""
+def _spans(calls: Sequence[Call], device: DeviceTrace | None) -> dict[int, CallSpan]:
+    """Threads and Unix times of the calls that have an event."""
     if device is None:
         return {}
     start = device.start_ns + device.base_ns
     end = start + np.maximum(device.duration_ns, 0)
-    return {i: (int(start[c.event]), int(end[c.event])) for i, c in enumerate(calls) if c.event >= 0}
+    rows = [(i, c.event) for i, c in enumerate(calls) if c.event >= 0]
+    return {i: CallSpan(int(device.tid[row]), int(start[row]), int(end[row])) for i, row in rows}
 
 
 def _table(calls: Sequence[Call], known: Mapping[str, tuple[int, ...] | None]) -> Communications:

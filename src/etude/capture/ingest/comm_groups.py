@@ -115,11 +115,12 @@ def set_flight(
         pairs = list(zip(collectives, wanted, strict=False)) if len(collectives) == len(wanted) else []
     for call, entry in pairs:
         group = entry.get("process_group")
-        if call.group is None and _same_type(call, str(entry.get("profiling_name", ""))):
+        if call.group is None and same_type(call, str(entry.get("profiling_name", ""))):
             call.group = str(group[0]) if isinstance(group, list) and group else None
 
 
-def _same_type(call: Call, name: str) -> bool:
+def same_type(call: Call, name: str) -> bool:
+    """Whether the Flight Recorder means this call: gloo reduces and scatters with an all-reduce."""
     found = type_of(name)
     as_gloo = Collective.ALL_REDUCE if call.collective == Collective.REDUCE_SCATTER else call.collective
     return found in ((call.kind, call.collective), (call.kind, as_gloo))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -32,13 +33,16 @@ def host_calls(host: HostTrace, around: Mapping[int, int] | None = None) -> list
     at: dict[int, Call] = {}
     calls: list[Call] = []
     functional: dict[int, str] = {}
+    of_thread: defaultdict[int, list[Call]] = defaultdict(list)
+    begun: set[int] = set()
     for row in rows:
         name, thread = host.names[host.name[row]], int(host.tid[row])
         outer = at.get(around[row] if row in around else row_of.get(int(host.caller[row]), -1))
-        if row not in around and name != RECORD and outer is not None and outer.work_host:
+        if row not in around and name != RECORD and id(outer) in begun:
             outer = None  # gloo had begun its work: the observer has closed the wrong entry of its stack
         if name.startswith("gloo:"):
-            _gloo(host, row, thread, calls)
+            begun |= {id(call) for call in of_thread[thread][-1:]}
+            _gloo(host, row, of_thread[thread])
             continue
         if _FUNCTIONAL.match(name):
             functional[thread] = _group_of(_list(host, "in_values", row))
@@ -60,6 +64,7 @@ def host_calls(host: HostTrace, around: Mapping[int, int] | None = None) -> list
             call.group = given or None if call.group is None else call.group
             at[row] = call
             calls.append(call)
+            of_thread[thread].append(call)
     return calls
 
 
@@ -77,15 +82,16 @@ def _replace(outer: Call, inner: Call) -> None:
             setattr(outer, name, getattr(inner, name))
 
 
-def _gloo(host: HostTrace, row: int, thread: int, calls: list[Call]) -> None:
-    """Work of gloo begins inside the operator that requested it, so it belongs to the thread's last call."""
-    for call in reversed(calls):
-        if call.thread == thread:
-            call.work_host.append(row)
-            call.rf_ids.append(int(host.rf_id[row]))
-            if not call.dtype:
-                call.dtype = _dtype(_list(host, "in_types", row))
-            return
+def _gloo(host: HostTrace, row: int, own: list[Call]) -> None:
+    """Work of gloo gets its record-function id inside the operator that requested it, so it belongs to the last of
+    the thread's calls before that id, however late it begins."""
+    rf_id = int(host.rf_id[row])
+    call = next((call for call in reversed(own) if rf_id <= 0 or call.rf_ids[0] < rf_id), own[-1] if own else None)
+    if call is not None:
+        call.work_host.append(row)
+        call.rf_ids.append(rf_id)
+        if not call.dtype:
+            call.dtype = _dtype(_list(host, "in_types", row))
 
 
 def _list(host: HostTrace, column: str, row: int) -> list[Any]:

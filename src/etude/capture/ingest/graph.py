@@ -299,19 +299,25 @@ class _Nodes:
             found.append((mine[:-1][over], mine[1:][over], Why.COLLECTIVE))
         return found
 
-    def _issued(self) -> I64:
-        """Starts, by which rows are ordered; but collectives of a group come in the order of their calls, whichever of
-        gloo's threads began first: the k-th on one rank is the k-th on the others."""
+    def _order(self) -> I64:
+        """Nodes by start; but collectives of a group come in the order of their calls, whichever of gloo's threads
+        began first: the k-th on one rank is the k-th on the others."""
         start, table = self.start.copy(), self.comms.table
+        of_group = []
         for group in distinct_values(table.group).tolist():
             mine = self.of_comm[(table.group == group) & (table.kind == Kind.COLL)]
-            mine = mine[mine >= 0]
-            start[mine] = np.minimum.accumulate(start[mine][::-1])[::-1]
-        return start
+            of_group.append(mine[mine >= 0])
+            start[of_group[-1]] = np.minimum.accumulate(start[of_group[-1]][::-1])[::-1]
+        order = np.lexsort((self.end, start))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        for mine in of_group:  # those that now begin together
+            order[np.sort(place[mine])] = mine
+        return order
 
     def ordered(self, edges: Edges) -> CausalGraph:
         n = len(self.what)
-        order = np.lexsort((self.end, self._issued()))
+        order = self._order()
         row = np.empty(n + 1, np.int64)
         row[order], row[n] = np.arange(n), -1
         source, target = (np.concatenate([e[side] for e in edges]) for side in (0, 1))

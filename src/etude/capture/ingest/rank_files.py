@@ -17,7 +17,7 @@ from etude.base.errors import UsageError
 from etude.capture.ingest import reading, recordings
 from etude.store import compressed
 
-HOST, DEVICE, FLIGHT, MANIFEST = "host", "device", "flight", "manifest"
+HOST, DEVICE, FLIGHT, CALLS, MANIFEST = "host", "device", "flight", "calls", "manifest"
 _ROLES: Final = {
     "et": HOST,
     "eg": HOST,  # execution graph, the former name
@@ -26,6 +26,7 @@ _ROLES: Final = {
     "device": DEVICE,
     "trace": DEVICE,
     "fr": FLIGHT,
+    "c10d": CALLS,
     "manifest": MANIFEST,
 }
 _WORDS: Final = "|".join(_ROLES)
@@ -49,6 +50,7 @@ class RankFiles:
     device: Path
     host: Path | None = None
     flight: Path | None = None
+    calls: Path | None = None
     manifest: Path | None = None
 
 

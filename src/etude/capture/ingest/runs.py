@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from etude.base.errors import FormatError, UsageError
 from etude.capture.ingest import causal, host_alone, reading
 from etude.capture.ingest.causal import Linked
+from etude.capture.ingest.comm_recorded import read_calls
 from etude.capture.ingest.linked import with_notes
 from etude.capture.ingest.rank_files import RankFiles, find_run, hosts_in, is_list, runs_in
 from etude.capture.ingest.spill import Spilled, release_memory, spill
@@ -73,6 +74,7 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
         rank=files.rank,
         flight=entries if isinstance(entries, list) else (),
         groups=groups if isinstance(groups, list) else (),
+        calls=read_calls(files.calls, max_bytes) if files.calls else (),
     )
     del device, host
     release_memory()
@@ -220,7 +222,7 @@ def _packed(files: RankFiles, max_bytes: int | None) -> bytes:
 
 def _whole_paths(files: RankFiles) -> RankFiles:
     """Absolute paths: other machines have other working folders."""
-    paths = {name: getattr(files, name) for name in ("device", "host", "flight", "manifest")}
+    paths = {name: getattr(files, name) for name in ("device", "host", "flight", "calls", "manifest")}
     return replace(files, **{name: path and path.resolve() for name, path in paths.items()})
 
 

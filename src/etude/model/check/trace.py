@@ -173,13 +173,13 @@ def _check_kinds(report: Report, at: I32, trace: Trace) -> None:
             "no_peer",
             (kind == Kind.SEND) & (trace.dst < 0),
             "sends, but to whom (`comm_dst`) was not recorded",
-            "the official PyTorch converter loses it; it cannot be matched with its receive",
+            "it cannot be matched with its receive; `etude collect` records the peer of every message",
         ),
         (
             "no_peer",
             (kind == Kind.RECV) & (trace.src < 0),
             "receives, but from whom (`comm_src`) was not recorded",
-            "the official PyTorch converter loses it; it cannot be matched with its send",
+            "it cannot be matched with its send; `etude collect` records the peer of every message",
         ),
     )
     for name, mask, what, hint in looks:
