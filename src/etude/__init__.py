@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from etude.model.trace import Trace as Trace
     from etude.run.simulate import simulate as simulate
     from etude.steps.asked.converting import convert as convert
+    from etude.steps.asked.timeline import timeline as timeline
     from etude.store.sql import query as query
     from etude.surface.api.fleets import fleet as fleet
     from etude.surface.api.linking import link as link
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from etude.surface.api.writing import anonymise as anonymise
     from etude.surface.api.writing import collect as collect
     from etude.surface.api.writing import replay as replay
-    from etude.surface.api.writing import timeline as timeline
 
 __version__ = "0.1.0"
 

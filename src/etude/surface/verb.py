@@ -35,7 +35,8 @@ class Verb(Generic[A, I, R]):
     show: Callable[[R], None] | None = None
     """Prints a result for a reader; by default its table, or its record, is printed."""
     reads: Callable[[R], Any] | None = None
-    """What a reader sees where it is not the record, as a record or a table; `show` is for what is neither."""
+    """What a reader sees where it is not the record: a record, a table, a text, several of them, or None for nothing.
+    `show` prints what is none of these."""
     table: Callable[[R], Any] | None = None
     """What `--csv` and `--md` print, where `--json` has more."""
     code: Callable[[R], int] = lambda result: 0

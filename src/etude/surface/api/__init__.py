@@ -8,7 +8,7 @@ reporting   report: pages
 serving     serve: streams of requests on replicas
 taken       what a verb takes for a run, a job, a system, a device
 workflows   serve_workflow, place_workflows: sessions of model calls and tools
-writing     timeline, synthesise, replay: from a job or a run to files
+writing     anonymise, collect, synthesise, replay: of a job, from one
 """
 
 from typing import TYPE_CHECKING
