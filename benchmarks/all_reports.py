@@ -114,7 +114,7 @@ def main() -> int:
         print("no Chromium is here, so no screenshots", file=sys.stderr)
     from etude.base.errors import EtudeError
     from etude.model.timing import Origin
-    from etude.surface.api.reporting import allocated
+    from etude.steps.asked.repetitions import allocated
     from etude.tell.report.compose import report
     from etude.tell.report.device import device_of
     from etude.tell.view.page import render

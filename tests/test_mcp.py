@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from etude.base.errors import UsageError
+from etude.base.excerpts import BYTES, ROWS, bounded, rows_of
 from etude.surface.cli import main
 from etude.surface.cli.registry import all_verbs
 from etude.surface.mcp import Access, make_server
-from etude.surface.mcp.bounds import BYTES, ROWS, bounded, rows_of
 from later import later
 from score_files import OPERATORS
 

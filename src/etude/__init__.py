@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from etude.surface.api.making import generate as generate
     from etude.surface.api.making import plan as plan
     from etude.surface.api.making import predict as predict
-    from etude.surface.api.reporting import report as report
     from etude.surface.api.serving import serve as serve
     from etude.surface.api.writing import anonymise as anonymise
     from etude.surface.api.writing import collect as collect
     from etude.surface.api.writing import replay as replay
+    from etude.tell.report.asked.pages import report as report
 
 __version__ = "0.1.0"
 

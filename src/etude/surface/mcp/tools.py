@@ -8,10 +8,10 @@ from io import StringIO
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.base.excerpts import bounded, rows_of
 from etude.base.parameters import MCP, parameters_of, unknown
 from etude.base.trust import limited
 from etude.surface.mcp.access import Access
-from etude.surface.mcp.bounds import bounded, rows_of
 from etude.surface.mcp.schema import is_written, needed, offered
 from etude.surface.verb import Verb, resolve
 
