@@ -41,8 +41,8 @@ class Verb(Generic[A, I, R]):
     """What `--csv` and `--md` print, where `--json` has more."""
     code: Callable[[R], int] = lambda result: 0
     """The exit code: 1 is an answer of no."""
-    tool: bool = False
-    """Assistants may call it (MCP)."""
+    tool: bool | None = None
+    """Assistants may call it (MCP); None: if they may call its first word, `serve workflow` as `serve`."""
     answer: Callable[[R], Any] | None = None
     """What an assistant gets of a result; by default its record."""
     tool_defaults: Mapping[str, Any] = field(default_factory=dict)

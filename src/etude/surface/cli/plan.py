@@ -69,4 +69,4 @@ def show(rows: list[dict[str, Any]]) -> None:
            **{key: value for key, value in row.items() if key not in hidden}} for row in rows])  # fmt: skip
 
 
-VERBS = (Verb(name="plan", asks=PlanVerb, inputs=inputs, run=run, show=show),)
+VERBS = (Verb(name="plan", asks=PlanVerb, inputs=inputs, run=run, show=show, tool=True),)

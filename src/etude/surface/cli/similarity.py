@@ -109,4 +109,4 @@ def _read(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"difference": f"{row['difference']:.3f}"}
 
 
-VERBS = (Verb(name="similarity", asks=Similarity, inputs=inputs, run=run, show=show),)
+VERBS = (Verb(name="similarity", asks=Similarity, inputs=inputs, run=run, show=show, tool=True),)

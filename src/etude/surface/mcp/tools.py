@@ -20,9 +20,15 @@ NOWHERE: Final = "/dev/null"
 
 
 def tools(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> dict[str, Verb[Any, Any, Any]]:
-    """Name -> verb, of those that are tools. What only writes is not offered without a folder to write to."""
-    offers = [verb for verb in verbs if verb.tool and (access.write is not None or not is_written(verb))]
-    return {verb.name.replace(" ", "_").replace("-", "_"): verb for verb in offers}
+    """Name -> verb, of those that are tools, and those behind their words. What only writes is not offered without a
+    folder to write to."""
+    known = {verb.name: verb for verb in verbs}
+    words = {name for name, verb in known.items() if verb.tool}
+    offers = [
+        verb for name, verb in known.items() if (name.partition(" ")[0] in words if verb.tool is None else verb.tool)
+    ]
+    within = [verb for verb in offers if access.write is not None or not is_written(verb)]
+    return {verb.name.replace(" ", "_").replace("-", "_"): verb for verb in within}
 
 
 def call(verb: Verb[Any, Any, Any], given: Mapping[str, Any], access: Access) -> dict[str, Any]:
