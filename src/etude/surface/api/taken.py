@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from etude.base.parameters import PYTHON, unknown
 from etude.steps.asked.nouns import NOUNS, fitting
 
 
@@ -19,6 +20,7 @@ def opening_door(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb, for paths and names as well; itself where it takes none of these nouns."""
     signature = inspect.signature(verb)
     taken = {name: kinds for name, p in signature.parameters.items() if (kinds := _kinds(p.annotation)) & NOUNS}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     if not taken:
         return verb
 
@@ -27,6 +29,8 @@ def opening_door(verb: Callable[..., Any]) -> Callable[..., Any]:
         try:
             given = signature.bind(*args, **options)
         except TypeError:
+            for name in (name for name in options if name not in signature.parameters and not takes_any):
+                raise unknown(name, signature.parameters, PYTHON, verb.__name__) from None
             return verb(*args, **options)  # which says what is missing
         for name in (name for name in taken if name in given.arguments):
             given.arguments[name] = fitting(name, given.arguments[name], taken[name], given.arguments)
