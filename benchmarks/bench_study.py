@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from etude.decide.study import study
-from etude.surface.cli.study import executed
+from etude.surface.cli.executing import executed
 
 SYSTEM = "name: one\ndevice: h100\nlevels:\n  - {name: net, kind: switch, size: 8, bandwidth: 100GB/s, latency: %sns}\n"
 STUDY = """

@@ -289,3 +289,24 @@ def test_what_was_generated_is_taken_for_a_job():
 
 def test_a_verb_can_be_pickled():
     assert pickle.loads(pickle.dumps(etude.breakdown)) is etude.breakdown
+
+
+@pytest.mark.parametrize(
+    "ask, told",
+    [
+        (lambda run: etude.simulate(run.job, run.system, seed=3), "`seed` is read only with `jitter`"),
+        (lambda run: etude.simulate(run.job, run.system, scale=0.5), "`scale` is read only with `compute` scaled"),
+        (lambda run: etude.simulate(run.job, run.system, jiter={}), "`etude.simulate`: unknown parameter `jiter`"),
+        (lambda run: etude.predict("gpt2", "dgx-h100", gpus=2, seed=3), "`seed` is read only with `jitter`"),
+        (lambda run: etude.predict("gpt2", "dgx-h100", gpus=2, backend="x"), "`backend` is read only with `ops`"),
+        (lambda run: etude.predict("gpt2", "dgx-h100", gpu=2), "did you mean `gpus`?"),
+        (lambda run: etude.breakdown(run, countng=None), "did you mean `counting`?"),
+        (lambda run: etude.stragglers(run, leest=0.1), "`etude.stragglers`: unknown parameter `leest`"),
+        (lambda run: etude.compare(run, run, operator=True), "did you mean `operators`?"),
+        (lambda run: etude.idle(run, launches=True), "`etude.idle`: unknown parameter `launches`"),
+    ],
+)
+def test_what_python_gives_and_nothing_reads_is_refused(ask: Any, told: str) -> None:
+    run = etude.simulate(etude.generate("gpt2", gpus=2).job, "dgx-h100")
+    with pytest.raises(EtudeError, match=re.escape(told)):
+        ask(run)

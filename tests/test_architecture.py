@@ -17,7 +17,7 @@ GROUPS = {"base", "capture", "make", "run", "world", "tell", "decide", "surface"
 """Folders whose parts are rooms of their own: `run.simulate` may not import `run.astra`."""
 GROUND = {f"base.{n}" for n in ("errors", "faces", "units", "files", "figures", "seals", "quiet", "pages", "rounds")}
 GROUND |= {"base.notebook", "base.trust", "base.parameters", "base.grammar"}
-GROUND |= {"base.talk", "base.outputs", "base.cluster"}
+GROUND |= {"base.talk", "base.outputs", "base.cluster", "base.excerpts"}
 BASE = GROUND | {"kernels", "machine", "model"}
 CAPTURE = {"capture.collect", "capture.link", "capture.ingest"}
 MAKE = {"make.generate", "make.synth", "make.transform"}
@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "base.talk": set(),
     "base.outputs": {"base.errors", "base.figures"},
     "base.cluster": {"base.errors", "base.files"},
+    "base.excerpts": set(),
     "base.seals": set(),
     "base.quiet": set(),
     "base.pages": set(),
@@ -66,8 +67,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "world.serve": BASE | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps"},
     "world.fleet": BASE | {"cost", "make.generate", "run.simulate", "run.qualify", "analyse", "steps", "world.serve"},
     "tell.view": BASE,
-    "tell.report": BASE | {"cost", "analyse", "tell.view"},
-    "tell.archive": BASE | {"store", "analyse", "tell.report"},
+    "tell.demo": BASE | {"store"},  # its steps are commands, which the command line runs for it
+    "tell.report": BASE
+    | WORLD
+    | {"cost", "capture.opening", "make.transform", "analyse", "steps", "tell.view", "__init__"},
+    "tell.archive": BASE | WORLD | {"store", "capture.opening", "analyse", "steps", "tell.report", "__init__"},
     "decide.study": BASE | {"tell.view", "__init__"},  # its points are commands, which the command line runs for it
     "decide.search": BASE
     | WORLD
@@ -80,7 +84,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "surface.cli": BASE
     | VERBS
     | WORLD
-    | {"store", "cost", "capture.opening", "base.remote", "steps", "tell.report", "tell.archive"}
+    | {"store", "cost", "capture.opening", "base.remote", "steps", "tell.report", "tell.archive", "tell.demo"}
     | {"decide.study", "decide.search", "decide.score", "surface.verb", "surface.mcp", "surface.api", "__init__"},
     # what `etude.NAME` calls where several rooms are put together
     "surface.api": BASE
@@ -90,7 +94,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # the doors; __init__ also gives the version to whoever asks, extend what programs of one's own take
     "__init__": BASE
     | VERBS
-    | {"store", "cost", "capture.opening", "steps", "decide.study", "decide.search", "surface.api", "extend"},
+    | {"store", "cost", "capture.opening", "steps", "tell.report", "decide.study", "decide.search"}
+    | {"surface.api", "extend"},
     "extend": BASE
     | VERBS
     | WORLD

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 
 from etude.base.errors import UsageError
+from etude.base.excerpts import BYTES, ROWS, bounded, rows_of
 from etude.surface.cli import main
 from etude.surface.cli.registry import all_verbs
 from etude.surface.mcp import Access, make_server
-from etude.surface.mcp.bounds import BYTES, ROWS, bounded, rows_of
 from later import later
 from score_files import OPERATORS
+from surface.stage_serve import FLOW
 
 mcp = later("mcp")
 
@@ -77,10 +78,19 @@ ANALYSES = {
 }  # fmt: skip
 
 
+BEHIND = {
+    "predict_serve", "predict_sections", "predict_rows", "serve_images", "serve_workflow", "serve_devices",
+    "serve_offload", "serve_split", "serve_run", "serve_rows", "search_space", "simulate_jobs", "simulate_astra",
+}  # fmt: skip
+"""Verbs behind the word of a tool."""
+
+
 def test_the_tools_are_verbs_and_say_what_they_take(root: Path):
     tools = listed(Access.of(root))
     assert {"info", "query", "check", "diff", *ANALYSES} <= set(tools)
     assert {"predict", "edit", "search", "serve", "simulate", "score"} <= set(tools)
+    assert set(tools) >= BEHIND
+    assert not {"archive_add", "study_run", "replay", "collect", "ops_measure", "qualify", "demo"} & set(tools)
     assert "report" not in tools  # which writes
     assert set(tools["query"].input_schema["properties"]) >= {"path", "sql"}
     assert all(tool.description and tool.annotations.read_only_hint for tool in tools.values())
@@ -110,6 +120,31 @@ def test_an_unknown_argument_is_refused_with_its_nearest(root: Path):
     assert "`calls` is read only with `launches` or `queues`" in refusal(access, "idle", path="run", calls="^cuda")
     assert "`as` was given" in refusal(access, "breakdown", path="run", steps=True, **{"as": "hta"})
     assert "unknown tool" in refusal(access, "brakdown", path="run")
+
+
+def test_every_tool_refuses_what_it_does_not_have(root: Path):
+    access = Access.of(root, root)
+    names = sorted(listed(access))
+    for name, (error, told) in zip(
+        names, asked(access, *((name, {"no_such_thing": 1}) for name in names)), strict=True
+    ):
+        assert error and f"`{name}`: unknown parameter `no_such_thing`" in told
+
+
+def test_verbs_behind_a_word_answer_too(root: Path):
+    access = Access.of(root)
+    (root / "flow.yaml").write_text(FLOW)
+    (root / "space.yaml").write_text(
+        "search: commands\nrun: predict gpt2 --gpus 4 --system dgx-h100 --json {flags}\naxes: {tp: [1, 2]}\n"
+        "score: {step: step_time_ns}\n"
+    )
+    served = one(access, "predict_serve", model="gpt2", prefill=64, decode=4, batch=2, system="dgx-h100")
+    assert served["ttft_ns"]["mean"] > 0
+    assert one(access, "serve_workflow", workflow="flow.yaml")["sessions"]
+    assert one(access, "search_space", space="space.yaml")["tried"] == 2
+    told = refusal(access, "search_space", space="space.yaml", trust=True)
+    assert "unknown parameter `trust`" in told
+    assert "is outside" in refusal(access, "serve_workflow", workflow="../flow.yaml")
 
 
 def test_axes_of_a_plan_are_arguments_too(root: Path):

@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from etude.model.trace import Trace as Trace
     from etude.run.simulate import simulate as simulate
     from etude.steps.asked.converting import convert as convert
+    from etude.steps.asked.timeline import timeline as timeline
     from etude.store.sql import query as query
     from etude.surface.api.fleets import fleet as fleet
     from etude.surface.api.linking import link as link
     from etude.surface.api.making import generate as generate
     from etude.surface.api.making import plan as plan
     from etude.surface.api.making import predict as predict
-    from etude.surface.api.reporting import report as report
     from etude.surface.api.serving import serve as serve
     from etude.surface.api.writing import anonymise as anonymise
     from etude.surface.api.writing import collect as collect
     from etude.surface.api.writing import replay as replay
-    from etude.surface.api.writing import timeline as timeline
+    from etude.tell.report.asked.pages import report as report
 
 __version__ = "0.1.0"
 

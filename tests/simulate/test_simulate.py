@@ -418,7 +418,7 @@ def outside() -> Job:
 
 REFUSED: list[tuple[Any, dict[str, Any], type[EtudeError], str]] = [
     (lambda: pair(), {"policy": "random"}, UsageError, "policy: unknown value `random`"),
-    (lambda: pair(), {"speed": 1}, UsageError, "unknown option: speed"),
+    (lambda: pair(), {"speed": 1}, UsageError, "unknown parameter `speed`"),
     (lambda: pair(), {"collective": {"all_reduce": "magic"}}, UsageError, "all_reduce has no algorithm `magic`"),
     (lambda: pair(), {"collective": {"sum": "ring"}}, TraceError, "unknown collective `sum`"),
     (lambda: pair(), {"jitter": {"gpu": 0.1}}, UsageError, "unknown class `gpu`"),

@@ -11,7 +11,7 @@ from etude.decide.study import study as opened
 from etude.decide.study.library import GALLERY
 from etude.decide.study.tasks import Said
 from etude.surface.cli import main
-from etude.surface.cli.study import executed
+from etude.surface.cli.executing import executed
 
 ENTRIES = {entry["name"]: entry for entry in entries()}
 

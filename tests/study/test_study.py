@@ -17,7 +17,7 @@ from etude.base.errors import UsageError
 from etude.decide.study.results import JOURNAL
 from etude.decide.study.run import Study
 from etude.decide.study.spec import spec_of
-from etude.surface.cli.study import executed
+from etude.surface.cli.executing import executed
 
 NOISE = [3.0, -1.0, 2.0, 0.5, -2.0, 1.0, -0.5, 4.0]
 

@@ -22,7 +22,7 @@ from etude.decide.study.tasks import answer
 from etude.surface.cli import main
 from etude.surface.cli.app import _loaded
 from etude.surface.cli.commands import COMMANDS
-from etude.surface.cli.study import executed
+from etude.surface.cli.executing import executed
 from etude.world.serve.pools.groups import function_of
 
 CODE = "from pathlib import Path\nPath({!r}).touch()\ndef go(*a, **k): return 0\n"

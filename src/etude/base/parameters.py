@@ -112,10 +112,14 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def _identifier(verb: str) -> str:
+    return verb.replace(" ", "_").replace("-", "_")
+
+
 FLAGS: Final = Spelling("flags", _flag, lambda verb: f"etude {verb}")
 YAML: Final = Spelling("yaml", lambda name: f"`{name}`", lambda verb: verb)
-PYTHON: Final = Spelling("python", lambda name: f"`{name}`", lambda verb: f"etude.{verb.replace(' ', '_')}")
-MCP: Final = Spelling("mcp", lambda name: f"`{name}`", lambda verb: verb.replace(" ", "_"))
+PYTHON: Final = Spelling("python", lambda name: f"`{name}`", lambda verb: f"etude.{_identifier(verb)}")
+MCP: Final = Spelling("mcp", lambda name: f"`{name}`", _identifier)
 
 
 @dataclass(slots=True)

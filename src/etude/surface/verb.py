@@ -36,7 +36,8 @@ class Verb(Generic[A, I, R]):
     show: Callable[[R], None] | None = None
     """Prints a result for a reader; by default its table, or its record, is printed."""
     reads: Callable[[R], Any] | None = None
-    """What a reader sees where it is not the record, as a record or a table; `show` is for what is neither."""
+    """What a reader sees where it is not the record: a record, a table, a text, several of them, or None for nothing.
+    `show` prints what is none of these."""
     says: Callable[[R], Iterable[str]] = lambda result: ()
     """Lines that are said to a reader after what `reads` gives."""
     table: Callable[[R], Any] | None = None
@@ -45,8 +46,8 @@ class Verb(Generic[A, I, R]):
     """The exit code: 1 is an answer of no."""
     refusal: Callable[[AnswerNo], Any] | None = None
     """What `--json` prints of an answer of no that ended the run; None: nothing."""
-    tool: bool = False
-    """Assistants may call it (MCP)."""
+    tool: bool | None = None
+    """Assistants may call it (MCP); None: if they may call its first word, `serve workflow` as `serve`."""
     answer: Callable[[R], Any] | None = None
     """What an assistant gets of a result; by default its record."""
     tool_defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.base.parameters import PYTHON, unknown
 from etude.base.trust import limited
 from etude.decide.search.found import Found
 from etude.decide.search.given import Asked, Given
@@ -147,7 +148,7 @@ def search(space: str | PathLike[str], *, changed: Mapping[str, Any] | None = No
     """
     known = [f.name for f in fields(Asked)]
     if lost := [name for name in asked if name not in known]:
-        raise UsageError(f"unknown option `{lost[0]}`", where="etude.search", hint=f"known: {', '.join(known)}")
+        raise unknown(lost[0], dict.fromkeys(known), PYTHON, "search")
     given, how = read_space(space, changed), Asked(**asked)
     read = options_read(given, how.method)
     for name in asked:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from os import PathLike
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from etude.run.simulate.networks.state import NEVER
 from etude.run.simulate.operations import Operations, operations
 from etude.run.simulate.options import LinkChange, Options
 from etude.run.simulate.result import Simulated, simulated
+from etude.run.simulate.settings.by_name import options_by_name
 from etude.run.simulate.state import DONE
 
 EXPLAINED: Final = 1 << 20
@@ -56,7 +56,9 @@ def simulate(
     if isinstance(system, str | PathLike):
         named = open_system(system)
         system = named.for_ranks(job.world_size) if system in system_names() else named
-    return simulate_with_links(job, system, options or _options(more), progress=progress)[0]
+    return simulate_with_links(job, system, options or Options(**options_by_name(more, "simulate")), progress=progress)[
+        0
+    ]
 
 
 def simulate_with_links(
@@ -95,16 +97,6 @@ def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list
     if met is None:
         return Engine(lowered, state, network), [*ops.notes, *network.notes]
     return Engine(lowered, state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
-
-
-def _options(given: dict[str, Any]) -> Options:
-    unknown = set(given) - set(Options.__slots__)
-    if unknown:
-        near = get_close_matches(min(unknown), Options.__slots__, 1)
-        asked = f"did you mean `{near[0]}`? " if near else ""
-        hint = f"{asked}known: {', '.join(Options.__slots__)}"
-        raise UsageError(f"unknown option: {', '.join(sorted(unknown))}", hint=hint)
-    return Options(**given)
 
 
 def _go(engine: Engine, changes: Sequence[LinkChange], progress: Progress | None) -> bool:

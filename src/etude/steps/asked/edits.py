@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from etude.machine.system import System
     from etude.make.transform.edits import Edit
     from etude.model.job import Job
+    from etude.model.run import Run
     from etude.model.timing import Timing
     from etude.steps.what_if import WhatIf
 
@@ -70,6 +71,31 @@ def run_times(machine: "System | None", **options: Any) -> "Callable[[Job], Timi
             return None
 
     return times
+
+
+def before_and_after(job: "Job", edits: "tuple[Edit, ...]", system: str, name: str) -> "list[tuple[Run, str]]":
+    """The job and what edits make of it, both simulated. Without a system recorded times are kept, of communication
+    too, and what has none takes that of a DGX H100."""
+    from etude.base.talk import say
+    from etude.machine import open_system
+    from etude.make.transform import with_durations
+    from etude.make.transform.edits import apply_edits
+    from etude.run.simulate import simulate
+    from etude.steps.asked.runs import grown
+
+    machine = system or "dgx-h100"
+    if not system:
+        say(f"note: no system is given: recorded times are kept, and nodes without a time take that of {machine}")
+    times = "modelled" if system else "recorded"
+    on = grown(open_system(machine), machine, job.world_size)
+    timed = with_durations(job, on.device)
+    found = apply_edits(timed, edits, system=on, times=run_times(on, collective_times=times))
+    for note in found.notes:
+        say(f"note: {note}")
+    larger = on if found.job.world_size == job.world_size else on.for_ranks(found.job.world_size)
+    before = simulate(timed, on, collective_times=times)
+    after = simulate(found.job, larger, collective_times=times)
+    return [(before, f"{name} before"), (after, f"{name} after")]
 
 
 def side_by_side(pairs: "list[WhatIf]", edits: bool) -> list[dict[str, Any]]:

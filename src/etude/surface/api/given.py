@@ -5,11 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from etude.base.errors import UsageError
-from etude.base.parameters import PYTHON, Spelling, ask, parameters_of, refuse_unread
+from etude.base.parameters import PYTHON, Spelling, ask, parameters_of, refuse_unread, unknown
 
 
 def keywords(thing: Any) -> list[str]:
@@ -20,12 +18,11 @@ def keywords(thing: Any) -> list[str]:
 
 
 def refuse_unknown(verb: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Names that mean nothing: the first of them, with what is known."""
-    names = list(dict.fromkeys(known))
-    if lost := [name for name in given if name not in names]:
-        near = get_close_matches(lost[0], names, 1)
-        asked = f"did you mean `{near[0]}`? " if near else ""
-        raise UsageError(f"unknown option `{lost[0]}`", where=f"etude.{verb}", hint=f"{asked}known: {', '.join(names)}")
+    """Raises UsageError for the first name that means nothing, with the nearest one."""
+    names = dict.fromkeys(known)
+    for name in given:
+        if name not in names:
+            raise unknown(name, names, PYTHON, verb)
 
 
 def built(

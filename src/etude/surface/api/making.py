@@ -94,12 +94,13 @@ def predict(
     """
     from etude.cost.stacks import open_stack
     from etude.run.simulate import Options
+    from etude.run.simulate.settings import options_by_name
     from etude.steps import predict as predicted
 
     known, network = [*keywords(Plan), *map(key_of, fields(Plan))], model_named(model)
     refuse_unknown("predict", options, [*known, *keywords(Options)])
     axes = {key: value for key, value in options.items() if key in known}
-    rest = {key: value for key, value in options.items() if key not in known}
+    rest = options_by_name({key: value for key, value in options.items() if key not in known}, "predict")
     software = open_stack(stack) if isinstance(stack, str) else stack
     return predicted(
         network, plan_from(plan, axes, model, network), system_named(system), stack=software, check=check, **rest

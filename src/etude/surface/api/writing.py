@@ -1,24 +1,18 @@
-"""From a job or a run to files: other formats, linked traces, pages, timelines, replays."""
+"""From a job or a run to files: recordings, copies, replays."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.model.job import Job
-from etude.model.run import Run
 from etude.surface.api.given import keywords, refuse_unknown
 
 if TYPE_CHECKING:
     from etude.make.transform import AnonymiseOptions
-    from etude.tell.view.slices import Slices
-
-ENDINGS = (".pftrace", ".perfetto-trace", ".json", ".json.gz")
-"""What a timeline may be called."""
 
 
 def collect(command: Sequence[str], out: str | os.PathLike[str], *, whole: bool = False, **options: Any) -> Any:
@@ -31,29 +25,6 @@ def collect(command: Sequence[str], out: str | os.PathLike[str], *, whole: bool 
     if whole and (steps := [name for name in ("steps", "warmup") if name in options]):
         raise UsageError(f"`{steps[0]}` was given, but a whole run is recorded", where="etude.collect")
     return launch(command, out, CollectOptions.from_dict(options), whole=whole)
-
-
-def timeline(
-    run: Run, out: str | os.PathLike[str], *, ranks: Sequence[int] | None = None, flows: bool = True,
-    counters: bool = True, critical: bool = True, force: bool = False,
-) -> Slices:  # fmt: skip
-    """Writes all ranks on one clock for Perfetto: `.pftrace`, or Chrome's `.json`, `.json.gz`.
-
-    etude.timeline(run, "run.pftrace", ranks=[0, 1])
-    """
-    from etude.analyse.clocks import offsets
-    from etude.analyse.critical_path import critical_path
-    from etude.base.files import writing
-    from etude.tell.view.timeline import write_timeline
-
-    place = Path(out)
-    if not place.name.endswith(ENDINGS):
-        raise UsageError(f"a timeline cannot be written as `{place.suffix}`", where=str(out), hint=", ".join(ENDINGS))
-    run = replace(run, timing=replace(run.timing, clock_offset_ns=offsets(run), aligned=True))
-    with writing(place, force=force) as file:
-        waited = critical_path(run) if critical and run.timing.span() is not None else None
-        chosen = None if ranks is None else list(ranks)
-        return write_timeline(run, file, ranks=chosen, flows=flows, counters=counters, critical=waited)
 
 
 def synthesise(learned: Any, **options: Any) -> Job:

@@ -107,7 +107,7 @@ def group_of(name: str, line: str) -> Any:
 def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
     """Runs a verb with what Typer has parsed; a file of `--yaml` lies beneath the flags."""
     from etude.base.figures import read_mapping
-    from etude.surface.cli.output import emit, shortened
+    from etude.surface.cli.output import emit, print_read, shortened
 
     said = by_name(given)
     file = said.pop("yaml", None)
@@ -123,7 +123,7 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
         verb.show(result)
         return verb.code(result)
     if verb.reads is not None and not how:
-        emit(verb.reads(result))
+        print_read(verb.reads(result))
         for line in verb.says(result):
             say(line)
         return verb.code(result)

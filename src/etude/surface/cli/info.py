@@ -1,34 +1,5 @@
-from dataclasses import dataclass
-from typing import Any
-
-from etude.base.figures import part
-from etude.base.outputs import Printed
-from etude.steps.asked.jobs import JobInput, JobSource
-from etude.surface.cli.output import emit
+from etude.steps.asked.info import Info, reads, run
+from etude.steps.asked.jobs import JobSource
 from etude.surface.verb import Verb
 
-
-@dataclass(frozen=True, kw_only=True)
-class Info(JobInput):
-    """The content of a job: ranks, nodes by kind, bytes by collective, groups, span, producer
-
-    etude info job/
-    """
-
-    output: Printed = part(Printed)
-
-
-def run(source: JobSource) -> dict[str, Any]:
-    from etude.capture import opening
-
-    with source.options() as options:
-        return opening.summary(source.path, **options)
-
-
-def show(found: dict[str, Any]) -> None:
-    from etude.model.summary import for_people
-
-    emit(for_people(found))
-
-
-VERBS = (Verb(name="info", asks=Info, inputs=JobSource.of, run=run, show=show, tool=True),)
+VERBS = (Verb(name="info", asks=Info, inputs=JobSource.of, run=run, reads=reads, tool=True),)

@@ -59,6 +59,17 @@ def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = Fa
         _emit_plain(names, rows, right, head=not isinstance(value, Mapping))
 
 
+def print_read(value: Any) -> None:
+    """Prints what a reader sees: a record, a table, a text, several of them in their order, or nothing."""
+    if isinstance(value, Iterator):
+        for one in value:
+            print_read(one)
+    elif isinstance(value, str):
+        print(value, end="" if value.endswith("\n") else "\n")
+    elif value is not None:
+        emit(shortened(value) if hasattr(value, "schema") else value)
+
+
 def print_yaml(value: Mapping[str, Any]) -> None:
     """Prints a record as YAML, in its order."""
     import yaml

@@ -1,64 +1,6 @@
-from dataclasses import dataclass
-from typing import Any
-
-from etude.base.figures import argument, part
-from etude.base.outputs import Printed
+from etude.steps.asked.stacks import ListStacks, ShowStack, Stacks, listed, shown
 from etude.surface.cli.output import emit, print_yaml
 from etude.surface.verb import Verb
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stacks:
-    """The catalogue of software stacks: list, show one
-
-    etude stacks
-    etude stacks show nemo
-    """
-
-    output: Printed = part(Printed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListStacks:
-    """The stacks of the catalogue, and what each was fitted on
-
-    etude stacks list
-    """
-
-    output: Printed = part(Printed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShowStack:
-    """Every figure of one stack, and its recipe, as YAML that can be changed and used
-
-    etude stacks show nemo
-    """
-
-    name: str = argument("text", "name in the catalogue, or a file", like="eager")
-    output: Printed = part(Printed)
-
-
-def listed(_: None) -> list[dict[str, Any]]:
-    from etude.cost.stacks import open_stack, stack_names
-
-    found = [open_stack(name) for name in stack_names()]
-    return [
-        {
-            "stack": s.name,
-            "description": s.doc,
-            "also called": ", ".join(s.names),
-            "fitted on": ", ".join(s.efficiency),
-        }
-        for s in found
-    ]
-
-
-def shown(name: str) -> dict[str, Any]:
-    from etude.cost.stacks import open_stack
-
-    return dict(open_stack(name).to_dict())
-
 
 VERBS = (
     Verb(name="stacks", asks=Stacks, inputs=lambda asked: None, run=listed, show=emit),

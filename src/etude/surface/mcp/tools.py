@@ -8,10 +8,10 @@ from io import StringIO
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.base.excerpts import bounded, rows_of
 from etude.base.parameters import MCP, parameters_of, unknown
 from etude.base.trust import limited
 from etude.surface.mcp.access import Access
-from etude.surface.mcp.bounds import bounded, rows_of
 from etude.surface.mcp.schema import is_written, needed, offered
 from etude.surface.verb import Verb, resolve
 
@@ -20,9 +20,15 @@ NOWHERE: Final = "/dev/null"
 
 
 def tools(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> dict[str, Verb[Any, Any, Any]]:
-    """Name -> verb, of those that are tools. What only writes is not offered without a folder to write to."""
-    offers = [verb for verb in verbs if verb.tool and (access.write is not None or not is_written(verb))]
-    return {verb.name.replace(" ", "_").replace("-", "_"): verb for verb in offers}
+    """Name -> verb, of those that are tools, and those behind their words. What only writes is not offered without a
+    folder to write to."""
+    known = {verb.name: verb for verb in verbs}
+    words = {name for name, verb in known.items() if verb.tool}
+    offers = [
+        verb for name, verb in known.items() if (name.partition(" ")[0] in words if verb.tool is None else verb.tool)
+    ]
+    within = [verb for verb in offers if access.write is not None or not is_written(verb)]
+    return {verb.name.replace(" ", "_").replace("-", "_"): verb for verb in within}
 
 
 def call(verb: Verb[Any, Any, Any], given: Mapping[str, Any], access: Access) -> dict[str, Any]:

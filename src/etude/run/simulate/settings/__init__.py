@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
+    from etude.run.simulate.settings.by_name import options_by_name as options_by_name
     from etude.run.simulate.settings.declared import SimulationSettings as SimulationSettings
     from etude.run.simulate.settings.read import check_network as check_network
     from etude.run.simulate.settings.read import named_options as named_options

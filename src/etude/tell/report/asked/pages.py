@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,12 +11,14 @@ from etude import __version__
 from etude.base.errors import UsageError
 from etude.base.files import writing
 from etude.model.run import Run
-from etude.surface.api.taken import as_run
+from etude.steps.asked.nouns import as_run
+from etude.steps.asked.repetitions import allocated as allocated
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from etude.machine import Device
+
 
 Named: TypeAlias = tuple[Run, str]
 What: TypeAlias = "Run | str | os.PathLike[str] | Sequence[Run | str | os.PathLike[str]]"
@@ -115,18 +116,6 @@ def _fleet(paths: Sequence[Path], title: str) -> Any:
         raise UsageError("fleets of different kinds cannot be shown on one page", hint="write one page for each")
     runs = [(name, folder.record, folder.tables) for name, folder in found]
     return fleet_page(runs, title=title or " and ".join(name for name, _ in found), made_by=BY)
-
-
-def allocated(path: Path) -> pa.Table | None:
-    """What the allocator did, where the profiler recorded it."""
-    from etude.capture.opening import is_profile
-    from etude.store import compressed
-
-    if not is_profile(path) or not re.search(rb'"profile_memory":\s*1', compressed.head(path, 1 << 16)):
-        return None
-    from etude.capture.ingest import allocations, reading
-
-    return allocations.allocations(reading.load_device(path))
 
 
 def plain(path: Path) -> str:

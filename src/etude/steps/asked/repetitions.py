@@ -8,9 +8,12 @@ from etude.base.errors import UsageError
 from etude.steps.asked.runs import open_run
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from etude.analyse.gate_samples import Sampled
     from etude.machine.system import Device
     from etude.model.run import Run
+
 
 _RANK = re.compile(r"(?P<name>.+)\.\d+\.et(\.gz|\.zst)?")
 
@@ -88,7 +91,6 @@ def _allocated(place: Path) -> float | None:
     """The most memory in bytes that a profiler saw allocated on a device, over the ranks of a run; None if unknown."""
     from etude.analyse.memory import peaks
     from etude.capture.ingest import runs
-    from etude.surface.api.reporting import allocated
 
     files = [place] if place.is_file() else [rank.device for found in runs.runs_in(place).values() for rank in found]
     most = []
@@ -98,3 +100,15 @@ def _allocated(place: Path) -> float | None:
         on_device = [row for row in rows if row["device"] != "cpu"] or rows
         most += [float(row["most_allocated_bytes"]) for row in on_device]
     return max(most, default=None)
+
+
+def allocated(path: Path) -> "pa.Table | None":
+    """What the allocator did, where the profiler recorded it."""
+    from etude.capture.opening import is_profile
+    from etude.store import compressed
+
+    if not is_profile(path) or not re.search(rb'"profile_memory":\s*1', compressed.head(path, 1 << 16)):
+        return None
+    from etude.capture.ingest import allocations, reading
+
+    return allocations.allocations(reading.load_device(path))

@@ -1,0 +1,47 @@
+"""Why devices are idle: what `etude idle` asks for."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from etude.base.figures import figure
+from etude.base.parameters import is_given, only_one
+from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle(Analysis):
+    """Why devices are idle: the host, synchronisation, launches, communication; launches and queues
+
+    etude idle run/
+    etude idle trace.json.gz --launches
+    etude idle trace.json.gz --streams --as hta
+    etude idle trace.json.gz --queues --calls '^cudaLaunchKernel'
+    """
+
+    launches: bool = figure("switch", "show durations and delays of launches", False)
+    queues: bool = figure("switch", "show the depth of the streams' queues", False)
+    streams: bool = figure("switch", "show the gaps of each stream", False)
+    each: bool = figure("switch", "list every gap", False)
+    counted: str = counted_as(needs="launches|queues|streams")
+    calls: str = figure(
+        "text", "only calls whose names match this pattern", "", needs="launches|queues", like="^cudaLaunchKernel",
+        plain=True,
+    )  # fmt: skip
+
+
+def inputs(asked: Idle) -> Analysed:
+    from etude.analyse import idle as analyse
+    from etude.analyse import launches
+    from etude.analyse.counting import counting_of
+
+    view, source = only_one(asked, "launches", "queues", "streams", "each"), RunSource.of(asked)
+    if view in ("", "each"):
+        return Analysed(source, analyse.gaps if view else analyse.idle)
+    if view == "streams":
+        return Analysed(source, partial(analyse.stream_gaps, counting=counting_of(asked.counted)))
+    if is_given(asked, "calls"):
+        calls = asked.calls
+    else:
+        counting = counting_of(asked.counted)
+        calls = counting.launches if view == "launches" else counting.enqueues
+    return Analysed(source, partial(launches.launches if view == "launches" else launches.queue_depth, calls=calls))

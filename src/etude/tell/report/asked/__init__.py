@@ -1,0 +1,1 @@
+"""What verbs ask for that write pages, or compare: runs, served streams, fleets."""
