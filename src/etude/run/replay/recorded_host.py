@@ -62,7 +62,9 @@ class RecordedHost:
     def _between(self, steps: I64, events: Bool) -> None:
         """Sets the time of a CPU between its operators without the profiler."""
         free, count = self._gaps(steps, events, None)
-        clocks = light_clocks(self.of.trace, events, self.of.start, self.of.end, self.light)
+        clocks, why = list[LightClock](), ""
+        if self.light is not None:
+            clocks, why = light_clocks(self.of.trace, events, self.of.start, self.of.end, self.light)
         about: dict[str, Any] = {"free_ns": int(free.sum()), "events": int(count.sum()), "light_steps": len(clocks)}
         if clocks and self.light is not None:
             each = self._without_waits([self._gaps(steps, events, clock) for clock in clocks], steps, clocks)
@@ -72,10 +74,28 @@ class RecordedHost:
             self.b.host_ns = (python + self._graph_ns(steps)).tolist()
             about |= {"event_ns": float(np.median(event_ns)), "pass_ns": float(np.median(pass_ns)),
                       "node_ns": self.light.node_ns, "page_faults": self.light.page_faults}  # fmt: skip
+            self.b.about["light_share"] = self._light_share(steps, clocks)
         else:
+            self._unused(about, why)
             about["unit_ns"] = unit_ns(self.of.trace.parent, self.of.start, events)
             self.b.host_ns = pauses_ns(free, count, about["unit_ns"]).tolist()
         self.b.about["host"] = about
+
+    def _unused(self, about: dict[str, Any], why: str) -> None:
+        """Says why light steps, which the recording has, are not used."""
+        if why:
+            about["light_why"] = why
+            self.b.about["notes"] = [f"light steps of the recording are not used: {why}"]
+
+    def _light_share(self, steps: I64, clocks: list[LightClock]) -> dict[str, float]:
+        """For each operator, its time in light steps as a part of its time in the window, where an event costs more."""
+        calls = np.flatnonzero((steps[:, 0] == StepKind.CALL) & (steps[:, 5] != NOTHING))
+        node, op = steps[calls, 5], self._called(steps)[calls]
+        start, end = self.of.start[node], self.of.end[node]
+        light = np.median([clock(end) - clock(start) for clock in clocks], axis=0)
+        names = [name for name, _ in self.b.ops.rows]
+        window, short = (np.bincount(op, took.astype(np.float64), len(names)) for took in (end - start, light))
+        return {name: round(float(b / a), 4) for name, a, b in zip(names, window, short, strict=True) if a > 0}
 
     def _gaps(self, steps: I64, events: Bool, clock: LightClock | None) -> tuple[I64, I64]:
         """For each step, the time since the previous step in which the host was in no operator and did not wait, and
