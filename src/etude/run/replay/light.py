@@ -77,10 +77,10 @@ def _read(told: dict[str, Any]) -> LightEvents:
         raise ValueError("an event without a name")
     return LightEvents(
         names, name, thread, start, end,
-        event_ns=np.array(told["event_ns"], np.float64),
-        pass_ns=np.array(told["pass_ns"], np.float64),
-        cpu_ns=np.array(told["cpu_ns"], np.int64),
-        node_ns=float(told["node_ns"]),
+        event_ns=np.array(told.get("event_ns", ()), np.float64),
+        pass_ns=np.array(told.get("pass_ns", ()), np.float64),
+        cpu_ns=np.array(told.get("cpu_ns", ()), np.int64),
+        node_ns=float(told.get("node_ns", 0.0)),
         page_faults=int(told.get("page_faults", 0)),
     )  # fmt: skip
 
