@@ -174,6 +174,18 @@ def test_a_call_that_fails_in_an_iteration_is_a_stand_in_and_the_rest_is_played(
     assert found["coverage"]["time"] == 0.75 and found["iterations"] == 4 and found["cpu_s"] >= 0
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "complex64", "uint16", "bool", "float64"])
+def test_memory_of_any_type_is_filled(dtype: str):
+    for fill in (Fill.NORMAL, Fill.POSITIVE, Fill.SQUARES, Fill.ONES, Fill.NONE):
+        b = ProgramBuilder()
+        storage = b.storage(64, origin=Origin.OUTSIDE)
+        b.fill(storage, fill)
+        x = b.slot(storage, dtype, [4])
+        player = players.Player(b.build(), "cpu")
+        player.prepare()
+        assert str(player._values[x].dtype) == f"torch.{dtype}"
+
+
 def test_a_stand_in_takes_the_time_of_the_operator(monkeypatch: pytest.MonkeyPatch):
     spun: list[int] = []
     monkeypatch.setattr("etude.run.replay.stand_ins.spin", spun.append)

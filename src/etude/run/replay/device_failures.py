@@ -68,7 +68,7 @@ def reported(device: Any, program: Program) -> Iterator[None]:
             where=where,
             hint=f"inputs and states alone need {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
         ) from None
-    except RuntimeError as problem:
-        if not is_broken(device):
+    except Exception as problem:
+        if isinstance(problem, EtudeError) or not is_broken(device):
             raise
-        raise DeviceFailedError({}, where=where, why=str(problem).splitlines()[0][:200]) from None
+        raise DeviceFailedError({}, where=where, why=str(problem).strip()[:200]) from None

@@ -60,13 +60,15 @@ class Stage:
         made = torch.zeros(count, dtype=dtype, device=place)
         if fill in _RANDOM and (dtype.is_floating_point or dtype.is_complex):
             spread = 1.0 if fill == Fill.UNIT else 0.02
-            if dtype.itemsize == 1:
-                made.copy_(torch.randn(count, generator=self.generator).mul_(spread))
+            positive = fill in (Fill.POSITIVE, Fill.SQUARES)
+            if dtype.itemsize == 1:  # floats of 8 bits have hardly any operators
+                drawn = torch.randn(count, generator=self.generator).mul_(spread)
+                made.copy_(drawn.abs_() if positive else drawn)
             else:
                 seeded = torch.Generator(place).manual_seed(row)
                 made.normal_(0.0, spread, generator=seeded)
-            if fill in (Fill.POSITIVE, Fill.SQUARES):
-                made.abs_()
+                if positive and dtype.is_floating_point:
+                    made.abs_()
         elif fill == Fill.ONES:
             made.fill_(1)
         return made.view(torch.uint8)
