@@ -141,7 +141,8 @@ def test_moments_of_a_window_are_those_of_the_same_events_in_a_light_step(tmp_pa
     file.write_bytes(gzip.compress(json.dumps(told).encode()))
     light = light_events(tmp_path)[3]
     events = np.array([True, True, True, False])
-    (clock,) = light_clocks(trace, events, start, end, light)
+    ((clock,), why) = light_clocks(trace, events, start, end, light)
+    assert why == ""
     assert clock(np.array([1000, 1100, 1250, 1400, 1450, 1500, 1600, 2000])).tolist() == [
         0,
         10,
@@ -153,7 +154,8 @@ def test_moments_of_a_window_are_those_of_the_same_events_in_a_light_step(tmp_pa
         100,
     ]
     assert clock.comm_end_ns == {3: 77} and (clock.step, clock.worked_ns) == (0, 88)
-    assert light_clocks(trace, events & (np.arange(4) != 2), start, end, light) == []  # another program
+    clocks, why = light_clocks(trace, events & (np.arange(4) != 2), start, end, light)  # another program
+    assert clocks == [] and why.startswith("the program did something else: event ")
     for broken in (b"{}", b"[", json.dumps(told | {"name": [9, 1, 3, 2]}).encode()):
         file.write_bytes(gzip.compress(broken))
         with pytest.raises(FormatError, match="light steps"):

@@ -41,6 +41,11 @@ class Tensor(NamedTuple):
         return prod(self.shape)
 
     @property
+    def place(self) -> tuple[int, str]:
+        """The storage and its device: memory of two devices may have the same number, for example if both are empty."""
+        return self.storage, self.device
+
+    @property
     def extent_bytes(self) -> int:
         """Bytes from the start of the storage to the end of the last element of the tensor."""
         if not self.numel:

@@ -64,6 +64,15 @@ class Busy:
         return found
 
 
+def mostly_inside(busy: Busy, moments_ns: I64) -> Bool:
+    """For each moment, whether more than half of the time since the previous one was in an interval."""
+    ordered = np.maximum.accumulate(moments_ns)
+    passed = np.diff(ordered, prepend=ordered[:1])
+    outside = np.diff(busy.free_ns(ordered), prepend=busy.free_ns(ordered[:1]))
+    found: Bool = (passed > 0) & (2 * outside < passed)
+    return found
+
+
 def waited(busy: Busy, ends_ns: I64, needed_ns: I64) -> tuple[Busy, I64]:
     """Adds waits for communication that ended at `ends_ns` and was first needed at `needed_ns`: if no operator ran
     between the two, the host waited from the end of the previous operator until the communication ended. Returns the

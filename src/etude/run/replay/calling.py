@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,19 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 
+from etude.base.errors import EtudeError
 from etude.run.replay.compiled import compiled_call, triton_call
+from etude.run.replay.device_failures import DeviceFailedError, is_broken
+from etude.run.replay.fixed import FixedOperands
 from etude.run.replay.operators import UnknownOperatorError, operator, remapped
 from etude.run.replay.own_cost import COMM, UNCLEAR, Expected
 from etude.run.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, Origin, StepKind
 from etude.run.replay.stage import Stage
 from etude.run.replay.wording import Slot, filled_in, opened
+
+
+class LeftOutError(EtudeError):
+    """An operator is not called, because the device failed when it was called before."""
 
 
 @dataclass(slots=True)
@@ -28,10 +35,13 @@ class Failure:
 
 
 class Calls:
-    """The calls of one rank. Without `compute` no operator is called."""
+    """The calls of one rank. Without `compute` no operator is called. `without`: operators that are not to be called,
+    and why."""
 
-    def __init__(self, stage: Stage, compute: bool) -> None:
+    def __init__(self, stage: Stage, compute: bool, without: Mapping[str, str] | None = None) -> None:
         self.stage, self.program, self.compute = stage, stage.program, compute
+        self.without = without or {}
+        self.fixed = FixedOperands(stage)
         self.failures: dict[int, Failure] = {}
         """Rows of `calls` that failed and are played as stand-ins."""
         self.not_quick: set[tuple[int, int]] = set()
@@ -59,24 +69,40 @@ class Calls:
 
     def _rehearse_call(self, row: int, values: list[Any]) -> None:
         p = self.program
-        name, form = p.ops[int(p.calls.op[row])], json.loads(p.forms[int(p.calls.form[row])])
-        inputs, outputs = p.calls.inputs[row], p.calls.outputs[row]
-        args = filled_in(self.arguments(form, inputs), values)
+        name, outputs, got = p.ops[int(p.calls.op[row])], p.calls.outputs[row], list[Any]()
         try:
-            got = list(opened(self._called(row, name, args)))
+            if name in self.without:
+                raise LeftOutError(self.without[name])
+            given = self.arguments(json.loads(p.forms[int(p.calls.form[row])]), p.calls.inputs[row])
+            bounded = self.fixed.find(row, name, given, values)
+            got = list(opened(self._called(row, name, filled_in(self.fixed.put(row, given), values))))
+            if self.stage.on_device:  # an error of the device belongs to this call
+                self.stage.synchronise()
+            if not bounded and self.is_unsteady(name):
+                got = []
         except torch.OutOfMemoryError:
             raise
         except Exception as problem:
-            self.failures[row] = Failure(name, f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}")
-            got = []
+            self.lose(row, problem)
         for k, slot in enumerate(outputs):
-            if slot == NOTHING:
-                continue
-            made = got[k] if k < len(got) else None
-            if not isinstance(made, torch.Tensor) or list(made.shape) != p.layouts.shape[int(p.slots.layout[slot])]:
-                self.stage.pinned.add(slot)
-                made = self.stage.values[slot] = self.stage.fresh(slot)
-            values[slot] = made
+            if slot != NOTHING:
+                made = got[k] if k < len(got) else None
+                values[slot] = made if self.stage.is_as_recorded(made, slot) else self.stage.pin(slot)
+
+    def lose(self, row: int, problem: Exception) -> None:
+        """Makes a call that failed a stand-in from now on. Raises DeviceFailedError if the device cannot be used any
+        more, by this process."""
+        name = self.program.ops[int(self.program.calls.op[row])]
+        lines = str(problem).strip().splitlines() or [""]
+        left_out = isinstance(problem, LeftOutError)
+        why = lines[0][:300] if left_out else f"{type(problem).__name__}: {lines[0][:200]}"
+        if not left_out and is_broken(self.stage.device):
+            raise DeviceFailedError({name: why}, where=f"rank {self.program.about['rank']}") from None
+        self.failures[row] = Failure(name, why)
+
+    def is_unsteady(self, name: str) -> bool:
+        """Whether the shape of an operator's result depends on values."""
+        return not self.is_compiled(name) and remapped(name, self.stage.device.type).dynamic
 
     def _called(self, row: int, name: str, args: list[Any]) -> Any:
         """Makes a call and returns its result; finds out whether PyTorch's Python function accepts these arguments."""
@@ -106,7 +132,7 @@ class Calls:
 
     def operator(self, name: str) -> Callable[..., Any]:
         """The function to call: an operator of PyTorch, or compiled code."""
-        if not name.startswith((COMPILED_SPACE, TRITON_SPACE)):
+        if not self.is_compiled(name):
             return operator(name, self.stage.device.type)
         if name not in self._code:
             if self.stage.on_device != self.stage.with_host_memory:
@@ -121,7 +147,11 @@ class Calls:
 
     def is_code(self, op: int) -> bool:
         """Whether an entry of `ops` is compiled code rather than an operator."""
-        return self.program.ops[op].startswith((COMPILED_SPACE, TRITON_SPACE))
+        return self.is_compiled(self.program.ops[op])
+
+    @staticmethod
+    def is_compiled(name: str) -> bool:
+        return name.startswith((COMPILED_SPACE, TRITON_SPACE))
 
     def whole_numbers(self, row: int) -> list[int]:
         """Output slots of integer type of a communication. They hold indices or counts, which must not be arbitrary

@@ -57,8 +57,8 @@ def captured(program: Program, device: torch.device, iteration: Callable[[], Non
     if not why:
         try:
             return _capture(device, iteration)
-        except RuntimeError as problem:
-            why = str(problem).splitlines()[0][:160]
+        except Exception as problem:
+            why = (str(problem).splitlines() or [type(problem).__name__])[0][:160]
     raise UsageError(f"an iteration cannot be one CUDA graph: {why}", where="--cuda-graph", hint="leave it out")
 
 
@@ -80,7 +80,7 @@ def captured_parts(
             with torch.cuda.graph(graph, pool=pool, stream=aside):
                 part()
             graphs.append(graph)
-    except RuntimeError:  # including too little memory: calls are then made one by one
+    except Exception:  # too little memory, a call that fails: calls are then made one by one
         torch.cuda.synchronize(device)
         return []
     return graphs

@@ -31,6 +31,9 @@ LONGEST_NS: Final = 1_000_000
 LONGEST_TENSOR_NS: Final = 20_000
 """The most by which a profiler delays a host for a call (`LONGEST_NS`) and for each tensor argument: anything longer is
 the program's own time, for example to read data."""
+GRAPH_UNITS: Final = 4.5
+"""What observer and profiler add to an event, in units of `between.unit_ns`: the mean over four recordings of eager
+programs whose step without the profiler is known (3.8 to 4.8; `../shared/measured`)."""
 TIMED: Final = (StepKind.CALL, StepKind.COMM, StepKind.MARK, StepKind.END)
 """Kinds of steps that have a recorded host time."""
 
@@ -88,4 +91,12 @@ def plain_ns(recorded_ns: I64, events: I64, calls: I64, tensors: I64) -> I64:
     near = min(max(ratio, 0.5), 2.0)
     slower = near**BELIEVED * ratio / near
     found: I64 = np.rint(slower * (EVENT_NS * events + CALL_NS * calls)).astype(np.int64) + own
+    return found
+
+
+def graph_ns(recorded_ns: I64, events: I64, unit_ns: float) -> I64:
+    """Host time of each step inside a compiled graph. There most of the time is that of Python, which launches one
+    kernel after another; it has few events, and does not depend on their number. So the recorded time counts, less
+    what the profiler adds to its events."""
+    found: I64 = np.rint(np.maximum(recorded_ns - GRAPH_UNITS * unit_ns * events, 0)).astype(np.int64)
     return found

@@ -37,6 +37,10 @@ class Lanes:
         """Resets the state; called before the first step is written."""
         self._current, self._home = 0, {}
 
+    def go_on(self) -> None:
+        """Called before steps are written that follow others: the stream in use is not known."""
+        self._current = -1
+
     @contextmanager
     def open(self) -> Iterator[None]:
         """Context of an iteration: all streams start after earlier work of the main stream, which waits for them at the

@@ -77,10 +77,10 @@ def _read(told: dict[str, Any]) -> LightEvents:
         raise ValueError("an event without a name")
     return LightEvents(
         names, name, thread, start, end,
-        event_ns=np.array(told["event_ns"], np.float64),
-        pass_ns=np.array(told["pass_ns"], np.float64),
-        cpu_ns=np.array(told["cpu_ns"], np.int64),
-        node_ns=float(told["node_ns"]),
+        event_ns=np.array(told.get("event_ns", ()), np.float64),
+        pass_ns=np.array(told.get("pass_ns", ()), np.float64),
+        cpu_ns=np.array(told.get("cpu_ns", ()), np.int64),
+        node_ns=float(told.get("node_ns", 0.0)),
         page_faults=int(told.get("page_faults", 0)),
     )  # fmt: skip
 
@@ -103,12 +103,16 @@ class LightClock:
         return found
 
 
-def light_clocks(trace: Trace, events: Bool, start_ns: I64, end_ns: I64, light: LightEvents | None) -> list[LightClock]:
-    """A clock for each light step, except those in which the program did something else than in the window. `events`:
-    nodes that the profiler saw."""
+def light_clocks(
+    trace: Trace, events: Bool, start_ns: I64, end_ns: I64, light: LightEvents
+) -> tuple[list[LightClock], str]:
+    """A clock for each light step, except those in which the program did something else than in the window; if there is
+    none, the reason. `events`: nodes that the profiler saw."""
     rows = np.flatnonzero(events & (trace.step != UNKNOWN))
-    if light is None or not len(rows) or not len(light.name):
-        return []
+    if not len(light.name):
+        return [], "the file has no events"
+    if not len(rows):
+        return [], "the window has no steps"
     codes, names = trace.coded("name")
     known = {_plain(name): number for number, name in enumerate(light.names)}
     nodes = np.array([known.get(_plain(name), -1) for name in names], np.int64)[codes]
@@ -120,12 +124,14 @@ def light_clocks(trace: Trace, events: Bool, start_ns: I64, end_ns: I64, light: 
     beside = np.flatnonzero(np.array([name.startswith(_BACKEND) for name in light.names])[light.name])
     begins = np.flatnonzero(lights[mine] == known.get(_STEP, -1))
     if any(len(column) != len(begins) for column in (light.event_ns, light.pass_ns, light.cpu_ns)):
-        return []
-    clocks = []
+        return [], f"the file has {len(begins)} steps and figures of {len(light.event_ns)}"
+    clocks, why = [], ""
     for which, step in enumerate(np.split(mine, begins)[1:]):
         begin, end = int(light.start_ns[step[0]]), int(light.end_ns[step[0]])
         step = step[light.start_ns[step] < end]
-        if any(not np.array_equal(nodes[part], lights[step]) for part in window):
+        other = next((part for part in window if not np.array_equal(nodes[part], lights[step])), None)
+        if other is not None:
+            why = why or _difference([names[code] for code in codes[other]], [light.names[k] for k in light.name[step]])
             continue
         sent = beside[(light.start_ns[beside] >= begin) & (light.start_ns[beside] < end)]
         moments, moments_light, ends = [], [], dict[int, int]()
@@ -139,7 +145,15 @@ def light_clocks(trace: Trace, events: Bool, start_ns: I64, end_ns: I64, light: 
                 ends |= dict(zip(comms.tolist(), (light.end_ns[sent] + shift).tolist(), strict=True))
         worked = int(light.cpu_ns[which]) * len(window)
         clocks.append(LightClock(np.concatenate(moments), np.concatenate(moments_light), ends, which, worked))
-    return clocks
+    return clocks, "" if clocks else why or "the file has no steps"
+
+
+def _difference(window: list[str], light: list[str]) -> str:
+    """Where the events of a light step first differ from those of a step of the window."""
+    pairs = zip(map(_plain, window), map(_plain, light), strict=False)
+    at = next((k for k, (one, other) in enumerate(pairs) if one != other), min(len(window), len(light)))
+    one, other = (names[at] if at < len(names) else "the end" for names in (window, light))
+    return f"the program did something else: event {at + 1} is {one} in the window and {other} in the light step"
 
 
 def _busiest(threads: I64) -> int:

@@ -44,8 +44,8 @@ class Memory:
 
     def __init__(self, builder: ProgramBuilder) -> None:
         self._b = builder
-        self._now: dict[int, Held] = {}
-        self._outside: dict[int, Held] = {}
+        self._now: dict[tuple[int, str], Held] = {}
+        self._outside: dict[tuple[int, str], Held] = {}
         self._first: dict[int, Tensor] = {}
         """The tensor as which each storage from outside was first used."""
 
@@ -61,7 +61,7 @@ class Memory:
         return slot
 
     def held(self, tensor: Tensor) -> Held:
-        held = self._now.get(tensor.storage)
+        held = self._now.get(tensor.place)
         extent = tensor.extent_bytes
         if held is not None and (held.outside or extent <= held.extent_bytes):
             if held.outside and extent > held.extent_bytes:
@@ -70,11 +70,11 @@ class Memory:
             return held
         return self._from_outside(tensor)
 
-    def made(self, tensor: Tensor, given: set[int]) -> int:
-        """The slot that a result becomes; NOTHING if the tensor already exists. `given`: the storages of the
+    def made(self, tensor: Tensor, given: set[tuple[int, str]]) -> int:
+        """The slot that a result becomes; NOTHING if the tensor already exists. `given`: the places of the
         arguments."""
-        if tensor.storage in given and tensor.storage in self._now:
-            held = self._now[tensor.storage]
+        if tensor.place in given and tensor.place in self._now:
+            held = self._now[tensor.place]
             if tensor.look in held.slots:
                 return NOTHING
             if tensor.extent_bytes <= held.extent_bytes or held.outside:
@@ -86,7 +86,7 @@ class Memory:
                 held.latest = self._slot(held, tensor)
                 return held.latest
         held = Held(self._b.storage(tensor.extent_bytes, tensor.device), False, tensor.extent_bytes)
-        self._now[tensor.storage] = held
+        self._now[tensor.place] = held
         held.latest = self._slot(held, tensor)
         return held.latest
 
@@ -98,15 +98,15 @@ class Memory:
     def _from_outside(self, tensor: Tensor) -> Held:
         """The storage from outside at this address. There is one for each address, so that no more memory is used than
         was recorded."""
-        held = self._outside.get(tensor.storage)
+        held = self._outside.get(tensor.place)
         if held is None:
             storage = self._b.storage(tensor.extent_bytes, tensor.device, Origin.OUTSIDE)
-            held = self._outside[tensor.storage] = Held(storage, True, tensor.extent_bytes)
+            held = self._outside[tensor.place] = Held(storage, True, tensor.extent_bytes)
             self._first[storage] = tensor
         elif tensor.extent_bytes > held.extent_bytes:
             held.extent_bytes = tensor.extent_bytes
             self._b.storages[held.storage][0] = tensor.extent_bytes
-        self._now[tensor.storage] = held
+        self._now[tensor.place] = held
         return held
 
     def _slot(self, held: Held, tensor: Tensor) -> int:
@@ -130,8 +130,8 @@ class Memory:
 
     def copies(self, source: Tensor, result: Tensor) -> None:
         """Declares that the integers of a result come from `source`."""
-        if source.dtype in _WHOLE and result.dtype in _WHOLE and source.storage != result.storage:
-            self._now[result.storage].copied.append(self.held(source))
+        if source.dtype in _WHOLE and result.dtype in _WHOLE and source.place != result.place:
+            self._now[result.place].copied.append(self.held(source))
 
     def average(self, tensor: Tensor) -> None:
         self.held(tensor).average = True

@@ -41,6 +41,8 @@ class Bound:
     positional: int = 0
     named: tuple[str, ...] = ()
     """For `quick`: `positional`, the number of arguments passed by position, and the names of the others."""
+    dynamic: bool = False
+    """Whether the shape of the result depends on values."""
 
 
 def operator(name: str, device: str) -> Callable[..., Any]:
@@ -67,7 +69,7 @@ def _bound(name: str) -> Bound:
         with suppress(ImportError):
             import_module(MODULES[namespace])
     try:
-        call, _, _ = torch._C._get_operation_overload(base, overload)
+        call, _, tags = torch._C._get_operation_overload(base, overload)
         schema = torch._C._get_schema(base, overload)
     except (RuntimeError, TypeError, ValueError):
         raise UnknownOperatorError(f"`{name}` is not an operator of PyTorch {torch.__version__}") from None
@@ -78,7 +80,8 @@ def _bound(name: str) -> Bound:
     flat = flat or kinds == ["List[Tensor]"]
     named = tuple(a.name for a in schema.arguments[len(positional) :])
     plain = call if not named else _with_names(call, schema, len(positional))
-    return Bound(plain, single, flat, _quick(base, overload, named), len(positional), named)
+    dynamic = torch.Tag.dynamic_output_shape in tags
+    return Bound(plain, single, flat, _quick(base, overload, named), len(positional), named, dynamic)
 
 
 def _quick(base: str, overload: str, named: tuple[str, ...]) -> Callable[..., Any] | None:

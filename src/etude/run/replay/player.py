@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -30,13 +30,14 @@ from etude.base.rounds import pause_rounds, work
 from etude.run.replay.between import SHORTEST_NS, pauses_before
 from etude.run.replay.calling import Calls
 from etude.run.replay.cuda_graph import captured, captured_parts
+from etude.run.replay.device_failures import is_broken, reported
 from etude.run.replay.heap import FEWEST, keep_heap
 from etude.run.replay.lanes import Lanes
-from etude.run.replay.needs import OutOfMemoryError
 from etude.run.replay.own_cost import own, own_passes, session, times_for, took
-from etude.run.replay.program import Origin, Program, StepKind
+from etude.run.replay.program import NOTHING, Program, StepKind
 from etude.run.replay.stage import Stage
 from etude.run.replay.stand_ins import StandInWork, spin
+from etude.run.replay.wording import failed_line
 from etude.run.replay.writing import Writer
 
 OWN_CHUNKS: Final = 20
@@ -44,6 +45,7 @@ OWN_CHUNKS: Final = 20
 PAUSE_S: Final = 2.0
 """Pause before an iteration is recorded: a device that was busy has a lower clock than when the program was
 recorded."""
+_REPLACED: Final = (StepKind.CALL, StepKind.VIEW, StepKind.STAND_IN)
 UNMATCHED: Final = (
     "gaps between operators are not replayed: the profiler's events of the player are not those of the program"
 )
@@ -56,6 +58,8 @@ class Played:
     step_ns: list[list[int]] = field(default_factory=list)
     """For each iteration, the time of each of its steps."""
     moments: list[list[Any]] = field(default_factory=list)
+    cpu_s: float = 0.0
+    """CPU time of the process, all its threads, in these iterations."""
 
 
 class Player:
@@ -72,6 +76,7 @@ class Player:
         paced: bool = False,
         host: str = "",
         cuda_graph: bool = False,
+        without: Mapping[str, str] | None = None,
     ) -> None:
         self.program = program
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -81,7 +86,7 @@ class Player:
         self._capturing = False
         self.on_device = self.device.type != "cpu"
         self._stage = Stage(program, self.device, seed)
-        self._calls = Calls(self._stage, compute)
+        self._calls = Calls(self._stage, compute, without)
         self._values, self.pinned, self.failures = self._stage.values, self._stage.pinned, self._calls.failures
         self.notes: list[str] = []
         """Sentences about what is not played as recorded."""
@@ -108,6 +113,9 @@ class Player:
         self._ends: list[int] = []
         """Last step of each chunk."""
         self._chunks: list[Callable[[], None]] = []
+        self._writer: Writer | None = None
+        self._stale = False
+        """Whether a step became a stand-in since the functions were written."""
         self._marks: list[Any] = []
         self._work = StandInWork(self.device, program)
         self._lanes = Lanes(program, self.device)
@@ -119,26 +127,19 @@ class Player:
         OutOfMemoryError."""
         if self._light:
             keep_heap()
-        try:
+        with reported(self.device, self.program):
             self._stage.fill()
             with torch.no_grad():
                 self._calls.rehearse()
                 self._synchronise()
-        except torch.OutOfMemoryError as problem:
-            need = int(self.program.storages.size_bytes[self.program.storages.origin == Origin.OUTSIDE].sum())
-            raise OutOfMemoryError(
-                f"out of memory on {self.device}: {str(problem).splitlines()[0][:160]}",
-                where=f"rank {self.program.about['rank']}",
-                hint=f"inputs and states alone need {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
-            ) from None
-        self._write()
-        once_ns = self._once() if self._light and self._together else 0
-        if self.host == "recorded" and not self.paced and "host" in self.program.about:
-            self._keep_pace(once_ns)
-        elif self.new_pages:
             self._write()
-        if self.with_graph:
-            self._capture()
+            once_ns = self._once() if self._light and self._together else 0
+            if self.host == "recorded" and not self.paced and "host" in self.program.about:
+                self._keep_pace(once_ns)
+            elif self.new_pages:
+                self._write()
+            if self.with_graph:
+                self._capture()
 
     def _once(self) -> int:
         """Returns the time of an iteration without pauses, and counts the pages that it lacks. All processes do this
@@ -184,7 +185,7 @@ class Player:
         times = times_for(once_ns) if self.comms is None else self.comms.least(times_for(once_ns))
         self.comms = comms
         with torch.no_grad():
-            told = session(lambda: [chunk() for chunk in chunks], times)
+            told = session(lambda: self._play(len(chunks)), times)
         found = own(told.events, expected, times, len(steps.kind))
         if found is None:
             self.notes.append(UNMATCHED)
@@ -203,11 +204,13 @@ class Player:
 
     def _write(self) -> None:
         """Writes the steps as functions, as they are to be played from now on."""
-        writer = Writer(
+        self._stage.restore()
+        self._writer = Writer(
             self.program, self._stage, self._calls, self._lanes, self._work,
             comms=self.comms, new_pages=self.new_pages, before=self._before, mark=self._mark,
         )  # fmt: skip
-        self._chunks, self._ends = list(writer.functions()), writer.ends
+        self._chunks, self._stale = list(self._writer.functions()), False
+        self._ends = self._writer.ends
 
     def _before(self, kind: int, at: int, names: dict[str, Any]) -> list[str]:
         """The lines before a step, which wait until it is due, or pause."""
@@ -260,8 +263,52 @@ class Player:
                 graph.replay()
             return
         with self._lanes.open():
-            for chunk in self._chunks:
-                chunk()
+            self._play(len(self._chunks))
+
+    # -- what fails ----------------------------------------------------------------------------------------------------
+
+    def _play(self, count: int) -> None:
+        """Calls the first `count` functions. A step that fails becomes a stand-in, and the steps after it follow."""
+        for number in range(min(count, len(self._chunks))):
+            try:
+                self._chunks[number]()
+            except Exception as problem:
+                self._go_on(number, problem)
+        if self._stale:
+            self._write()
+
+    def _go_on(self, number: int, problem: Exception) -> None:
+        """Plays the rest of a function in which a step failed."""
+        assert self._writer is not None
+        of, end = self._writer.steps_of[number], self._writer.ends[number]
+        failed: Exception | None = problem
+        while failed is not None:
+            line = failed_line(failed)
+            if line is None or self._capturing:
+                raise failed
+            self._lose(of[line], failed)
+            rest, of = self._writer.part(of[line] + 1, end)
+            try:
+                rest()
+                failed = None
+            except Exception as another:
+                failed = another
+
+    def _lose(self, at: int, problem: Exception) -> None:
+        """Makes a step that failed a stand-in; communication cannot be one."""
+        kind, row, p = int(self.program.steps.kind[at]), int(self.program.steps.row[at]), self.program
+        if isinstance(problem, torch.OutOfMemoryError) or kind not in _REPLACED or is_broken(self.device):
+            raise problem
+        self._stale = True
+        if kind == StepKind.CALL:
+            self._calls.lose(row, problem)
+            for slot in p.calls.outputs[row]:
+                if slot != NOTHING:
+                    self._stage.pin(slot)
+        elif kind == StepKind.VIEW:
+            self._stage.pin(int(p.views.slot[row]))
+        else:
+            self._work.lost.add(row)
 
     def run(
         self,
@@ -277,13 +324,14 @@ class Player:
         if iterations < 1:
             raise UsageError(f"{iterations} iterations", hint="at least 1")
         played = Played()
-        collecting = gc.isenabled()
+        collecting, began_s = gc.isenabled(), time.process_time()
         gc.disable()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), reported(self.device, self.program):
                 for number in range(-warmup, iterations):
                     if number == 0:
                         self._synchronise()
+                        began_s = time.process_time()
                     if barrier(bool(played.moments)):
                         break
                     self._marks = []
@@ -300,7 +348,9 @@ class Player:
         finally:
             if collecting:
                 gc.enable()
-        self._synchronise()
+        with reported(self.device, self.program):
+            self._synchronise()
+        played.cpu_s = time.process_time() - began_s
         for row in played.moments:
             played.step_ns.append([self._between(a, b) for a, b in pairwise(row)])
         if self._graph is not None or self.parts:  # steps within a graph have no times of their own
@@ -331,7 +381,11 @@ class Player:
             torch.cuda.empty_cache()
             time.sleep(PAUSE_S)
         barrier(True)
-        with torch.no_grad(), torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        with (
+            torch.no_grad(),
+            reported(self.device, self.program),
+            torch.profiler.profile(activities=activities, record_shapes=True) as profiler,
+        ):
             with ExitStack() as self._annotated:
                 self.iteration()
                 self._synchronise()

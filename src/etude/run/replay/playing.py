@@ -8,13 +8,15 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from etude.base.errors import UsageError
+from etude.run.replay.apart import play_apart
 from etude.run.replay.compiled import check_code
 from etude.run.replay.covering import coverage
+from etude.run.replay.device_failures import DeviceFailedError, to_leave_out
 from etude.run.replay.needs import check_memory
 from etude.run.replay.program import Program
 
@@ -40,6 +42,8 @@ class PlayerOptions:
     """Whether all steps of an iteration are launched as one CUDA graph."""
     trust_code: bool = False
     """Whether compiled code that comes with a program may run although someone else recorded it."""
+    without: dict[str, str] = field(default_factory=dict)
+    """Operators that are played as stand-ins although they may be called, and why."""
     profile: bool = True
     """Whether one more iteration is recorded by the profiler, if there is a folder for results."""
 
@@ -62,9 +66,26 @@ def play(
     barrier: Callable[[bool], object] = lambda some: None,
 ) -> dict[str, Any]:
     """Plays a program in this process and returns the results. Writes the results and a trace of one iteration to
-    `out`, as `replay.rankN.json` and `replay.rankN.kineto.json.gz`."""
+    `out`, as `replay.rankN.json` and `replay.rankN.kineto.json.gz`. If the device fails, another process plays it once
+    more, without the operators that failed."""
     chosen = options or PlayerOptions()
     check_code(program.about, trusted=chosen.trust_code)
+    try:
+        return _play(program, chosen, comms, out, done, barrier)
+    except DeviceFailedError as problem:
+        if comms is not None or chosen.without:
+            raise
+        return play_apart(program, asdict(chosen) | {"without": to_leave_out(program, problem)}, out)
+
+
+def _play(
+    program: Program,
+    chosen: PlayerOptions,
+    comms: Any,
+    out: Path | None,
+    done: Callable[[int], None],
+    barrier: Callable[[bool], object],
+) -> dict[str, Any]:
     began = time.perf_counter()
     torch = _torch()
     if threads := chosen.threads or min(program.about.get("threads") or 0, os.cpu_count() or 1):
@@ -81,6 +102,7 @@ def play(
         paced=chosen.speed == "recorded",
         host=chosen.host,
         cuda_graph=chosen.cuda_graph,
+        without=chosen.without,
     )
     player.prepare()
     ready_s = time.perf_counter() - began
@@ -93,15 +115,16 @@ def play(
             "replayed": int(statistics.median(steps)),
             "unprofiled": program.about.get("unprofiled_step_ns"),
         },
-        "coverage": coverage(program, player.failures),
+        "coverage": coverage(program, {row: failure.why for row, failure in player.failures.items()}),
         "iterations": len(played.step_ns),
         "steps_ns": steps,
         "failures": sorted({f"{f.op}: {f.why}" for f in player.failures.values()}),
-        "notes": dict.fromkeys(player.notes, 1),
+        "notes": dict.fromkeys([*player.notes, *program.about.get("notes", ())], 1),
         "device": str(player.device),
         "threads": torch.get_num_threads(),
         "host": {"time": player.host, "graphs": len(player.parts)} | program.about.get("host", {}),
         "ready_s": ready_s,
+        "cpu_s": played.cpu_s,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "options": asdict(chosen),
     }
@@ -149,6 +172,7 @@ def summary(results: list[dict[str, Any]], ranks: dict[str, Any]) -> dict[str, A
         "iterations": min(one["iterations"] for one in results),
         "ranks": [one["rank"] for one in results],
         "ready_s": max(one["ready_s"] for one in results),
+        "cpu_s": max(one["cpu_s"] for one in results),
         "peak_rss_bytes": max(one["peak_rss_bytes"] for one in results),
         "failures": sorted({failure for one in results for failure in one["failures"]}),
         "notes": sorted({note for one in results for note in one["notes"]}),

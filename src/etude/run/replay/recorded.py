@@ -137,15 +137,15 @@ class _Plan:
         if when["work_ns"] or not self.of.on_device:  # on a device, a call without kernels only makes views
             self._wait_for({t.storage for t in given.tensors}, when)
         tell(self.memory, op.name, given)
-        storages = {t.storage for t in given.tensors}
+        places = {t.place for t in given.tensors}
         if not given.whole:
             for tensor in gave.tensors:
-                if tensor.storage not in storages:
+                if tensor.place not in places:
                     self.memory.outside(tensor)
             self._stand_in(op.node, op.name, when)
             return
         inputs = [self.memory.read(t) for t in given.tensors]
-        bound = {k: self.memory.made(t, storages) for k, t in enumerate(gave.tensors)}
+        bound = {k: self.memory.made(t, places) for k, t in enumerate(gave.tensors)}
         outputs = [
             bound.get(v["t"], NOTHING) if isinstance(v, dict) and "t" in v else NOTHING for v in results(gave.form)
         ]

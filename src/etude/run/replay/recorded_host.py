@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.model.schema import UNKNOWN
-from etude.run.replay.between import Busy, pauses_ns, python_ns, unit_ns, waited, without_waits
+from etude.run.replay.between import Busy, mostly_inside, pauses_ns, python_ns, unit_ns, waited, without_waits
 from etude.run.replay.builder import ProgramBuilder
 from etude.run.replay.comm_ops import WAITS
-from etude.run.replay.host_time import TIMED, HostClock, counted, host_intervals, plain_ns
+from etude.run.replay.host_time import TIMED, HostClock, counted, graph_ns, host_intervals, plain_ns
+from etude.run.replay.launches import host_between_launches, launch_clocks
 from etude.run.replay.light import LightClock, LightEvents, light_clocks
 from etude.run.replay.program import NOTHING, StepKind
 from etude.run.replay.recording import Recording
+from etude.run.replay.regions import COMPILED
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -46,23 +48,60 @@ class RecordedHost:
         if not self.of.on_device:
             self._between(steps, events)
             return
-        clock = HostClock(trace, self.of.inside, self.of.start, self.of.end)
-        moment = np.where(steps[:, 3] == NOTHING, NOTHING, clock(steps[:, 3] + self.of.begin) - self.of.begin)
-        is_call = steps[:, 0] == StepKind.CALL
-        row = np.where(is_call, steps[:, 1], 0)
+        self._launched(steps, events)
+
+    def _launched(self, steps: I64, events: Bool) -> None:
+        """Sets the host time of a program on a device, from step to step."""
+        trace = self.of.trace
+        waiting = HostClock(trace, self.of.inside, self.of.start, self.of.end)
+        known = steps[:, 3] != NOTHING
+        moments = np.where(known, steps[:, 3], -1) + self.of.begin
+        moment = np.where(known, waiting(moments) - self.of.begin, NOTHING)
         recorded = host_intervals(steps[:, 0], self._called(steps), moment)
-        tensors = np.where(is_call, np.array([len(call[2]) for call in self.b.calls] or [0], np.int64)[row], 0)
         calls = self.of.inside & (trace.cpu == 1) & (trace.correlation != UNKNOWN)
-        moments = np.where(steps[:, 3] == NOTHING, -1, steps[:, 3]) + self.of.begin
         of_events, of_calls = (counted(moments, self.of.start[rows]) for rows in (events, calls))
-        self.b.host_ns = plain_ns(recorded, of_events, of_calls, tensors).tolist()
-        self.b.about["host"] = {"events": int(of_events.sum()), "calls": int(of_calls.sum()),
-                                "recorded_ns": int(recorded.sum())}  # fmt: skip
+        about: dict[str, Any] = {"events": int(of_events.sum()), "calls": int(of_calls.sum()),
+                                 "recorded_ns": int(recorded.sum())}  # fmt: skip
+        clocks, why = list[LightClock](), ""
+        if self.light is not None:
+            clocks, why = launch_clocks(trace, self.of.inside, self.of.start, self.of.end, self.light)
+            about["light_steps"] = len(clocks)
+            self._unused(about, why)
+        estimated = plain_ns(recorded, of_events, of_calls, self._tensors(steps))
+        timed = np.flatnonzero(np.isin(steps[:, 0], TIMED) & known)
+        graphs = self._graphs()
+        if len(graphs.begins):
+            unit = about["unit_ns"] = unit_ns(trace.parent, self.of.start, events)
+            inside = mostly_inside(graphs, moments[timed])
+            of_graph = graph_ns(recorded[timed], counted(moments[timed], self.of.start[events]), unit)
+            estimated[timed] = np.where(inside, of_graph, estimated[timed])
+            untimed = ~np.isin(np.arange(len(steps)), timed)
+            estimated[untimed & graphs.has(moments)] = 0  # the next timed step has it
+        told = host_between_launches(
+            steps[:, 0], self._called(steps), np.where(known, moments, NOTHING), clocks, estimated
+        )
+        self.b.host_ns = told.tolist()
+        self.b.about["host"] = about
+
+    def _tensors(self, steps: I64) -> I64:
+        """The number of tensor arguments of each step that is a call."""
+        is_call = steps[:, 0] == StepKind.CALL
+        given = np.array([len(call[2]) for call in self.b.calls] or [0], np.int64)
+        found: I64 = np.where(is_call, given[np.where(is_call, steps[:, 1], 0)], 0)
+        return found
+
+    def _graphs(self) -> Busy:
+        """When the host was in compiled graphs."""
+        wanted = np.array([name.startswith(COMPILED) for name in self.of.names] + [False])
+        rows = np.flatnonzero(wanted[self.of.codes] & self.of.inside)
+        return Busy(self.of.start[rows], self.of.end[rows])
 
     def _between(self, steps: I64, events: Bool) -> None:
         """Sets the time of a CPU between its operators without the profiler."""
         free, count = self._gaps(steps, events, None)
-        clocks = light_clocks(self.of.trace, events, self.of.start, self.of.end, self.light)
+        clocks, why = list[LightClock](), ""
+        if self.light is not None:
+            clocks, why = light_clocks(self.of.trace, events, self.of.start, self.of.end, self.light)
         about: dict[str, Any] = {"free_ns": int(free.sum()), "events": int(count.sum()), "light_steps": len(clocks)}
         if clocks and self.light is not None:
             each = self._without_waits([self._gaps(steps, events, clock) for clock in clocks], steps, clocks)
@@ -72,10 +111,28 @@ class RecordedHost:
             self.b.host_ns = (python + self._graph_ns(steps)).tolist()
             about |= {"event_ns": float(np.median(event_ns)), "pass_ns": float(np.median(pass_ns)),
                       "node_ns": self.light.node_ns, "page_faults": self.light.page_faults}  # fmt: skip
+            self.b.about["light_share"] = self._light_share(steps, clocks)
         else:
+            self._unused(about, why)
             about["unit_ns"] = unit_ns(self.of.trace.parent, self.of.start, events)
             self.b.host_ns = pauses_ns(free, count, about["unit_ns"]).tolist()
         self.b.about["host"] = about
+
+    def _unused(self, about: dict[str, Any], why: str) -> None:
+        """Says why light steps, which the recording has, are not used."""
+        if why:
+            about["light_why"] = why
+            self.b.about["notes"] = [f"light steps of the recording are not used: {why}"]
+
+    def _light_share(self, steps: I64, clocks: list[LightClock]) -> dict[str, float]:
+        """For each operator, its time in light steps as a part of its time in the window, where an event costs more."""
+        calls = np.flatnonzero((steps[:, 0] == StepKind.CALL) & (steps[:, 5] != NOTHING))
+        node, op = steps[calls, 5], self._called(steps)[calls]
+        start, end = self.of.start[node], self.of.end[node]
+        light = np.median([clock(end) - clock(start) for clock in clocks], axis=0)
+        names = [name for name, _ in self.b.ops.rows]
+        window, short = (np.bincount(op, took.astype(np.float64), len(names)) for took in (end - start, light))
+        return {name: round(float(b / a), 4) for name, a, b in zip(names, window, short, strict=True) if a > 0}
 
     def _gaps(self, steps: I64, events: Bool, clock: LightClock | None) -> tuple[I64, I64]:
         """For each step, the time since the previous step in which the host was in no operator and did not wait, and

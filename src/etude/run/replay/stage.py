@@ -60,13 +60,15 @@ class Stage:
         made = torch.zeros(count, dtype=dtype, device=place)
         if fill in _RANDOM and (dtype.is_floating_point or dtype.is_complex):
             spread = 1.0 if fill == Fill.UNIT else 0.02
-            if dtype.itemsize == 1:
-                made.copy_(torch.randn(count, generator=self.generator).mul_(spread))
+            positive = fill in (Fill.POSITIVE, Fill.SQUARES)
+            if dtype.itemsize == 1:  # floats of 8 bits have hardly any operators
+                drawn = torch.randn(count, generator=self.generator).mul_(spread)
+                made.copy_(drawn.abs_() if positive else drawn)
             else:
                 seeded = torch.Generator(place).manual_seed(row)
                 made.normal_(0.0, spread, generator=seeded)
-            if fill in (Fill.POSITIVE, Fill.SQUARES):
-                made.abs_()
+                if positive and dtype.is_floating_point:
+                    made.abs_()
         elif fill == Fill.ONES:
             made.fill_(1)
         return made.view(torch.uint8)
@@ -88,6 +90,34 @@ class Stage:
         size = max(int(p.storages.size_bytes[storage]), 1)
         return self._look(torch.zeros(size, dtype=torch.uint8, device=place), layout)
 
+    def pin(self, slot: int) -> torch.Tensor:
+        """Has a slot hold a prepared tensor from now on, and returns it."""
+        self.pinned.add(slot)
+        self.values[slot] = self.fresh(slot)
+        return self.values[slot]
+
+    def restore(self) -> None:
+        """Makes prepared tensors again that a part of an iteration let go."""
+        for slot in self.pinned:
+            if self.values[slot] is None:
+                self.values[slot] = self.fresh(slot)
+
+    def is_as_recorded(self, made: Any, slot: int) -> bool:
+        """Whether a result has the recorded shape and data type, and is in the memory of the recorded kind."""
+        p = self.program
+        layout, storage = int(p.slots.layout[slot]), int(p.slots.storage[slot])
+        return (
+            isinstance(made, torch.Tensor)
+            and list(made.shape) == p.layouts.shape[layout]
+            and made.dtype == self.dtypes[int(p.layouts.dtype[layout])]
+            and made.device.type == self.place(p.devices[int(p.storages.device[storage])]).type
+        )
+
+    def synchronise(self) -> None:
+        """Waits for the device, which reports errors of earlier calls."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:
         """A slot as a view of a tensor; if the tensor's type differs or its memory is too small, a pinned tensor of its
         own."""
@@ -99,9 +129,7 @@ class Stage:
         reach = (offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1) * dtype.itemsize
         if dtype == base.dtype and (0 in shape or reach <= base.untyped_storage().nbytes()):
             return base.as_strided(shape, stride, offset)
-        self.pinned.add(slot)
-        self.values[slot] = self.fresh(slot)
-        return self.values[slot]
+        return self.pin(slot)
 
     def moments(self, iteration: Callable[[], None]) -> None:
         """Prepares the moments of an optimizer. They are 0 where the gradient is 0, as in rows that no index selects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -19,6 +19,8 @@ from etude.run.replay.stand_in_sizes import (
     stream_count,
 )
 
+_SLEEP_CYCLES: Final = 10_000_000
+
 
 class StandInWork:
     """Makes the functions of stand-ins. All of one data type share their memory, since nothing reads what they
@@ -30,10 +32,15 @@ class StandInWork:
         self._sources: dict[torch.dtype, torch.Tensor] = {}
         self._targets: dict[torch.dtype, torch.Tensor] = {}
         self._made: dict[tuple[Any, ...], Callable[[], Any]] = {}
+        self._clock = 0.0
+        self.lost: set[int] = set()
+        """Rows of `stand_ins` whose work is impossible here: they only take their recorded time."""
 
     def of(self, program: Program, row: int, work_ns: int) -> Callable[[], Any]:
         """The function to call for a row of `stand_ins`."""
         table = program.stand_ins
+        if row in self.lost:
+            return self.lasting(program, "", work_ns) or (lambda: None)
         kind, flops, size = StandInKind(int(table.kind[row])), int(table.flops[row]), int(table.size_bytes[row])
         dtype = getattr(torch, program.dtypes[int(table.dtype[row])])
         dims = tuple(table.dims[row])
@@ -41,6 +48,30 @@ class StandInWork:
         if key not in self._made:
             self._made[key] = self._make(kind, flops, size, dtype, dims, work_ns)
         return self._made[key]
+
+    def lasting(self, program: Program, name: str, work_ns: int) -> Callable[[], Any] | None:
+        """A function that takes the recorded time of an operator that cannot be called: on the device, or on the host
+        if there is none; None if there is nothing to take. Times of a CPU are as without the profiler, if known."""
+        share = program.about.get("light_share", {}).get(name, 1.0) if self._device.type == "cpu" else 1.0
+        wait_ns = round(work_ns * share)
+        if wait_ns <= 0:
+            return None
+        if self._device.type == "cuda":
+            cycles = max(round(wait_ns * self._cycles_per_ns()), 1)
+            return lambda: torch.cuda._sleep(cycles)
+        return lambda: spin(wait_ns)
+
+    def _cycles_per_ns(self) -> float:
+        """Clock rate of the device, measured once."""
+        if not self._clock:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            for _ in range(2):  # the first time includes loading the kernel
+                begin.record()
+                torch.cuda._sleep(_SLEEP_CYCLES)
+                end.record()
+                torch.cuda.synchronize(self._device)
+            self._clock = _SLEEP_CYCLES / max(begin.elapsed_time(end) * 1e6, 1.0)
+        return self._clock
 
     def _make(
         self, kind: StandInKind, flops: int, size: int, dtype: torch.dtype, dims: tuple[int, ...], work_ns: int

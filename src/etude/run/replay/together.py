@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from etude.base.errors import UsageError
+from etude.base.errors import EtudeError, UsageError
 from etude.run.replay.communication.processes import processes_run, spread_out, under_torchrun
 from etude.run.replay.communication.rehearsal import rehearse
 from etude.run.replay.communication.shrinking import shrink
@@ -29,7 +30,8 @@ def play_together(
     tick: Callable[[], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns the results of all ranks. Groups lose the members that have no process; deadlocks and mismatches are
-    found before anything starts. Under `torchrun` this process is one of them; otherwise all are started here."""
+    found before anything starts. Under `torchrun` this process is one of them; otherwise all are started here, and once
+    more if a device fails, without the operators that failed."""
     if find_spec("torch") is None:
         raise UsageError("a replay needs PyTorch, which is not installed", hint='pip install "etude[torch]"')
     ranks = [int(program.about["rank"]) for program in programs]
@@ -48,8 +50,29 @@ def play_together(
         check_backend(backend, len(programs))
     if joined is not None:
         return _joined(fitted, *joined, told)
-    with processes_run(fitted, told, tick, "etude.run.replay.worker") as folder:
-        return [json.loads((folder / f"{process}.json").read_text()) for process in range(len(fitted))]
+    with tempfile.TemporaryDirectory(prefix="etude-replay-") as notes:
+        try:
+            return _started(fitted, told | {"failed": notes}, tick)
+        except EtudeError:
+            without = _failed(Path(notes))
+            if not without or told["player"]["without"]:
+                raise
+        return _started(fitted, told | {"failed": "", "player": told["player"] | {"without": without}}, tick)
+
+
+def _started(
+    programs: Sequence[Program], told: dict[str, Any], tick: Callable[[], None] | None
+) -> list[dict[str, Any]]:
+    with processes_run(programs, told, tick, "etude.run.replay.worker") as folder:
+        return [json.loads((folder / f"{process}.json").read_text()) for process in range(len(programs))]
+
+
+def _failed(folder: Path) -> dict[str, str]:
+    """The operators with which devices of the processes failed, and why."""
+    found: dict[str, str] = {}
+    for file in sorted(folder.glob("*.json")):
+        found |= json.loads(file.read_text())
+    return found
 
 
 def _joined(programs: Sequence[Program], process: int, processes: int, told: dict[str, Any]) -> list[dict[str, Any]]:

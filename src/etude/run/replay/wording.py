@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+_SOURCE: Final = "<program>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,19 @@ def function(lines: list[str], names: dict[str, Any]) -> Callable[[], None]:
     consist only of numbers and generated names, never of recorded text."""
     head = ",".join(f"{name}={name}" for name in names)
     space = dict(names)
-    exec(compile(f"def play({head}):\n " + "\n ".join(lines), "<program>", "exec"), space)
+    exec(compile(f"def play({head}):\n " + "\n ".join(lines), _SOURCE, "exec"), space)
     play: Callable[[], None] = space["play"]
     return play
+
+
+def failed_line(problem: BaseException) -> int | None:
+    """The line of a generated function in which an error arose; None if it arose elsewhere."""
+    trace = problem.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == _SOURCE:
+            return trace.tb_lineno - 2  # the first line is the head
+        trace = trace.tb_next
+    return None
 
 
 def text(value: Any, names: dict[str, Any], top: bool = True) -> str:

@@ -5,12 +5,14 @@ Reads FOLDER/options.json and FOLDER/PROCESS.program; writes FOLDER/PROCESS.json
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from etude.run.replay.communication.worker import main
+from etude.run.replay.device_failures import DeviceFailedError, to_leave_out
 from etude.run.replay.playing import PlayerOptions, play
 
 
@@ -43,6 +45,11 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
             dist.all_gather_object(everyone, found)
             found = {"everyone": everyone}
         dist.barrier()
+    except DeviceFailedError as problem:
+        if options.get("failed"):
+            told = json.dumps(to_leave_out(program, problem))
+            (Path(options["failed"]) / f"{process}.json").write_text(told)
+        raise
     finally:
         dist.destroy_process_group()
     return {}, found

@@ -39,35 +39,58 @@ class Writer:
     mark: Callable[[], None]
     ends: list[int] = field(default_factory=list)
     """Last step of each function."""
+    steps_of: list[list[int]] = field(default_factory=list)
+    """For each function, the step of each of its lines."""
 
     def functions(self) -> Iterator[Callable[[], None]]:
         """The steps as functions. A function ends with the step that brings it to CHUNK lines."""
-        p, last = self.program, self.calls.last_uses()
+        last, count = self.calls.last_uses(), len(self.program)
         self.lanes.begin()
-        self.ends = []
-        lines: list[str] = []
-        names: dict[str, Any] = {"v": self.stage.values}
-        for at, (kind, row) in enumerate(zip(p.steps.kind.tolist(), p.steps.row.tolist(), strict=True)):
-            made = self._lines(kind, row, at, names)
-            lines += self.lanes.around(at, made, names) if self.lanes else made
-            gone = [s for s in last.get(at, ()) if s not in self.stage.pinned]
-            if gone and self.calls.compute:
-                lines.append("=".join(f"v[{slot}]" for slot in gone) + "=None")
+        self.ends, self.steps_of = [], []
+        lines, of, names = list[str](), list[int](), self._names()
+        for at in range(count):
+            lines += self._step(at, last.get(at, []), names)
+            of += [at] * (len(lines) - len(of))
             if len(lines) >= CHUNK:
                 self.ends.append(at)
+                self.steps_of.append(of)
                 yield function(lines, names)
-                lines, names = [], {"v": self.stage.values}
+                lines, of, names = [], [], self._names()
         if lines:
-            self.ends.append(len(p) - 1)
+            self.ends.append(count - 1)
+            self.steps_of.append(of)
             yield function(lines, names)
         elif self.ends:
-            self.ends[-1] = len(p) - 1
+            self.ends[-1] = count - 1
+
+    def part(self, first: int, end: int) -> tuple[Callable[[], None], list[int]]:
+        """A function of the steps from `first` to `end`, both included, and the step of each of its lines."""
+        last, names = self.calls.last_uses(), self._names()
+        self.lanes.go_on()
+        lines, of = ["pass"], [first]
+        for at in range(first, end + 1):
+            lines += self._step(at, last.get(at, []), names)
+            of += [at] * (len(lines) - len(of))
+        return function(lines, names), of
+
+    def _names(self) -> dict[str, Any]:
+        return {"v": self.stage.values}
+
+    def _step(self, at: int, last: list[int], names: dict[str, Any]) -> list[str]:
+        """The lines of a step, and one that lets go of the slots that no later step uses (`last`)."""
+        steps = self.program.steps
+        lines = self._lines(int(steps.kind[at]), int(steps.row[at]), at, names)
+        lines = self.lanes.around(at, lines, names) if self.lanes else lines
+        gone = [slot for slot in last if slot not in self.stage.pinned]
+        if not gone or not self.calls.compute:
+            return lines
+        return [*lines, "=".join(f"v[{slot}]" for slot in gone) + "=None"]
 
     def _lines(self, kind: int, row: int, at: int, names: dict[str, Any]) -> list[str]:
         p = self.program
         before = self.before(kind, at, names)
         if kind == StepKind.CALL and self.calls.compute:
-            return before + self._call_lines(row, names)
+            return before + self._call_lines(row, at, names)
         if kind == StepKind.VIEW and self.calls.compute:
             base, slot = int(p.views.base[row]), int(p.views.slot[row])
             if slot in self.stage.pinned:
@@ -98,12 +121,14 @@ class Writer:
             return [*before, f"comms.wait({row})"]
         return []
 
-    def _call_lines(self, row: int, names: dict[str, Any]) -> list[str]:
-        if row in self.calls.failures:
-            return []
+    def _call_lines(self, row: int, at: int, names: dict[str, Any]) -> list[str]:
         p = self.program
         op, form = int(p.calls.op[row]), int(p.calls.form[row])
-        args = self.calls.arguments(json.loads(p.forms[form]), p.calls.inputs[row])
+        if row in self.calls.failures:
+            work = self.work.lasting(p, p.ops[op], int(p.steps.work_ns[at]))
+            names[f"w{at}"] = work
+            return [f"w{at}()"] if work is not None else []
+        args = self.calls.fixed.put(row, self.calls.arguments(json.loads(p.forms[form]), p.calls.inputs[row]))
         schema = None if self.calls.is_code(op) else remapped(p.ops[op], self.stage.device.type)
         if schema is not None and schema.quick is not None and (op, form) not in self.calls.not_quick:
             names[f"q{op}"] = schema.quick
