@@ -60,9 +60,9 @@ def ms(ns: float) -> str:
 
 
 def breakdown() -> str:
-    rows = [("the recording", ask(f"breakdown {need('job')}")[0])]
+    rows = [("the recording", ask(f"breakdown {need('job')}")["ranks"][0])]
     rows += [(f"Llama 3 8B, rank {row['rank']}", row)
-             for row in ask(f"breakdown {need('llama')} --timing {need('slow.parquet')}")[::4]]  # fmt: skip
+             for row in ask(f"breakdown {need('llama')} --timing {need('slow.parquet')}")["ranks"][::4]]  # fmt: skip
     drawn = []
     for name, row in rows:
         keys = ("compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
@@ -72,7 +72,7 @@ def breakdown() -> str:
 
 
 def idle() -> str:
-    rows = ask(f"idle {need('job')}")
+    rows = ask(f"idle {need('job')}")["rows"]
     colours = {"host": "host", "synchronisation": "other", "launch": "launch"}
     drawn = [Bar(row["cause"], [(colours.get(row["cause"], "idle"), row["time_ns"], "")],
                  f"{ms(row['time_ns'])} in {row['gaps']} gaps") for row in rows]  # fmt: skip
@@ -130,7 +130,7 @@ def _joined(pieces: list[tuple[float, float, str, str]], least: float = 1e6) -> 
 
 
 def stragglers() -> str:
-    rows = ask(f"breakdown {need('llama')} --timing {need('slow.parquet')}")
+    rows = ask(f"breakdown {need('llama')} --timing {need('slow.parquet')}")["ranks"]
     least = min(row["compute_ns"] for row in rows)
     drawn = [Bar(f"rank {row['rank']}", [("bad" if row["rank"] == 3 else "compute", row["compute_ns"], "")],
                  f"{row['compute_ns'] / least:.2f} x the fastest") for row in rows[:8]]  # fmt: skip
@@ -189,7 +189,7 @@ def compare() -> str:
 
 
 def metrics() -> str:
-    rows = {row["metric"]: row for row in ask(f"metrics {need('llama')} --system dgx-h100")}
+    rows = {row["metric"]: row for row in ask(f"metrics {need('llama')} --system dgx-h100")["rows"]}
     shares = [row for row in rows.values() if row["unit"] in ("%", "") and 0 <= float(row["value"] or 0) <= 1.0][:8]
     drawn = [Bar(row["metric"], [("compute", float(row["value"]), "")], f"{float(row['value']):.3f}") for row in shares]
     return bars("Ratios of `etude metrics`: Llama 3 8B on 16 H100", drawn, left=230)

@@ -183,7 +183,7 @@ def test_the_answers_are_those_of_the_commands(root: Path, capsys: pytest.Captur
     assert one(access, "info", path="job") == command("info", str(root / "job"))
     found = one(access, "breakdown", path="run")
     rows = command("breakdown", str(root / "run"))
-    assert [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]] == rows
+    assert {name: found[name] for name in rows} == rows
     path = one(access, "critical_path", path="run", top=3)
     assert path["length_ns"] == command("critical-path", str(root / "run"))["length_ns"]
     assert len(path["longest"]["rows"]) == 3

@@ -16,7 +16,10 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_breakdown_says_what_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = json.loads(run(capsys, "breakdown", str(TRACE), "--json"))
+    found = json.loads(run(capsys, "breakdown", str(TRACE), "--json"))
+    rows = found["ranks"]
+    assert (found["timing"], found["step_ns"]) == ("recorded", rows[0]["step_ns"])
+    assert found["busy_share"] == rows[0]["busy_share"] == 1 - rows[0]["idle_ns"] / rows[0]["span_ns"]
     keys = {"rank", "span_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memory_ns", "idle_ns", "overlap_pct"}
     assert keys <= set(rows[0])
     row = rows[0]
@@ -51,6 +54,11 @@ def test_stragglers_say_what_scripts_rely_on(capsys: pytest.CaptureFixture[str])
 )  # fmt: skip
 def test_every_command_takes_a_raw_trace(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, argv[0], str(TRACE), *argv[1:], "--json"))
+    if argv == ["idle"]:
+        assert found["timing"] == "recorded" and [one["rank"] for one in found["ranks"]] == [0]
+        found = found["rows"]
+    elif argv[:2] == ["breakdown", "--as"]:
+        found = found["ranks"]
     assert isinstance(found, list)
     if argv[0] != "collectives":
         assert found
@@ -74,7 +82,7 @@ def test_a_job_without_times_says_what_to_do(tmp_path: Path, capsys: pytest.Capt
     assert main(["breakdown", str(folder)]) == 2
     assert "hint: --system dgx-h100" in capsys.readouterr().err
     rows = json.loads(run(capsys, "breakdown", str(folder), "--system", "dgx-h100", "--json"))
-    assert len(rows) == 4
+    assert len(rows["ranks"]) == 4 and rows["timing"] == "program"
     run(capsys, "simulate", str(folder), "--system", "dgx-h100", "--timing", str(times))
     assert json.loads(run(capsys, "breakdown", str(folder), "--timing", str(times), "--json")) == rows
 
@@ -93,7 +101,7 @@ def test_simulate_prints_the_breakdown_of_its_run(shared: Path, capsys: pytest.C
     """Of copies that a profiler recorded as kernels, and of gloo, where the host is the device."""
     for path in (str(TRACE), str(shared / "traces" / "torch_cpu" / "pp_1f1b_2p")):
         asked = (path, "--system", "dgx-h100", "--json")
-        spent = json.loads(run(capsys, "breakdown", *asked))
+        spent = json.loads(run(capsys, "breakdown", *asked))["ranks"]
         printed = json.loads(run(capsys, "simulate", *asked))["ranks"]
         assert [{name: rank[name] for name in row} for row, rank in zip(spent, printed, strict=True)] == spent
         assert set(printed[0]) == {*spent[0], "finish_ns"}  # nothing says what is in memory
@@ -108,7 +116,7 @@ def test_metrics_simulates_on_a_system_as_other_analyses_do(capsys: pytest.Captu
     def asked(*options: str) -> tuple[dict[str, float], str]:
         assert main(["metrics", str(path), "--json", *options]) == 0
         shown = capsys.readouterr()
-        return {row["metric"]: row["value"] for row in json.loads(shown.out)}, shown.err
+        return {row["metric"]: row["value"] for row in json.loads(shown.out)["rows"]}, shown.err
 
     recorded, _ = asked()
     ran, _ = asked("--ran-on", "dgx-h100")

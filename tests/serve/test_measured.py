@@ -117,7 +117,7 @@ def test_the_command_gives_the_keys_that_scripts_read(tmp_path: Path, monkeypatc
         (["serve", "qwen3-0.6b"], "no system is given"),
         (["serve", "qwen3-0.6b", "--system", "dgx-h100"], "no requests are given"),
         ([*SMALL, "5", "--slo", "speed=1s"], "--slo: column 1: unknown key `speed`"),
-        ([*SMALL, "5", "--rate", "9..1"], "--rate: `9..1`"),
+        ([*SMALL, "5", "--rate", "9..1"], "--rate: column 1: `9..1`"),
         ([*SMALL, "5", "--router", "no.py:f"], "no.py: there is no such file"),
         (["serve", "--config", "x"], "--config is not read by `etude serve`"),
     ],

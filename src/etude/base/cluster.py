@@ -96,7 +96,7 @@ def _start(ray: Any, given: dict[str, Any]) -> None:
     os.environ["PYTHONPATH"] = python_path()
     try:
         ray.init(**given)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+    except Exception as problem:  # a node that is too slow to start raises no other class
         raise UsageError(f"Ray did not start: {str(problem).strip().splitlines()[-1]}", where="--ray") from None
     finally:
         if before is None:

@@ -40,6 +40,7 @@ def open(
     passes: int | None = None,
     advance: Callable[[int], None] = lambda amount: None,
     spread: runs.Spread | None = None,
+    times: runs.Times | None = None,
 ) -> Job:
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet folder
     written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), dumps of its Flight Recorder, or a trace of
@@ -48,7 +49,7 @@ def open(
     is called as ranks are read, `workers` at a time (0: of large recordings as many as there are cores, else one).
     `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are. `spread` links the
     ranks of a recorded run elsewhere: `etude.extend.spread("auto")` on a Ray cluster whose machines see the same
-    files.
+    files. `times` says whose times a recording gets: those of the program, by default, or those under the profiler.
 
     Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
     analyses take it. Of a profiler's trace they are those of every operator, call and device activity.
@@ -70,6 +71,10 @@ def open(
                 "a cluster can only read runs with a profiler file per rank", where=str(path), hint="leave out --ray"
             )
         options["spread"] = spread
+    if times is not None:
+        if kind.read not in (_read_run, _read_profile):
+            raise UsageError("is no recording of PyTorch's profiler: it has one set of times", where=str(path))
+        options["times"] = times
     return kind.read(place, options)
 
 
@@ -251,7 +256,7 @@ def _read_run(path: Path, options: dict[str, Any]) -> Job:
 
     if options["groups"] is not None:
         raise UsageError("a recorded run contains its groups", where=str(path), hint="leave out --groups")
-    name, ranks = runs.find_run(path)
+    name, ranks = runs.find_run(path, options.get("times"))
     chosen: dict[str, Any] = {key: options[key] for key in ("max_bytes", "advance", "spread") if key in options}
     chosen["workers"] = options["workers"] or runs.workers_for(ranks)
     return causal.to_job(name, runs.link_run(ranks, **chosen))
@@ -268,7 +273,8 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
 
     if options["groups"] is not None:
         raise UsageError("a profiler's trace contains its groups", where=str(path), hint="leave out --groups")
-    linked = runs.link_run([runs.RankFiles(rank=None, device=path)], max_bytes=options["max_bytes"])
+    times = options.get("times") or runs.Times()
+    linked = runs.link_run([runs.RankFiles(rank=None, device=path, times=times)], max_bytes=options["max_bytes"])
     options["advance"](1)
     return causal.to_job(reading.stem(path), linked)
 

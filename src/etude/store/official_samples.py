@@ -121,7 +121,7 @@ SAMPLES: Final[dict[str, Nodes]] = {
 
 
 def write_samples(options: SampleOptions, advance: Callable[[int], None]) -> str:
-    """All samples into the current folder; `advance` is told of each file. Returns what was written, in words."""
+    """All samples into the current folder; `advance` is called for each file. Returns what was written, in words."""
     for name, content in sample_files(options):
         write_pieces(name, [content])
         advance(1)

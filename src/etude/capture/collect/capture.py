@@ -23,6 +23,9 @@ class Capture:
         self.host = folder / "host.json"
         self.device = folder / "device.json"
         self.start_ns = self.end_ns = 0
+        self.took_ns = 0
+        """From the first step to the end of what the last one launched."""
+        self._since_ns = 0
         self._marker: Any = None
         self._thread = threading.get_ident()
         self._any_thread = features.any_thread_may_stop(torch, memory=options.memory)
@@ -73,6 +76,7 @@ class Capture:
         self.unmark()
         self._marker = self._torch.profiler.record_function(f"ProfilerStep#{step}")
         self._marker.__enter__()
+        self._since_ns = self._since_ns or time.perf_counter_ns()
 
     def unmark(self) -> None:
         marker, self._marker = self._marker, None
@@ -83,6 +87,7 @@ class Capture:
         self.unmark()  # first, so that the last step does not wait for the device and is like the others
         self._calls.stop()
         settle(self._torch)  # what was launched inside the window belongs to it
+        self.took_ns = time.perf_counter_ns() - self._since_ns
         with ours():
             try:
                 with quiet():
@@ -116,7 +121,12 @@ class Window:
     """Steps of optimizers in each of its steps."""
 
 
+def on_device(torch: Any) -> bool:
+    """Whether the program has used a device, which works asynchronously."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
 def settle(torch: Any) -> None:
     """Waits until the device has done what was launched."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if on_device(torch):
         torch.cuda.synchronize()

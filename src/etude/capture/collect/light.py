@@ -1,5 +1,9 @@
-"""Steps of the warm-up under the profiler alone, without observer and shapes: an event then costs about 1 us, not 40.
-From these, not from the window, a replay learns how much time Python takes between two operators of a CPU."""
+"""The light window: the last steps of the warm-up, recorded with next to nothing, so that they take as long as without.
+
+On a device: its activities and the driver's calls alone, without operators. On a CPU: operators alone, without observer
+and shapes; an event then costs about 1 us, not 40, and what it costs is measured between the steps. `link` takes the
+times of the program from here, and its structure from the full window.
+"""
 
 import contextlib
 import json
@@ -7,46 +11,82 @@ import shutil
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from etude.base.quiet import quiet
 from etude.base.rounds import LAYERS, NODES, Network
 from etude.capture.collect import features
+from etude.capture.collect.capture import on_device, settle
 from etude.capture.collect.turns import ours
 
+BURSTS, LAUNCHES = 5, 200
+"""Launches by which the cost of the profiler is measured."""
 PASSES = 8
 """Passes after each step, through the network of `etude.base.rounds`."""
+OPERATOR, CALL, ACTIVITY = 0, 1, 2
+KINDS: Final = {
+    "cpu_op": OPERATOR, "user_annotation": OPERATOR, "cuda_runtime": CALL, "cuda_driver": CALL, "hip_runtime": CALL,
+    "hip_driver": CALL, "kernel": ACTIVITY, "gpu_memcpy": ACTIVITY, "gpu_memset": ACTIVITY,
+}  # fmt: skip
+"""What an event of the profiler is, by its category."""
 
 
-def light_steps(torch: Any, warmup: int) -> int:
-    """How many of the last steps of a warm-up are recorded this way: half of them. None if a device works
-    asynchronously: then gaps of the host mean nothing."""
-    on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return 0 if on_device or warmup < 3 else warmup // 2
+def light_steps(warmup: int, steps: int | None) -> int:
+    """How many of the last steps of a warm-up are recorded this way: as many as in full, and one in which the profiler
+    starts; half of a short warm-up."""
+    return 0 if warmup < 3 or steps is None else min(steps + 1, max(warmup - 2, warmup // 2))
+
+
+def launch_ns(torch: Any) -> list[float]:
+    """Host time of launching a kernel that does next to nothing, of several bursts on an idle device; none on a CPU."""
+    if not on_device(torch):
+        return []
+    found = []
+    with torch.no_grad():
+        cell = torch.zeros(1, device="cuda")
+        for _ in range(BURSTS + 1):
+            settle(torch)
+            since = time.perf_counter_ns()
+            for _ in range(LAUNCHES):
+                cell.add_(1)
+            found.append((time.perf_counter_ns() - since) / LAUNCHES)
+        settle(torch)
+    return found[1:]
 
 
 class LightCapture:
     """Recording from `LightCapture(...)` to `stop()`."""
 
-    def __init__(self, torch: Any, folder: Path) -> None:
+    def __init__(self, torch: Any, folder: Path, plain_ns: Sequence[float] = ()) -> None:
+        """`plain_ns`: times of launches before any profiler ran, if the program had used its device by then."""
         self._torch = torch
         self.folder = folder
         self._file = folder / "light.json"
         self.running = True
+        self.on_device = on_device(torch)
         self._more_ns: list[list[int]] = []
         self._graph_ns: list[int] = []
         """What the profiler added to each pass, and what autograd added to its forward half."""
         self._pass_ns: list[float] = []
         self._cpu_ns: list[int] = []
         """For each step the time of a pass without the profiler, and the CPU time of this thread."""
+        self._marks_ns: list[list[int]] = []
+        """Begin and end of each step, as the time of day."""
         self._since_ns = 0
+        self._took_ns: list[int] = []
+        self._plain_ns = list(plain_ns) or launch_ns(torch)
+        self._light_ns: list[float] = []
+        """Host time of a launch, without the profiler and with it."""
         self._marker: Any = None
         self._thread = threading.get_ident()
         self._any_thread = features.any_thread_may_stop(torch, memory=False)
         config = features.experimental(torch, sync_events=False, stacks=False, memory=False)
-        cpu = [torch.profiler.ProfilerActivity.CPU]
-        self._profiler = torch.profiler.profile(activities=cpu, experimental_config=config)
+        kinds = torch.profiler.ProfilerActivity
+        activities = [kinds.CUDA if self.on_device else kinds.CPU]
+        self._profiler = torch.profiler.profile(activities=activities, experimental_config=config)
+        settle(torch)
         with ours(), quiet():
             self._profiler.start()
 
@@ -54,65 +94,100 @@ class LightCapture:
     def can_stop(self) -> bool:
         return self._any_thread or threading.get_ident() == self._thread
 
+    @property
+    def step_ns(self) -> int:
+        """Time of a step: of a device the mean, since only all of them together end when it has."""
+        return int(statistics.mean(self._took_ns) if self.on_device else statistics.median(self._took_ns))
+
     def mark(self, step: int) -> None:
         self.unmark()
         self._marker = self._torch.profiler.record_function(f"ProfilerStep#{step}")
         self._marker.__enter__()
+        self._marks_ns.append([time.time_ns()])
         self._since_ns = time.thread_time_ns()
 
     def unmark(self) -> None:
         """Ends the step: what follows belongs to the recorder."""
         marker, self._marker = self._marker, None
-        if marker is not None:
-            self._cpu_ns.append(time.thread_time_ns() - self._since_ns)
-            marker.__exit__(None, None, None)
-            plain_ns, more_ns, graph_ns = _added_ns(self._torch)
-            self._pass_ns.append(statistics.median(plain_ns))
-            self._more_ns.append(more_ns)
-            self._graph_ns += graph_ns
+        if marker is None:
+            return
+        self._cpu_ns.append(time.thread_time_ns() - self._since_ns)
+        self._marks_ns[-1].append(time.time_ns())
+        self._took_ns.append(self._marks_ns[-1][1] - self._marks_ns[-1][0])
+        marker.__exit__(None, None, None)
+        if self.on_device:
+            return
+        plain_ns, more_ns, graph_ns = _added_ns(self._torch)
+        self._pass_ns.append(statistics.median(plain_ns))
+        self._more_ns.append(more_ns)
+        self._graph_ns += graph_ns
 
     def stop(self) -> None:
         if not self.running:
             return
         self.running = False
         self.unmark()
+        if self.on_device and self._took_ns:
+            settle(self._torch)
+            self._took_ns[-1] = time.time_ns() - self._marks_ns[-1][0]
+        self._light_ns = launch_ns(self._torch)
         with ours():
             with quiet():
                 self._profiler.stop()
             self._profiler.export_chrome_trace(str(self._file))
 
     def events(self) -> dict[str, Any]:
-        """Columns: the `names`, and of each event its `name` as a number, its `thread`, `start_ns` and `end_ns`, in
-        order of time, outer before inner; `node_ns`: what a node of autograd takes to be made; of each step `event_ns`:
-        what the profiler added to an event, `pass_ns`: the time of a pass through a small network, `cpu_ns`: what the
-        thread worked. Empty where nothing can be read."""
+        """Columns: the `names`, and of each event its `name` as a number, what it is (`kind`), its `thread`, or of an
+        activity its stream, its `correlation`, `start_ns` and `end_ns` since `base_ns`, in order of time, outer before
+        inner; `marks_ns`: begin and end of each step. Of a device `call_ns`: what the profiler added to a call. Of a
+        CPU `node_ns`: what a node of autograd takes to be made, and of each step `event_ns`: what the profiler added to
+        an event, `pass_ns`: the time of a pass through a small network, `cpu_ns`: what the thread worked. Empty where
+        nothing can be read."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, ArithmeticError):
-            rows = [one for one in json.loads(self._file.read_bytes())["traceEvents"]
-                    if one.get("cat") in ("cpu_op", "user_annotation")]  # fmt: skip
+            written = json.loads(self._file.read_bytes())
+            base_ns = int(written.get("baseTimeNanoseconds", 0))
+            rows = [one for one in written["traceEvents"] if one.get("ph") == "X" and one.get("cat") in KINDS]
             rows.sort(key=lambda one: (one["ts"], -one["dur"]))
-            steps = [one for one in rows if one["name"].startswith("ProfilerStep#")]
-            spans = [(one["ts"], one["ts"] + one["dur"]) for one in steps]
-            mine = steps[0]["tid"]
-            between = [one["tid"] == mine and not any(a <= one["ts"] < b for a, b in spans) for one in rows]
-            passed = sum(between) / (PASSES * len(self._more_ns))
-            rows = [one for one, ours in zip(rows, between, strict=True) if not ours]
-            first = steps[0]["ts"]
+            costs: dict[str, Any] = {}
+            if self.on_device:
+                costs = {"call_ns": max(statistics.median(self._light_ns) - statistics.median(self._plain_ns), 0.0)}
+            else:
+                rows, passed = _without_passes(rows, len(self._more_ns))
+                costs = {
+                    "event_ns": [max(statistics.median(each), 0.0) / passed for each in self._more_ns],
+                    "pass_ns": self._pass_ns,
+                    "cpu_ns": self._cpu_ns,
+                    "node_ns": max(statistics.median(self._graph_ns), 0.0) / (NODES * LAYERS),
+                }
+            first = rows[0]["ts"]
             names: dict[str, int] = {}
+            kinds = [KINDS[one["cat"]] for one in rows]
             return {
                 "name": [names.setdefault(one["name"], len(names)) for one in rows],
+                "kind": kinds,
                 "thread": [int(one["tid"]) for one in rows],
+                "correlation": [int(one.get("args", {}).get("correlation", 0)) for one in rows],
                 "start_ns": [round(1000 * (one["ts"] - first)) for one in rows],
                 "end_ns": [round(1000 * (one["ts"] + one["dur"] - first)) for one in rows],
                 "names": list(names),
-                "event_ns": [max(statistics.median(each), 0.0) / passed for each in self._more_ns],
-                "pass_ns": self._pass_ns,
-                "cpu_ns": self._cpu_ns,
-                "node_ns": max(statistics.median(self._graph_ns), 0.0) / (NODES * LAYERS),
+                "base_ns": base_ns + round(1000 * first),
+                "marks_ns": self._marks_ns,
+                "device": self.on_device,
+                **costs,
             }
         return {}
 
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _without_passes(rows: list[dict[str, Any]], steps: int) -> tuple[list[dict[str, Any]], float]:
+    """Events without those of the passes between steps, and how many a pass has."""
+    marks = [one for one in rows if one["name"].startswith("ProfilerStep#")]
+    spans = [(one["ts"], one["ts"] + one["dur"]) for one in marks]
+    mine = marks[0]["tid"]
+    between = [one["tid"] == mine and not any(a <= one["ts"] < b for a, b in spans) for one in rows]
+    return [one for one, ours in zip(rows, between, strict=True) if not ours], sum(between) / (PASSES * steps)
 
 
 def _added_ns(torch: Any) -> tuple[list[int], list[int], list[int]]:

@@ -34,6 +34,8 @@ class CollectOptions:
     """CUDA synchronisation events, if there is a GPU and the installed PyTorch supports them."""
     flight_recorder: bool = True
     """Entries of the Flight Recorder: the process group of every gloo collective."""
+    full_only: bool = False
+    """Record no steps lightly: what is known of the program is then its time under the profiler."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """The parallel plan, for the manifest: `{"tp": 2, "dp": 4}`. Written to JSON unchanged."""
     force: bool = False

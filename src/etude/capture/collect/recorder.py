@@ -1,9 +1,11 @@
 """The life of a recording: wait, warm up, record N steps, write. One per process.
 
-        begin()              step_done() x warmup            step_done() x steps, or the end
-waiting ────────► recording ──────────────────► recording ───────────────────────────► done, written
+        begin()              step_done() x warmup            step_done() x steps      a few more, or the end
+waiting ────────► recording ──────────────────► recording ─────────────────────► timed ─────────► done, written
                   (thrown away; the last        (kept)          ▲ next step │ the program's own profiler begins
                   steps lightly, kept)                          └── aside ◄─┘
+
+Steps before the light ones and after the window are timed without a profiler.
 
 What is recorded before the first step is kept if no step ever comes: then there are none to separate. A window
 that the program's own profiler cut short is put aside: a whole one may come later, else the longest is written.
@@ -18,17 +20,22 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from etude.base.pages import page_faults
 from etude.capture.collect import communications, compiled, flight, layout
-from etude.capture.collect.capture import Capture, Window, settle
+from etude.capture.collect.capture import Capture, Window, on_device, settle
 from etude.capture.collect.groups import GroupWatch, with_earlier
-from etude.capture.collect.light import LightCapture, light_steps
+from etude.capture.collect.light import LightCapture, launch_ns, light_steps
 from etude.capture.collect.manifest import World, manifest, process_name, world
 from etude.capture.collect.options import CollectOptions
 from etude.capture.collect.signals import Signals
 from etude.capture.collect.turns import Turns
+
+AFTER: Final = 3
+"""Steps after the window that are timed."""
+DIFFERS: Final = 0.1
+"""A light window that differs from the program by more says so."""
 
 
 class Recorder:
@@ -56,9 +63,15 @@ class Recorder:
         self._aside: Window | None = None
         self._windows = 0
         self._since_ns = 0
-        self._unprofiled_ns: list[int] = []
+        self._before_ns: list[int] = []
+        self._after_ns: list[int] = []
+        """Times of steps before the light ones and after the window, without a profiler."""
         self._unprofiled_faults: list[int] = []
-        """Times of steps before the window, without a profiler, and how often they touched new pages of memory."""
+        """How often those before touched new pages of memory."""
+        self._launch_ns: list[float] = []
+        """Host time of launches before any profiler ran."""
+        self._complete = False
+        """All that was asked for is recorded."""
         self._since_faults = 0
         self._gave_way = False
         self._stuck = False
@@ -96,6 +109,9 @@ class Recorder:
                 self._began = True
                 self._thread = threading.get_ident()
                 self._signals.watch()
+                self._launch_ns = launch_ns(self._torch)
+                if self._launch_ns and self.options.warmup and self.options.steps is not None:
+                    return  # a profiler of the device, once it has run, slows down every later call
             self._open()
 
     def step_done(self, counted_by: str, optimizer_steps: int = 0) -> None:
@@ -106,7 +122,9 @@ class Recorder:
         with self._lock:
             if not self.here or not self._began:
                 return
-            if counted_by == "optimizer" and self.counted_by == "call":
+            if (counted_by == "optimizer" and self.counted_by == "call") or (
+                self._complete and counted_by != self.counted_by
+            ):
                 return
             before, self.counted_by = self.counted_by, counted_by
             if self._light is not None:
@@ -125,11 +143,11 @@ class Recorder:
         if self._pid != os.getpid():
             return False
         with self._lock:
-            recording = self.recording and self.steps_seen >= self.options.warmup
+            recording = self._complete or (self.recording and self.steps_seen >= self.options.warmup)
             if recording or not self.here or self.counted_by != "optimizer":
                 return False
             self._drop_light()
-            self._unprofiled_ns, self._unprofiled_faults = [], []
+            self._before_ns, self._unprofiled_faults = [], []
             self._begin_timing()
             return True
 
@@ -181,7 +199,7 @@ class Recorder:
     def _start_over(self) -> None:
         self._throw_away()
         self._drop_light()
-        self._unprofiled_ns, self._unprofiled_faults = [], []
+        self._before_ns, self._unprofiled_faults = [], []
         self.steps_seen, self.steps_recorded = 1, 0
         if self.options.warmup <= 1:
             self._open()
@@ -189,26 +207,42 @@ class Recorder:
     def _time_step(self) -> None:
         """The time since the previous step, if no profiler was on. The last of them ends when its device has: the
         window would wait for that as well."""
-        if not self._since_ns or self._turns.taken or self.steps_seen > self.options.warmup:
+        last = AFTER if self._complete else self.options.warmup - self._light_steps()
+        number = len(self._after_ns) + 1 if self._complete else self.steps_seen
+        if not self._since_ns or self._turns.taken or number > last:
             return
-        if self.steps_seen == self.options.warmup:
+        if number == last:
             settle(self._torch)
-        self._unprofiled_ns.append(time.perf_counter_ns() - self._since_ns)
-        self._unprofiled_faults.append(page_faults() - self._since_faults)
+        (self._after_ns if self._complete else self._before_ns).append(time.perf_counter_ns() - self._since_ns)
+        if not self._complete:
+            self._unprofiled_faults.append(page_faults() - self._since_faults)
 
-    def _unprofiled(self) -> dict[str, int] | None:
-        """A host runs ahead of its device, so only the sum of all steps is meaningful."""
-        took = self._unprofiled_ns
-        if not took:
+    def _unprofiled(self) -> dict[str, Any] | None:
+        """Steps without a profiler: all, and those on each side of the windows."""
+        before, after = self._before_ns, self._after_ns
+        if not before + after:
             return None
-        on_device = self._torch.cuda.is_available() and self._torch.cuda.is_initialized()
-        return {"count": len(took), "step_ns": int(statistics.mean(took) if on_device else statistics.median(took))}
+        sides = {name: {"count": len(took), "step_ns": self._typical(took)}
+                 for name, took in (("before", before), ("after", after)) if took}  # fmt: skip
+        spread = {"least_ns": min(before + after), "most_ns": max(before + after)}
+        return {"count": len(before + after), "step_ns": self._typical(before + after), **spread, **sides}
+
+    def _typical(self, took_ns: list[int]) -> int:
+        """A host runs ahead of its device, so only the sum of all steps is meaningful there."""
+        return int(statistics.mean(took_ns) if on_device(self._torch) else statistics.median(took_ns))
+
+    def _light_steps(self) -> int:
+        return 0 if self.options.full_only else light_steps(self.options.warmup, self.options.steps)
 
     def _advance(self, optimizer_steps: int) -> None:
+        if self._complete:
+            if len(self._after_ns) >= AFTER or self._turns.taken:
+                self.finish()
+            return
         self._look_around()
         if self.steps_seen < self.options.warmup:
             self._throw_away()
-            if self.options.warmup - self.steps_seen <= light_steps(self._torch, self.options.warmup):
+            if self.options.warmup - self.steps_seen <= self._light_steps():
                 self._open_light()
         elif self.steps_seen == self.options.warmup:
             self._throw_away()
@@ -221,9 +255,18 @@ class Recorder:
             self.steps_recorded += 1
             self._optimizer_steps += (optimizer_steps,)
             if self.steps_recorded == self.options.steps:
-                self.finish()
+                self._close()
             else:
                 self._capture.mark(self.steps_seen)
+
+    def _close(self) -> None:
+        """All is recorded. It is written when a few more steps have been timed, or at the end."""
+        capture, self._capture = self._capture, None
+        if capture is None:
+            return
+        capture.stop()
+        self._put_aside(Window(capture, self._first_step, self.steps_recorded, self._optimizer_steps))
+        self._complete = True
 
     def finish(self, reason: str = "") -> None:
         """Writes what was recorded; `reason` says why it is incomplete. Safe to call twice."""
@@ -288,7 +331,8 @@ class Recorder:
             return
         if self._light is None:
             self._windows += 1
-            self._light = LightCapture(self._torch, layout.recording_folder(self._folder, self._pid, self._windows))
+            folder = layout.recording_folder(self._folder, self._pid, self._windows)
+            self._light = LightCapture(self._torch, folder, self._launch_ns)
         self._light.mark(self.steps_seen)
 
     def _throw_away(self, *, stopped: bool = False) -> None:
@@ -337,7 +381,7 @@ class Recorder:
         layout.compress(capture.host, host, force=force)
         layout.compress(capture.device, device, force=force)
         self.files = {"host": host.name, "device": device.name}
-        events = self._light.events() if self._light is not None else {}
+        events = self._light.events() if self._light is not None and not self._light.running else {}
         if events:
             if self._unprofiled_faults:
                 events["page_faults"] = min(self._unprofiled_faults)
@@ -381,9 +425,25 @@ class Recorder:
                 "optimizer_steps": list(self._optimizer_steps) if self.counted_by == "optimizer" else None,
                 "unprofiled": self._unprofiled(),
             },
+            "windows": self._windows_told(window),
             "window_ns": [window.capture.start_ns, window.capture.end_ns] if window is not None else None,
         }
         layout.write_json(self._path(layout.MANIFEST), about, force=self.options.force)
+
+    def _windows_told(self, window: Window | None) -> list[dict[str, Any]]:
+        """Each window with the time of its steps, and what recording added to that of a step without a profiler."""
+        found: list[dict[str, Any]] = []
+        if "light" in self.files and self._light is not None:
+            found.append({"kind": "light", "file": self.files["light"], "step_ns": self._light.step_ns})
+        if window is not None and window.steps:
+            took_ns = window.capture.took_ns // window.steps
+            found.append({"kind": "full", "file": self.files["device"], "step_ns": took_ns})
+        unprofiled = self._unprofiled()
+        for one in found:
+            one["cost"] = round(one["step_ns"] / unprofiled["step_ns"] - 1, 4) if unprofiled else None
+            if one["kind"] == "light" and one["cost"] is not None and abs(one["cost"]) > DIFFERS:
+                one["note"] = f"a step takes {one['cost']:+.0%} of its time without a profiler"
+        return found
 
     def _cut_off(self, signal_name: str) -> None:
         with contextlib.suppress(Exception):  # the process is about to be ended by the signal, as without us

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from etude.base.files import let_go
 from etude.capture.ingest.graph import SEGMENT_NAME
 from etude.capture.ingest.members import RankTimes, own_times
+from etude.capture.ingest.program_time import AS_RECORDED, RECORDED, Timed
 from etude.model.cutting import kept
 from etude.model.job import Job, Note, Part, assemble
 from etude.model.match import match
@@ -35,6 +36,8 @@ class Linked:
     """Time of a step without the profiler, if measured."""
     threads: int = 0
     """Threads of an operator on the CPU, if known."""
+    timed: Timed = AS_RECORDED
+    """Whose times it has."""
     source: str = "pytorch profiler"
     """What wrote it."""
 
@@ -64,11 +67,18 @@ def to_job(name: str, ranks: Sequence[Linked]) -> Job:
     let_go()
     return assemble(
         name,
-        [one.part for one in ranks],
+        [_noted(one) for one in ranks],
         world_size=max((one.world_size for one in ranks), default=0),
         timing=timing,
         provenance=_provenance(ranks),
     )
+
+
+def _noted(one: Linked) -> Part:
+    """The rank, with what is to be said of its times."""
+    if not one.timed.note:
+        return one.part
+    return replace(one.part, notes=(*one.part.notes, Note(one.part.rank, one.timed.note)))
 
 
 def _own_names(ranks: Sequence[Linked]) -> list[Linked]:
@@ -126,4 +136,16 @@ def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:
         found["unprofiled_step_ns"] = str(unprofiled)
     if threads := max((one.threads for one in ranks), default=0):
         found["threads"] = str(threads)
-    return found | ({"device": ", ".join(devices[:4])} if devices else {})
+    return found | ({"device": ", ".join(devices[:4])} if devices else {}) | _times_told(ranks)
+
+
+def _times_told(ranks: Sequence[Linked]) -> dict[str, str]:
+    """Whose times these are; nothing of those of the recording."""
+    slowest = max((one.timed for one in ranks), key=lambda timed: timed.recorded_step_ns, default=Timed())
+    if slowest.kind == RECORDED:
+        return {}
+    told = {"timing": slowest.kind, "anchored": "yes" if slowest.anchored else "no"}
+    for name in ("recorded_step_ns", "low_ns", "high_ns"):
+        if value := getattr(slowest, name):
+            told[f"timing_{name}"] = str(value)
+    return told

@@ -11,13 +11,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.capture.ingest import reading, recordings
+from etude.capture.ingest.program_time import USUAL, Times
 from etude.store import compressed
 
 HOST, DEVICE, FLIGHT, CALLS, MANIFEST = "host", "device", "flight", "calls", "manifest"
+LIGHT: Final = "light"
 _ROLES: Final = {
     "et": HOST,
     "eg": HOST,  # execution graph, the former name
@@ -28,6 +30,7 @@ _ROLES: Final = {
     "fr": FLIGHT,
     "c10d": CALLS,
     "manifest": MANIFEST,
+    "light": LIGHT,
 }
 _WORDS: Final = "|".join(_ROLES)
 _NAME: Final = re.compile(
@@ -52,10 +55,17 @@ class RankFiles:
     flight: Path | None = None
     calls: Path | None = None
     manifest: Path | None = None
+    light: Path | None = None
+    times: Times = USUAL
 
 
-def find_run(path: Path) -> tuple[str, list[RankFiles]]:
-    """(name, ranks) of the run in a folder, or of the one named `folder/name`."""
+def find_run(path: Path, times: Times | None = None) -> tuple[str, list[RankFiles]]:
+    """(name, ranks) of the run in a folder, or of the one named `folder/name`, with the times that are wanted."""
+    name, ranks = _found(path)
+    return name, ranks if times is None else [replace(one, times=times) for one in ranks]
+
+
+def _found(path: Path) -> tuple[str, list[RankFiles]]:
     if recordings.is_list(path):
         return _listed(path)
     runs = _jobs(runs_in(path))
@@ -109,8 +119,13 @@ def _by_name(folder: Path, wanted: str | None) -> dict[str, list[RankFiles]]:
     for stem, files_of in found.items():
         numbers = sorted((rank for rank in files_of if DEVICE in files_of[rank]), key=lambda rank: rank or 0)
         if numbers:
-            runs[stem] = [RankFiles(rank=rank, **files_of[rank]) for rank in numbers]
+            runs[stem] = [RankFiles(rank=rank, **_named(files_of[rank])) for rank in numbers]
     return runs
+
+
+def _named(files: dict[str, Path]) -> dict[str, Any]:
+    """The files of a rank as `RankFiles` names them."""
+    return dict(files)
 
 
 def is_list(path: Path) -> bool:
@@ -201,7 +216,7 @@ def _listed(path: Path) -> tuple[str, list[RankFiles]]:
             raise UsageError(f"both are the {role} trace of rank {rank}: {other}, {file}", hint=hint)
     if bare := sorted(str(rank) for rank, roles in found.items() if DEVICE not in roles):
         raise UsageError(f"no device trace of rank {', '.join(bare)} is in the list", where=str(path)[:200])
-    ranks = [RankFiles(rank=rank, **found[rank]) for rank in sorted(found, key=lambda rank: rank or 0)]
+    ranks = [RankFiles(rank=rank, **_named(found[rank])) for rank in sorted(found, key=lambda rank: rank or 0)]
     return files[0].resolve().parent.name, ranks
 
 

@@ -12,10 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
 from etude.base.errors import FormatError, UsageError
-from etude.capture.ingest import causal, host_alone, reading
+from etude.capture.ingest import causal, host_alone, program_time, reading
 from etude.capture.ingest.causal import Linked
 from etude.capture.ingest.comm_recorded import read_calls
 from etude.capture.ingest.linked import with_notes
+from etude.capture.ingest.program_time import Times
 from etude.capture.ingest.rank_files import RankFiles, find_run, hosts_in, is_list, runs_in
 from etude.capture.ingest.spill import Spilled, release_memory, spill
 from etude.capture.ingest.windows import agreed
@@ -25,6 +26,7 @@ from etude.store import compressed
 __all__ = [
     "RankFiles",
     "Spread",
+    "Times",
     "find_run",
     "host_job",
     "hosts_in",
@@ -67,6 +69,7 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
     release_memory()  # the text
     host = reading.load_host(files.host, max_bytes) if files.host else None
     flight, manifest = _json(files.flight, max_bytes), _json(files.manifest, max_bytes)
+    device, timed = program_time.timed(device, _json(files.light, max_bytes), manifest, files.times)
     entries, groups = flight.get("entries"), manifest.get("process_groups")
     linked = causal.convert(
         device,
@@ -79,7 +82,7 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
     del device, host
     release_memory()
     world = manifest.get("world_size")
-    linked = replace(linked, unprofiled_step_ns=_unprofiled(manifest), threads=_threads(manifest))
+    linked = replace(linked, unprofiled_step_ns=_unprofiled(manifest), threads=_threads(manifest), timed=timed)
     linked = with_notes(linked, _incomplete(files, manifest))
     return replace(linked, world_size=max(linked.world_size, world)) if isinstance(world, int) else linked
 
@@ -178,6 +181,9 @@ def link_run(
             done.append(one.take() if isinstance(one, Spilled) else _sealed(one))
             advance(1)
     found = _without_manifest(_distinct(done), ranks)
+    if len({one.timed.kind for one in found}) > 1:  # clocks of a program and of its recording do not mix
+        recorded = [replace(files, times=replace(files.times, as_recorded=True)) for files in ranks]
+        return link_run(recorded, workers=workers, max_bytes=max_bytes, any_window=any_window, spread=spread)
     if any_window or len(ranks) == 1:
         return found
     said = {files.rank: manifest_of(files) for files in ranks if files.rank is not None and files.manifest is not None}
@@ -222,7 +228,7 @@ def _packed(files: RankFiles, max_bytes: int | None) -> bytes:
 
 def _whole_paths(files: RankFiles) -> RankFiles:
     """Absolute paths: other machines have other working folders."""
-    paths = {name: getattr(files, name) for name in ("device", "host", "flight", "calls", "manifest")}
+    paths = {name: getattr(files, name) for name in ("device", "host", "flight", "calls", "manifest", "light")}
     return replace(files, **{name: path and path.resolve() for name, path in paths.items()})
 
 

@@ -26,6 +26,8 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
+DRIVER_CALL: Final = 1
+"""What a driver call is in the column `kind`."""
 _FILE: Final = re.compile(r".*\.rank(\d+)\.light\.json\.gz")
 _STEP: Final = "ProfilerStep#"
 _BACKEND: Final = "gloo:"
@@ -75,6 +77,8 @@ def _read(told: dict[str, Any]) -> LightEvents:
         raise ValueError("columns of different lengths")
     if len(name) and not (name.min() >= 0 and name.max() < len(names)):
         raise ValueError("an event without a name")
+    if told.get("device"):
+        return _calls(told, names, name, thread, start, end)
     return LightEvents(
         names, name, thread, start, end,
         event_ns=np.array(told.get("event_ns", ()), np.float64),
@@ -83,6 +87,25 @@ def _read(told: dict[str, Any]) -> LightEvents:
         node_ns=float(told.get("node_ns", 0.0)),
         page_faults=int(told.get("page_faults", 0)),
     )  # fmt: skip
+
+
+def _calls(told: dict[str, Any], names: list[str], name: I64, thread: I64, start: I64, end: I64) -> LightEvents:
+    """The driver's calls of a light window of a device, and its steps as events; not the first of several, in which the
+    profiler starts."""
+    marks = np.array(told["marks_ns"], np.int64).reshape(-1, 2) - int(told["base_ns"])
+    marks = marks[1:] if len(marks) > 1 else marks
+    calls = np.array(told["kind"], np.int64) == DRIVER_CALL
+    nothing = np.zeros(len(marks), np.int64)
+    return LightEvents(
+        [*names, _STEP],
+        np.concatenate([nothing + len(names), name[calls]]),
+        np.concatenate([nothing - 1, thread[calls]]),
+        np.concatenate([marks[:, 0], start[calls]]),
+        np.concatenate([marks[:, 1], end[calls]]),
+        event_ns=np.full(len(marks), float(told.get("call_ns", 0.0))),
+        pass_ns=np.zeros(0),
+        cpu_ns=np.zeros(0, np.int64),
+    )
 
 
 class LightClock:

@@ -77,6 +77,8 @@ class RecordedHost:
             estimated[timed] = np.where(inside, of_graph, estimated[timed])
             untimed = ~np.isin(np.arange(len(steps)), timed)
             estimated[untimed & graphs.has(moments)] = 0  # the next timed step has it
+        if self.of.in_program_time:
+            estimated, clocks = recorded, []
         told = host_between_launches(
             steps[:, 0], self._called(steps), np.where(known, moments, NOTHING), clocks, estimated
         )
@@ -115,7 +117,8 @@ class RecordedHost:
         else:
             self._unused(about, why)
             about["unit_ns"] = unit_ns(self.of.trace.parent, self.of.start, events)
-            self.b.host_ns = pauses_ns(free, count, about["unit_ns"]).tolist()
+            pauses = free if self.of.in_program_time else pauses_ns(free, count, about["unit_ns"])
+            self.b.host_ns = pauses.tolist()
         self.b.about["host"] = about
 
     def _unused(self, about: dict[str, Any], why: str) -> None:

@@ -39,6 +39,8 @@ class Recording:
         """For each node, the index in `ops` of the operator that it belongs to, or -1."""
         self.on_device = bool((self.inside & (self.trace.cpu == 0)).any())
         self.begin = int(self.start[self.inside].min()) if self.inside.any() else 0
+        self.in_program_time = "timing" in job.provenance
+        """Times are those of the program, measured or estimated: nothing of a profiler is in them."""
 
     def _ops(self) -> list[Op]:
         """Host operators with their arguments, ordered by time, callers before what they call."""

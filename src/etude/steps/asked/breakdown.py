@@ -51,4 +51,6 @@ def inputs(asked: Breakdown) -> Analysed:
         raise UsageError(f"an overlap needs two groups, not {len(pair)}", hint="--overlap compute --overlap memory")
     if view == "overlap":
         return Analysed(source, partial(analyse.overlap, a=pair[0], b=pair[1], counting=counting))
-    return Analysed(source, partial(analyse.kernel_types if view else analyse.breakdown, counting=counting))
+    if view:
+        return Analysed(source, partial(analyse.kernel_types, counting=counting))
+    return Analysed(source, partial(analyse.breakdown, counting=counting), about=True)

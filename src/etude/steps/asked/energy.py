@@ -13,6 +13,7 @@ from etude.steps.asked.plans import ModelOrConfig, PlanInput, model_asked, plan_
 from etude.steps.asked.power import KERNELS, KernelChoice, LongInput, PowerInput, PowerInputs, power_system
 from etude.steps.asked.runs import RanOnInput, RunInput, RunSource, grown, no_times
 from etude.steps.asked.simulation import PANEL, Checked, OnSystem
+from etude.steps.asked.times import times_wanted
 
 if TYPE_CHECKING:
     from etude.cost.stacks import Stack
@@ -83,7 +84,7 @@ def energy_inputs(asked: Energy) -> EnergyInputs:
         raise UsageError(f"{spelled(asked, 'ran_on')} and {spelled(asked, 'system')} both name a system",
                          hint="give one of them")  # fmt: skip
     groups, timing = (None if path is None else Path(path) for path in (asked.groups, asked.timing))
-    source = RunSource(Path(asked.path), timing=timing, groups=groups, workers=asked.workers)
+    source = RunSource(Path(asked.path), timing=timing, groups=groups, workers=asked.workers, times=times_wanted(asked))
     system = asked.system or ("" if is_device else on)
     return EnergyInputs(source, system, open_device(on) if is_device else None, PowerInputs.repeated(asked))
 

@@ -36,7 +36,7 @@ def inputs(asked: Idle) -> Analysed:
 
     view, source = only_one(asked, "launches", "queues", "streams", "each"), RunSource.of(asked)
     if view in ("", "each"):
-        return Analysed(source, analyse.gaps if view else analyse.idle)
+        return Analysed(source, analyse.gaps if view else analyse.idle, about=not view)
     if view == "streams":
         return Analysed(source, partial(analyse.stream_gaps, counting=counting_of(asked.counted)))
     if is_given(asked, "calls"):

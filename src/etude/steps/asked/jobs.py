@@ -10,6 +10,7 @@ from etude.base.figures import argument, figure
 from etude.base.talk import progress
 
 if TYPE_CHECKING:
+    from etude.capture.ingest import runs
     from etude.model.job import Job
 
 JOB_HELP = (
@@ -69,6 +70,7 @@ def open_job(
     ranks: int | None = None,
     passes: int | None = None,
     ray: str = "",
+    times: "runs.Times | None" = None,
 ) -> "Job":
     """The job at `path`, with a bar while it is read."""
     from etude.capture import opening
@@ -78,7 +80,7 @@ def open_job(
             from etude.base.cluster import spread
 
             options["spread"] = spread(ray, workers)
-        return opening.open(path, ranks=ranks, passes=passes, **options)
+        return opening.open(path, ranks=ranks, passes=passes, times=times, **options)
 
 
 @contextmanager

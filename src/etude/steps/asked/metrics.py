@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from etude.base.figures import figure
 from etude.base.talk import say
 from etude.steps.asked.jobs import open_job
-from etude.steps.asked.runs import Analysis, RanOnInput, RunSource, grown
+from etude.steps.asked.runs import Analysis, RanOnInput, RunSource, grown, record_of, told_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,19 +40,25 @@ def metrics_inputs(asked: Metrics) -> MetricsInputs:
     return MetricsInputs(RunSource.of(asked), False, asked.ran_on, asked.output.csv)
 
 
-def metrics_of(given: MetricsInputs) -> "tuple[pa.Table, bool]":
-    """The table, and whether it is printed as it is."""
+def metrics_of(given: MetricsInputs) -> "tuple[pa.Table, bool, dict[str, Any]]":
+    """The table, whether it is printed as it is, and figures of the program."""
     if given.traffic:
         from etude.analyse.traffic import traffic
 
-        return traffic(open_job(given.source.path, given.source.groups, given.source.workers)), True
-    return _metrics(given), given.exact
+        return traffic(open_job(given.source.path, given.source.groups, given.source.workers)), True, {}
+    table, about = _metrics(given)
+    return table, given.exact, about
 
 
-def _metrics(given: MetricsInputs) -> "pa.Table":
+def metrics_record(found: "tuple[pa.Table, bool, dict[str, Any]]") -> Any:
+    return record_of((found[0], found[2]))
+
+
+def _metrics(given: MetricsInputs) -> "tuple[pa.Table, dict[str, Any]]":
     from etude.analyse import metrics as analyse
     from etude.analyse.devices import device_of, recognised
     from etude.analyse.engine import of_engine
+    from etude.analyse.program_figures import program_figures
     from etude.machine import device_names, open_system
 
     run, system, ran_on = given.source.open(), given.source.system, given.ran_on
@@ -68,7 +74,10 @@ def _metrics(given: MetricsInputs) -> "pa.Table":
         say("note: an engine's trace does not say when requests arrived, so TTFT is not shown: see `etude requests`")
     if card is None:
         say(f"note: this job has no card, so its model is not known; `etude card {given.source.path} --write`")
-    return analyse.metrics(run, device=device)
+    about = program_figures(run)
+    for line in told_of(about):
+        say(f"note: {line}")
+    return analyse.metrics(run, device=device), about
 
 
 def metrics_table(found: Any) -> Any:

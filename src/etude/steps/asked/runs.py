@@ -11,8 +11,12 @@ from etude.base.outputs import Tabled
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import GROUPS_HELP, JOB_HELP, open_job
+from etude.steps.asked.times import TimesInput, times_wanted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.capture.ingest import runs
     from etude.machine.system import System
     from etude.model.card import Card
     from etude.model.job import Job
@@ -26,7 +30,7 @@ WORKERS_HELP = "number of ranks read in parallel; 0: one per core for large reco
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunInput:
+class RunInput(TimesInput):
     """Parameters of what analyses a run."""
 
     path: str = argument("path", JOB_HELP, like="job/")
@@ -93,22 +97,23 @@ class RunSource:
     groups: Path | None = None
     workers: int = 0
     ray: str = ""
+    times: "runs.Times | None" = None
 
     @classmethod
     def of(cls, asked: RunInput, ray: str = "", *, recorded: bool = False) -> "RunSource":
         """The source that was asked for; `recorded`: of what only a recording has, whatever the times."""
         groups = None if asked.groups is None else Path(asked.groups)
         if recorded:
-            return cls(Path(asked.path), groups=groups, workers=asked.workers)
+            return cls(Path(asked.path), groups=groups, workers=asked.workers, times=times_wanted(asked))
         system, timing = times_of(asked)
-        return cls(Path(asked.path), system, timing, groups, asked.workers, ray)
+        return cls(Path(asked.path), system, timing, groups, asked.workers, ray, times_wanted(asked))
 
     def open(self) -> "Run":
-        return open_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray)
+        return open_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray, wanted=self.times)
 
     def find(self) -> "tuple[Job, Run | None]":
         """As `open`, for what is also known of a job that has no times."""
-        return find_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray)
+        return find_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray, wanted=self.times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +126,58 @@ class Analysed:
     """Rows of the table that are kept; 0: all."""
     nothing: str = ""
     """What is said of a table without rows."""
+    about: bool = False
+    """The record has the figures of the program as well: what a step takes, and how busy its devices are."""
 
     def run(self) -> Any:
-        found = self.compute(self.source.open())
+        return self._computed(self.source.open())
+
+    def with_figures(self) -> "tuple[pa.Table, dict[str, Any]]":
+        """(the table, figures of the program, where they are shown with it)."""
+        from etude.analyse.program_figures import program_figures
+
+        run = self.source.open()
+        found = program_figures(run) if self.about else {}
+        for line in told_of(found):
+            say(f"note: {line}")
+        return self._computed(run), found
+
+    def _computed(self, run: "Run") -> Any:
+        found = self.compute(run)
         if self.nothing and not len(found):
             say(f"note: {self.nothing}")
         return found.slice(0, self.top) if self.top else found
+
+
+def told_of(found: "dict[str, Any]") -> list[str]:
+    """What is to be said of the times of a run."""
+    from etude.base.units import format_time
+
+    if not found:
+        return []
+    if found["timing"] == "recorded" and found["step_ns"]:
+        return ["times are those under the profiler; the program itself may be several times as fast"]
+    if found["timing"] == "estimated":
+        low, high = format_time(found["low"]["step_ns"]), format_time(found["high"]["step_ns"])
+        return [f"times of the program are estimated: a step takes {low} to {high}"]
+    return []
+
+
+def table_of(result: "tuple[pa.Table, dict[str, Any]]") -> Any:
+    """The table of an analysis."""
+    return result[0]
+
+
+def record_of(result: "tuple[pa.Table, dict[str, Any]]") -> Any:
+    """The table; with the figures of the program, where it has a row for each rank together with these."""
+    table, about = result
+    if not about:
+        return table
+    ranks = {one["rank"]: one for one in about["ranks"]}
+    names = table.schema.names
+    if "rank" in names and "span_ns" in names:
+        return about | {"ranks": [row | ranks.get(row["rank"], {}) for row in table.to_pylist()]}
+    return about | {"rows": table}
 
 
 NOTES = 8
@@ -134,10 +185,17 @@ NOTES = 8
 
 
 def open_run(
-    path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None, *, ray: str = ""
+    path: Path,
+    groups: Path | None,
+    workers: int,
+    system: str = "",
+    times: Path | None = None,
+    *,
+    ray: str = "",
+    wanted: "runs.Times | None" = None,
 ) -> "Run":
     """The run at `path`, with times of a file, of a simulation, or as recorded."""
-    run = find_run(path, groups, workers, system, times, ray=ray)[1]
+    run = find_run(path, groups, workers, system, times, ray=ray, wanted=wanted)[1]
     if run is None:
         raise no_times(path)
     return run
@@ -152,7 +210,14 @@ def no_times(path: Path) -> UsageError:
 
 
 def find_run(
-    path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None, *, ray: str = ""
+    path: Path,
+    groups: Path | None,
+    workers: int,
+    system: str = "",
+    times: Path | None = None,
+    *,
+    ray: str = "",
+    wanted: "runs.Times | None" = None,
 ) -> "tuple[Job, Run | None]":
     """As `open_run`, for what is also known of a job that has no times."""
     from etude.model.run import Run
@@ -164,7 +229,7 @@ def find_run(
             "times cannot come both from a file and from a simulation",
             hint="give one of --timing and --system; --ran-on names the hardware of the run",
         )
-    job, card = open_job(path, groups, workers, ray=ray), cards.find(path)
+    job, card = open_job(path, groups, workers, ray=ray, times=wanted), cards.find(path)
     if times is not None:
         return job, Run(job, read_timing(job, times), card=card)
     if system:

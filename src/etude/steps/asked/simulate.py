@@ -188,13 +188,17 @@ def say_notes(found: "Simulated") -> None:
 
 
 def simulate_record(result: "tuple[Simulated, dict[str, float]]") -> dict[str, Any]:
+    from etude.analyse.program_figures import program_figures
     from etude.analyse.rank_table import rank_table
 
     found, jitter = result
     say_end(found)
+    about = program_figures(found)
+    of_rank = {one["rank"]: one for one in about.pop("ranks")}
     return {
         "makespan_ns": found.makespan_ns,
-        "ranks": rank_table(found).to_pylist(),
+        **about,
+        "ranks": [row | of_rank.get(row["rank"], {}) for row in rank_table(found).to_pylist()],
         "steps": [{"step": step, "end_ns": end_ns} for step, end_ns in found.step_ends().items()],
         "links": [asdict(link) for link in found.links],
         "partial": found.timing.partial,

@@ -116,7 +116,7 @@ def over_seeds(
     first = options.get("seed", 0)
     pairs = []
     for seed in range(first, first + seeds):
-        mine = {**options, "seed": seed}
+        mine = {**options, "seed": seed} if "jitter" in options else options
         baseline = found if seed == first else simulated_again(found, **mine)
         pairs.append(what_if(baseline, edits, check=check, **mine))
     return pairs

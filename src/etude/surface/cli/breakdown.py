@@ -1,5 +1,15 @@
 from etude.steps.asked.breakdown import Breakdown, inputs
-from etude.steps.asked.runs import Analysed
+from etude.steps.asked.runs import Analysed, record_of, table_of
 from etude.surface.verb import Verb
 
-VERBS = (Verb(name="breakdown", asks=Breakdown, inputs=inputs, run=Analysed.run, tool=True),)
+VERBS = (
+    Verb(
+        name="breakdown",
+        asks=Breakdown,
+        inputs=inputs,
+        run=Analysed.with_figures,
+        record=record_of,
+        table=table_of,
+        tool=True,
+    ),
+)

@@ -37,6 +37,9 @@ class Collect:
     name: str = figure("text", "prefix of the names of the files", "trace", like="gpt")
     stacks: bool = figure("switch", "also record Python frames", False, panel=RECORDED)
     allocations: bool = figure("switch", "also record memory allocations", False, names=("--memory",), panel=RECORDED)
+    full_only: bool = figure(
+        "switch", "record no steps lightly: times are then those under the profiler", False, panel=RECORDED
+    )
     force: bool = figure("switch", "replace an earlier run", False, names=("-f",))
 
 
@@ -56,6 +59,7 @@ def inputs(asked: Collect) -> CollectInputs:
             raise UsageError(f"{spelled(asked, name)} is not read with {spelled(asked, 'whole')}, which records all")
     steps = {"steps": None, "warmup": 0} if asked.whole else {"steps": asked.steps, "warmup": asked.warmup}
     more = {"name": asked.name, "stacks": asked.stacks, "memory": asked.allocations, "force": asked.force}
+    more |= {} if asked.whole else {"full_only": asked.full_only}
     return CollectInputs(asked.command, Path(asked.out), CollectOptions.from_dict(more | steps), asked.whole)
 
 

@@ -1,5 +1,7 @@
 from etude.steps.asked.idle import Idle, inputs
-from etude.steps.asked.runs import Analysed
+from etude.steps.asked.runs import Analysed, record_of, table_of
 from etude.surface.verb import Verb
 
-VERBS = (Verb(name="idle", asks=Idle, inputs=inputs, run=Analysed.run, tool=True),)
+VERBS = (
+    Verb(name="idle", asks=Idle, inputs=inputs, run=Analysed.with_figures, record=record_of, table=table_of, tool=True),
+)

@@ -1,9 +1,9 @@
-from etude.steps.asked.metrics import Metrics, metrics_inputs, metrics_of, metrics_table
+from etude.steps.asked.metrics import Metrics, metrics_inputs, metrics_of, metrics_record, metrics_table
 from etude.surface.verb import Verb
 
 VERBS = (
     Verb(
-        name="metrics", asks=Metrics, inputs=metrics_inputs, run=metrics_of, record=lambda found: found[0],
+        name="metrics", asks=Metrics, inputs=metrics_inputs, run=metrics_of, record=metrics_record,
         table=metrics_table, reads=metrics_table, tool=True,
     ),
 )  # fmt: skip

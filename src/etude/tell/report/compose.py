@@ -14,6 +14,7 @@ import pyarrow as pa
 from etude.analyse.catalogue import report_sections
 from etude.analyse.clocks import can_align
 from etude.analyse.critical_path import length_ns
+from etude.analyse.program_figures import RECORDED, program_figures, times_of
 from etude.machine.system import Device
 from etude.model.job import Job, Note
 from etude.model.run import Run
@@ -118,6 +119,27 @@ def _subtitle(subject: Subject) -> str:
 
 
 def _verdict(subject: Subject) -> str:
+    return " ".join(filter(None, (_step(subject), _spent(subject))))
+
+
+def _step(subject: Subject) -> str:
+    """What a step of the program takes, where a recording says that; else nothing."""
+    if times_of(subject.run.job) == RECORDED or subject.run.timing.origin != Origin.MEASURED:
+        return ""
+    found = program_figures(subject.run)
+    if not found["step_ns"] or found["busy_share"] is None:
+        return ""
+    took, busy = words.time(found["step_ns"]), words.percent(found["busy_share"])
+    if "low" in found:
+        low, high = found["low"], found["high"]
+        took = f"about {took} (estimated: {words.time(low['step_ns'])} to {words.time(high['step_ns'])})"
+        busy = f"{busy} ({words.percent(low['busy_share'])} to {words.percent(high['busy_share'])})"
+    recorded = found.get("recorded_step_ns")
+    under = f" (recorded under the profiler: {words.time(recorded)})" if recorded else ""
+    return f"A step takes {took}; the {subject.noun} is busy {busy} of it{under}."
+
+
+def _spent(subject: Subject) -> str:
     s = breakdown.spent(subject)
     parts = [(subject.computing, s.compute), ("waiting for communication", s.exposed_comm),
              ("copying memory", s.memory), (subject.idling, s.idle)]  # fmt: skip
@@ -161,6 +183,10 @@ def _doubts(subject: Subject) -> list[Told]:
                           "timeline"))  # fmt: skip
     if job.notes and timing.origin == Origin.MEASURED:
         found.append(_lost(job))
+    if timing.origin == Origin.MEASURED and times_of(job) == RECORDED:
+        found.append(Told("info", "These times are those under the profiler.",
+                          "The program itself may be several times as fast, and its devices busier. `etude collect` "
+                          "records a light window too; `--unprofiled 41ms` gives the time of a step."))  # fmt: skip
     if timing.partial:
         found.append(
             Told("warn", "These times do not cover the whole run.", "It was cut off; later events are missing.")

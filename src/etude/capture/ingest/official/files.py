@@ -80,7 +80,7 @@ class TextFiles:
         return cls(Path(asked.source), Path(asked.out), asked.num_npus, asked.num_passes, log)
 
     def write(self, advance: Callable[[int], None] = lambda amount: None) -> str:
-        """`advance` is told of each file."""
+        """`advance` is called for each file."""
         out = self.out
         job = text.read_text(self.source, self.num_npus, passes=self.passes)
         world = chakra.world_to_say(job)

@@ -12,6 +12,7 @@ from etude.steps.asked.edits import before_and_after, edits_of
 from etude.steps.asked.jobs import open_job
 from etude.steps.asked.repetitions import allocated
 from etude.steps.asked.runs import RanOnInput, RunInput, RunSource, times_of
+from etude.steps.asked.times import times_wanted
 from etude.tell.report.asked.pages import folder_page, is_folder, plain, run_page, written
 
 if TYPE_CHECKING:
@@ -68,10 +69,15 @@ def inputs(asked: Report) -> ReportInputs:
     reading, groups = asked.reading, None if asked.reading.groups is None else Path(asked.reading.groups)
     if edits:
         return ReportInputs(
-            paths, place, title, (RunSource(paths[0], reading.system, None, groups, reading.workers),), edits
+            paths,
+            place,
+            title,
+            (RunSource(paths[0], reading.system, None, groups, reading.workers, times=times_wanted(reading)),),
+            edits,
         )
     system, timing = times_of(reading)
-    sources = tuple(RunSource(path, system, timing, groups, reading.workers) for path in paths)
+    times = times_wanted(reading)
+    sources = tuple(RunSource(path, system, timing, groups, reading.workers, times=times) for path in paths)
     return ReportInputs(paths, place, title, sources, ran_on=asked.ran_on if len(paths) == 1 else "")
 
 

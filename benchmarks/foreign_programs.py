@@ -1,0 +1,205 @@
+"""Programs that are not ours, as their libraries' users write them; random weights, made data.
+
+Each name gives (what is trained or asked, `step()`). `fixed` were looked at while the correction was made; `held_out`
+were written down before any of them was recorded, and fit nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Step = Callable[[], Any]
+
+
+def _training(model: Any, given: Callable[[], dict[str, Any]], *, compiled: bool = False, lr: float = 1e-4) -> Step:
+    import torch
+
+    model = model.cuda().train()
+    run = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = run(**given()).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _tokens(words: int, *shape: int) -> Any:
+    import torch
+
+    return torch.randint(0, words, shape, device="cuda")
+
+
+def _causal(kind: str, *shape: int, compiled: bool = False, **config: Any) -> Step:
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{kind}Config")(**config))
+    ids = _tokens(model.config.vocab_size, *shape)
+    return _training(model, lambda: {"input_ids": ids, "labels": ids}, compiled=compiled)
+
+
+def llama() -> Step:
+    return _causal("Llama", 1, 512, hidden_size=1024, intermediate_size=4096, num_hidden_layers=16,
+                   num_attention_heads=16, num_key_value_heads=4, vocab_size=32000)  # fmt: skip
+
+
+def gpt2() -> Step:
+    return _causal("GPT2", 8, 512)
+
+
+def bert_compiled() -> Step:
+    from transformers import BertConfig, BertForMaskedLM
+
+    model = BertForMaskedLM(BertConfig())
+    ids = _tokens(30000, 32, 128)
+    return _training(model, lambda: {"input_ids": ids, "labels": ids}, compiled=True)
+
+
+def resnet() -> Step:
+    import torch
+    import torchvision
+
+    model = torchvision.models.resnet50().cuda().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    images, target = torch.randn(32, 3, 224, 224, device="cuda"), _tokens(1000, 32)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), target).backward()
+        optimizer.step()
+
+    return step
+
+
+def gpt2_generate() -> Step:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config()).cuda().eval()
+    ids = _tokens(50000, 4, 64)
+
+    def step() -> None:
+        with torch.no_grad():
+            model.generate(ids, max_new_tokens=16, min_new_tokens=16, do_sample=False, pad_token_id=0)
+
+    return step
+
+
+def graph_network() -> Step:
+    import torch
+    from torch_geometric.nn import GraphSAGE
+
+    model = GraphSAGE(128, 256, 3, 40).cuda().train()
+    nodes, edges = 20_000, torch.randint(0, 20_000, (2, 200_000), device="cuda")
+    x, target = torch.randn(nodes, 128, device="cuda"), _tokens(40, nodes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x, edges), target).backward()
+        optimizer.step()
+
+    return step
+
+
+# -- held out ----------------------------------------------------------------------------------------------------------
+
+
+def t5() -> Step:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    model = T5ForConditionalGeneration(T5Config(d_model=512, num_layers=6, decoder_start_token_id=0))
+    ids = _tokens(32000, 8, 256)
+    return _training(model, lambda: {"input_ids": ids, "labels": ids[:, :64].contiguous()})
+
+
+def mixtral() -> Step:
+    return _causal("Mixtral", 2, 256, hidden_size=512, intermediate_size=1024, num_hidden_layers=6,
+                   num_attention_heads=8, num_key_value_heads=4, num_local_experts=8, vocab_size=32000)  # fmt: skip
+
+
+def vit() -> Step:
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    model = ViTForImageClassification(ViTConfig(num_labels=1000))
+    images, labels = torch.randn(64, 3, 224, 224, device="cuda"), _tokens(1000, 64)
+    return _training(model, lambda: {"pixel_values": images, "labels": labels})
+
+
+def llama_compiled() -> Step:
+    return _causal("Llama", 2, 512, compiled=True, hidden_size=768, intermediate_size=3072, num_hidden_layers=8,
+                   num_attention_heads=12, num_key_value_heads=4, vocab_size=32000)  # fmt: skip
+
+
+def wav2vec2() -> Step:
+    import torch
+    import torchaudio
+
+    model = torchaudio.models.wav2vec2_base(aux_num_out=32).cuda().train()
+    waves = torch.randn(4, 32_000, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(waves)[0].square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def llama_generate() -> Step:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16)
+    model = LlamaForCausalLM(config).cuda().to(torch.bfloat16).eval()
+    ids = _tokens(32000, 8, 128)
+
+    def step() -> None:
+        with torch.no_grad():
+            model.generate(ids, max_new_tokens=12, min_new_tokens=12, do_sample=False, pad_token_id=0)
+
+    return step
+
+
+def segmentation() -> Step:
+    import torch
+    import torchvision
+
+    model = torchvision.models.segmentation.deeplabv3_resnet50(weights_backbone=None, num_classes=21).cuda().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    images, target = torch.randn(4, 3, 256, 256, device="cuda"), _tokens(21, 4, 256, 256)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images)["out"], target).backward()
+        optimizer.step()
+
+    return step
+
+
+def gat() -> Step:
+    import torch
+    from torch_geometric.nn import GAT
+
+    model = GAT(64, 64, 3, 10, heads=4).cuda().train()
+    nodes, edges = 5_000, torch.randint(0, 5_000, (2, 50_000), device="cuda")
+    x, target = torch.randn(nodes, 64, device="cuda"), _tokens(10, nodes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x, edges), target).backward()
+        optimizer.step()
+
+    return step
+
+
+FIXED = {f.__name__: f for f in (llama, gpt2, bert_compiled, resnet, gpt2_generate, graph_network)}
+HELD_OUT = {f.__name__: f for f in (t5, mixtral, vit, llama_compiled, wav2vec2, llama_generate, segmentation, gat)}

@@ -1,0 +1,65 @@
+"""What a step of the program takes and how busy its devices are: the figures that everything else is about."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from etude.analyse.breakdown import breakdown
+from etude.model.job import Job
+from etude.model.run import Run
+from etude.model.schema import UNKNOWN
+from etude.model.timing import Origin
+
+__all__ = ["ESTIMATED", "PROGRAM", "RECORDED", "program_figures", "times_of"]
+
+PROGRAM, ESTIMATED, RECORDED = "program", "estimated", "recorded"
+_PROFILED: Final = "profiler"
+"""What the source of a recording is called."""
+
+
+def times_of(job: Job) -> str:
+    """Whose times a job has: those of the program, an estimate of them, or those under a profiler."""
+    measured = job.timing is not None and job.timing.origin == Origin.MEASURED
+    recorded = measured or _PROFILED in job.provenance.get("source_format", "")
+    return job.provenance.get("timing", RECORDED if recorded else PROGRAM)
+
+
+def program_figures(run: Run) -> dict[str, Any]:
+    """`timing`: whose times these are; `step_ns` and `busy_share` of the slowest rank; `ranks`: of each. Of an estimate
+    also `low` and `high` of both. `recorded_step_ns`: under the profiler, where that is another.
+
+    etude.extend.program_figures(run)["step_ns"]
+    """
+    rows = breakdown(run).select(["rank", "span_ns", "idle_ns"]).to_pylist()
+    steps = _steps(run)
+    ranks = []
+    for row in rows:
+        span, count = row["span_ns"] or 0, steps.get(row["rank"], 1)
+        busy = 1 - row["idle_ns"] / span if span else None
+        ranks.append({"rank": row["rank"], "step_ns": round(span / count), "busy_share": busy})
+    slowest = max(ranks, key=lambda one: one["step_ns"], default={"step_ns": None, "busy_share": None})
+    found: dict[str, Any] = {"timing": times_of(run.job)}
+    found |= {name: slowest[name] for name in ("step_ns", "busy_share")}
+    told = run.job.provenance
+    if "anchored" in told:
+        found["anchored"] = told["anchored"] == "yes"
+    if "timing_recorded_step_ns" in told:
+        found["recorded_step_ns"] = int(told["timing_recorded_step_ns"])
+    if found["timing"] == ESTIMATED and slowest["busy_share"] is not None:
+        low, high = int(told["timing_low_ns"]), int(told["timing_high_ns"])
+        busy_ns = slowest["busy_share"] * slowest["step_ns"]
+        found["low"] = {"step_ns": low, "busy_share": min(busy_ns / high, 1.0)}
+        found["high"] = {"step_ns": high, "busy_share": min(busy_ns / max(low, 1), 1.0)}
+    return found | {"ranks": ranks}
+
+
+def _steps(run: Run) -> dict[int, int]:
+    """Rank -> number of its steps, at least one."""
+    found: dict[int, int] = {}
+    for part in run.parts():
+        step = part.trace.step[part.timed & (part.trace.step != UNKNOWN)]
+        count = max(len(np.unique(step)), 1)
+        found |= {int(run.job.ranks[i]): count for i in part.at.tolist()}
+    return found

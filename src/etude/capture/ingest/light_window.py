@@ -1,0 +1,477 @@
+"""The times of a program, from a window that was recorded with next to nothing, given to the events of the full one.
+
+Both windows are of the same process. In each step the driver's calls of a thread (on a CPU: its operators) are the same
+in both, one by one: those are paired by their order and names. A call and what it launched then begin and end as in the
+light window. Between two calls the light window's time is divided among the events of the full one in proportion to
+their recorded time less what recording them cost, which is the difference of the two windows there.
+
+A recording whose windows do not agree keeps its recorded times, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.base.errors import TraceError
+from etude.capture.ingest import light_kernels as k
+from etude.capture.ingest.events import DEVICE, OPERATORS, is_call_category
+from etude.capture.link.device import DeviceTrace
+from etude.model.schema import UNKNOWN
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+OPERATOR, CALL, ACTIVITY = 0, 1, 2
+STEP: Final = "ProfilerStep#"
+AGREES: Final = 0.9
+"""Share of the calls of a step that must be the same in both windows."""
+MOST_NS: Final = 200_000.0
+"""Most that a profiler is taken to add to a call or an event."""
+WAITS: Final = ("Synchronize", "Memcpy", "Malloc", "Free")
+"""Parts of the names of calls that may wait for the device."""
+LEFT: Final = 0.05
+"""Least part of a recorded interval that stays: no time becomes nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LightWindow:
+    """Events of the light window in order of time; times of day in ns."""
+
+    name: I64
+    names: tuple[str, ...]
+    kind: I64
+    thread: I64
+    correlation: I64
+    start_ns: I64
+    end_ns: I64
+    steps_ns: tuple[tuple[int, int], ...]
+    on_device: bool
+    event_ns: tuple[float, ...]
+    """What the profiler added to an event, of each step; on a CPU."""
+    call_ns: float = 0.0
+    """What the profiler added to a call of the driver; on a device."""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any], where: str = "") -> LightWindow | None:
+        """The window of a file of `etude collect`; None of one that has no steps or no clock, as older ones."""
+        try:
+            column: dict[str, Any] = {
+                key: np.array(told[key], np.int64) for key in ("name", "kind", "thread", "correlation")
+            }
+            start, end = (np.array(told[key], np.int64) + int(told["base_ns"]) for key in ("start_ns", "end_ns"))
+            steps = tuple((int(a), int(b)) for a, b in told["marks_ns"])
+            if not steps or not len(start):
+                return None
+            return cls(
+                **column, names=tuple(told["names"]), start_ns=start, end_ns=end, steps_ns=steps,
+                on_device=bool(told["device"]), event_ns=tuple(float(one) for one in told.get("event_ns", ())),
+                call_ns=float(told.get("call_ns", 0.0)),
+            )  # fmt: skip
+        except KeyError:
+            return None
+        except (TypeError, ValueError) as problem:
+            raise TraceError(f"is not the light window of a recording: {problem}", where=where) from None
+
+    starts: bool = True
+    """Its profiler starts in the first step, which does not count where there are others."""
+
+    def used(self) -> list[int]:
+        """Steps that count."""
+        return list(range(len(self.steps_ns)))[1 if self.on_device and self.starts and len(self.steps_ns) > 1 else 0 :]
+
+    @property
+    def step_ns(self) -> float:
+        """Time of a step, from the first that counts, or from the end of what was launched before it, to the end of all
+        that was launched."""
+        used = self.used()
+        begin, end = self.steps_ns[used[0]][0], self.steps_ns[used[-1]][1]
+        since = self._done_ns(self.steps_ns[0][0], begin) if used[0] else begin
+        return (max(end, self._done_ns(begin, end)) - max(since, begin)) / len(used)
+
+    def _done_ns(self, begin_ns: int, end_ns: int) -> int:
+        """When all is done that was launched in an interval."""
+        calls = (self.kind == CALL) & (self.start_ns >= begin_ns) & (self.start_ns < end_ns) & (self.correlation > 0)
+        launched = (self.kind == ACTIVITY) & np.isin(self.correlation, self.correlation[calls])
+        return int(self.end_ns[launched].max(initial=end_ns))
+
+    def period_ns(self, which: int, following: int) -> int:
+        """Time from a step to the one that is to follow it: as it was, or until all that it launched is done."""
+        begin, end = self.steps_ns[which]
+        if following == which + 1 and self.on_device:
+            return self.steps_ns[following][0] - begin
+        return max(end, self._done_ns(begin, end)) - begin
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What came of it."""
+
+    steps: int = 0
+    paired: int = 0
+    """Calls, or operators, that are the same in both windows."""
+    of: int = 0
+    why_not: str = ""
+
+    @property
+    def done(self) -> bool:
+        return not self.why_not
+
+
+def in_program_time(device: DeviceTrace, light: LightWindow, numbers: Sequence[int] = ()) -> tuple[DeviceTrace, Joined]:
+    """The recording with the times of the light window; itself, with a reason, where the two do not agree. `numbers`
+    are those of its steps, if known."""
+    full = _Full(device, light.on_device, numbers)
+    if not len(full.steps):
+        return device, Joined(why_not="the full window has no steps")
+    used = light.used()
+    clock, base = _Clock(full), light.steps_ns[used[0]][0]
+    at, paired, of = base, 0, 0
+    for number in range(len(full.steps)):
+        which = used[number % len(used)]
+        begin = light.steps_ns[which][0]
+        pairs, count = _pairs(full, number, light, which)
+        if len(pairs[0]) < AGREES * count:
+            named = full.numbers[number]
+            return device, Joined(why_not=f"step {named} does something else than those of the light window")
+        eased = _eased(light, which)
+        clock.take(number, pairs, eased, at - begin, which)
+        paired, of = paired + len(pairs[0]), of + count
+        at += eased.period_ns(which, used[(number + 1) % len(used)])
+    return clock.moved(base), Joined(len(full.steps), paired, of)
+
+
+def as_window(device: DeviceTrace, numbers: Sequence[int] = ()) -> tuple[LightWindow, F64] | None:
+    """A full recording as a window of its own calls and activities, and how many other events were recorded from each
+    call to the next on its thread; None of one without steps or without a device."""
+    full = _Full(device, True, numbers)
+    calls, activities = np.flatnonzero(full.anchor), np.flatnonzero(full.activity)
+    if not full.steps or not len(activities) or not len(calls):
+        return None
+    rows = np.concatenate([calls, activities])
+    kind = np.repeat(np.array([CALL, ACTIVITY], np.int64), [len(calls), len(activities)])
+    order = np.lexsort((-full.end[rows], full.start[rows]))
+    rows, kind = rows[order], kind[order]
+    light = LightWindow(
+        device.name[rows].astype(np.int64), device.names, kind,
+        np.where(kind == CALL, device.tid[rows], device.stream[rows]), device.correlation[rows],
+        full.start[rows] + device.base_ns, full.end[rows] + device.base_ns,
+        tuple((a + device.base_ns, b + device.base_ns) for a, b in full.steps), True, (), starts=False,
+    )  # fmt: skip
+    weight = np.zeros(int((kind == CALL).sum()))
+    mine = rows[kind == CALL]
+    operators = np.flatnonzero(full.host & ~full.anchor)
+    for thread in np.unique(device.tid[mine]).tolist():
+        at = np.flatnonzero(device.tid[mine] == thread)
+        events = np.sort(full.start[operators[device.tid[operators] == thread]])
+        bounds = np.append(np.searchsorted(events, full.start[mine[at]]), len(events))
+        weight[at] = np.diff(bounds)
+        weight[at[0]] += bounds[0]
+    return light, weight
+
+
+class _Full:
+    """The full window: its steps, and the events by which it is paired."""
+
+    def __init__(self, device: DeviceTrace, on_device: bool, numbers: Sequence[int]) -> None:
+        self.device = device
+        calls = np.array([is_call_category(c) for c in device.categories] + [False])[device.category]
+        shown = device.is_phase("X") & (device.start_ns != UNKNOWN) & (device.tid != UNKNOWN)
+        operators = device.is_category(*OPERATORS) & shown
+        self.start = device.start_ns
+        self.end = device.start_ns + np.maximum(device.duration_ns, 0)
+        self.host = operators | (calls & shown)
+        self.anchor = (calls & shown) if on_device else operators & ~device.name_has(STEP)
+        self.activity = device.is_category(*DEVICE) & device.is_phase("X") & (device.start_ns != UNKNOWN)
+        rows = np.flatnonzero(operators & device.name_has(STEP))
+        said = [device.names[device.name[row]].removeprefix(STEP) for row in rows.tolist()]
+        wanted = {str(number) for number in numbers}
+        keep = [i for i, one in enumerate(said) if one.isdecimal() and (not wanted or one in wanted)]
+        keep.sort(key=lambda i: int(self.start[rows[i]]))
+        self.steps = [(int(self.start[rows[i]]), int(self.end[rows[i]])) for i in keep]
+        self.numbers = [said[i] for i in keep]
+        self.thread = int(device.tid[rows[keep[0]]]) if keep else 0
+        self.threads = np.unique(device.tid[self.host]).tolist()
+
+    def anchors(self, number: int, thread: int) -> I64:
+        """Rows by which a step of a thread is paired, in order of time, outer before inner."""
+        begin, end = self.steps[number]
+        rows = np.flatnonzero(self.anchor & (self.device.tid == thread) & (self.start >= begin) & (self.start < end))
+        return rows[np.lexsort((-self.end[rows], self.start[rows]))]
+
+
+def _pairs(full: _Full, number: int, light: LightWindow, which: int) -> tuple[tuple[I64, I64], int]:
+    """(rows of the full window, events of the light one) that are the same, and how many there are in the fuller."""
+    begin, end = light.steps_ns[which]
+    wanted = CALL if light.on_device else OPERATOR
+    steps = np.array([name.startswith(STEP) for name in light.names] + [False])[light.name]
+    there = np.flatnonzero((light.kind == wanted) & ~steps & (light.start_ns >= begin) & (light.start_ns < end))
+    there = there[np.lexsort((-light.end_ns[there], light.start_ns[there]))]
+    code = {name: number for number, name in enumerate(light.names)}
+    names = np.array([code.get(name, -1) for name in full.device.names] + [-1], np.int64)
+    threads = {int(t): there[light.thread[there] == t] for t in np.unique(light.thread[there])}
+    mine = {t: found for t in full.threads if len(found := full.anchors(number, t))}
+    rows: list[I64] = []
+    events: list[I64] = []
+    count = 0
+    for thread in sorted(mine, key=lambda t: -len(mine[t])):
+        if not threads:
+            count += len(mine[thread])
+            continue
+        here = names[full.device.name[mine[thread]]]
+        best = thread if thread in threads else min(threads, key=lambda t: abs(len(threads[t]) - len(here)))
+        other = threads.pop(best)
+        a, b = _same(here, light.name[other])
+        rows.append(mine[thread][a])
+        events.append(other[b])
+        count += max(len(here), len(other))
+    joined = [np.concatenate(one) if one else np.zeros(0, np.int64) for one in (rows, events)]
+    return (joined[0], joined[1]), count
+
+
+def _same(a: I64, b: I64) -> tuple[I64, I64]:
+    """Positions at which two sequences agree, in order."""
+    if np.array_equal(a, b):
+        return np.arange(len(a)), np.arange(len(b))
+    blocks = SequenceMatcher(None, a.tolist(), b.tolist(), autojunk=False).get_matching_blocks()
+    first = [np.arange(block.a, block.a + block.size) for block in blocks]
+    second = [np.arange(block.b, block.b + block.size) for block in blocks]
+    return np.concatenate(first), np.concatenate(second)
+
+
+def _waits(light: LightWindow) -> Bools:
+    """Calls that may wait for the device: by their names, or because they take long (a full queue)."""
+    named = np.array([any(word in name for word in WAITS) for name in light.names] + [False])[light.name]
+    return named | (light.end_ns - light.start_ns > k.FULL_NS)
+
+
+class _Calls(NamedTuple):
+    start: I64
+    end: I64
+    cost: I64
+    first: I64
+    waits: Bools
+
+
+class _Activities(NamedTuple):
+    start: I64
+    end: I64
+    stream: I64
+    by_end: I64
+    streams: int
+
+
+def without_cost(light: LightWindow, cost_ns: float, weight: F64 | None = None) -> LightWindow:
+    """The window of a device as it would be if its profiler took no time in each call, or `weight` times that: the host
+    is faster, activities follow when they may, and calls that wait for the device wait for it as before."""
+    if not light.on_device or cost_ns <= 0:
+        return light
+    calls = np.flatnonzero(light.kind == CALL)
+    marks = np.array(light.steps_ns, np.int64).reshape(-1)  # as calls that take no time
+    at = np.concatenate([light.start_ns[calls], marks])
+    is_mark = np.arange(len(at)) >= len(calls)
+    order = np.lexsort((~is_mark, at))  # a step that begins with a call begins before it
+    is_mark = is_mark[order]
+    until = np.concatenate([light.end_ns[calls], marks])[order]
+    own = np.concatenate([light.correlation[calls], np.full(len(marks), -1)])[order]
+    position = {int(c): i for i, c in enumerate(own.tolist()) if c > 0}
+    rows = np.flatnonzero(light.kind == ACTIVITY)
+    call = np.array([position.get(int(c), -1) for c in light.correlation[rows]], np.int64)
+    rows, call = rows[call >= 0], call[call >= 0]
+    by_call = np.lexsort((light.start_ns[rows], call))
+    rows, call = rows[by_call], call[by_call]
+    streams, stream = np.unique(light.thread[rows], return_inverse=True)
+    first = np.searchsorted(call, np.arange(len(order) + 1)).astype(np.int64)
+    a_start, a_end = light.start_ns[rows], light.end_ns[rows]
+    lag = a_start - at[order][call] if len(call) else np.zeros(0, np.int64)
+    latency = int(np.percentile(lag, 10)) if len(lag) else 0
+    each = cost_ns * (np.ones(len(calls)) if weight is None else weight)
+    cost = np.append(np.rint(each), np.zeros(len(marks))).astype(np.int64)[order]
+    found = k.eased(
+        _Calls(at[order], until, cost, first, np.append(_waits(light)[calls], np.zeros(len(marks), bool))[order]),
+        _Activities(a_start, a_end, stream.astype(np.int64), np.argsort(a_end, kind="stable"), len(streams)),
+        max(latency, 0),
+    )
+    start, end = light.start_ns.copy(), light.end_ns.copy()
+    start[calls[order[~is_mark]]], end[calls[order[~is_mark]]] = found[0][~is_mark], found[1][~is_mark]
+    start[rows], end[rows] = found[2], found[3]
+    moved = np.empty(len(marks), np.int64)
+    moved[order[is_mark] - len(calls)] = found[0][is_mark]
+    steps = tuple((int(a), int(b)) for a, b in moved.reshape(-1, 2))
+    return replace(light, start_ns=start, end_ns=end, steps_ns=steps)
+
+
+def fitted(light: LightWindow, step_ns: float, weight: F64 | None = None) -> tuple[LightWindow, float]:
+    """The window with the cost of a call with which a step takes `step_ns`, and that cost; with the least that makes it
+    as short as it can be where the device takes longer."""
+    if light.step_ns <= step_ns:
+        return light, 0.0
+    low, high = 0.0, MOST_NS
+    step_ns = max(step_ns, 1.002 * without_cost(light, high, weight).step_ns)
+    for _ in range(24):
+        middle = (low + high) / 2
+        if without_cost(light, middle, weight).step_ns > step_ns:
+            low = middle
+        else:
+            high = middle
+    return without_cost(light, high, weight), high
+
+
+def _eased(light: LightWindow, which: int) -> LightWindow:
+    """The window without what its own profiler added to the events of a step, on the thread of the step."""
+    if light.on_device or which >= len(light.event_ns) or not light.event_ns[which]:
+        return light
+    begin, end = light.steps_ns[which]
+    inside = (light.start_ns >= begin) & (light.start_ns < end)
+    threads, counts = np.unique(light.thread[inside], return_counts=True)
+    busiest = inside & (light.thread == threads[np.argmax(counts)])
+    edges = np.sort(np.concatenate([light.start_ns[busiest], light.end_ns[busiest]]))
+    half = light.event_ns[which] / 2
+
+    def earlier(moment: I64) -> I64:
+        return (moment - half * np.searchsorted(edges, moment, "right")).astype(np.int64)
+
+    until = int(earlier(np.array([end]))[0])
+    steps = (*light.steps_ns[:which], (begin, max(until, begin + 1)), *light.steps_ns[which + 1 :])
+    start = np.maximum.accumulate(np.where(inside, earlier(light.start_ns), light.start_ns))
+    return replace(light, start_ns=start, end_ns=np.maximum(earlier(light.end_ns), start), steps_ns=steps)
+
+
+class _Clock:
+    """From moments of the full window to moments of the program, thread by thread and activity by activity."""
+
+    def __init__(self, full: _Full) -> None:
+        self.full = full
+        self.recorded: dict[int, list[I64]] = {}
+        self.program: dict[int, list[I64]] = {}
+        self.rows: list[I64] = []
+        self.begin: list[I64] = []
+        self.until: list[I64] = []
+
+    def take(self, number: int, pairs: tuple[I64, I64], light: LightWindow, shift: int, which: int) -> None:
+        """A step: its paired events are at those moments of the light step, moved by `shift`."""
+        full, (rows, events) = self.full, pairs
+        step = light.steps_ns[which]
+        begin, end = full.steps[number]
+        for thread in np.unique(full.device.tid[rows]).tolist() if len(rows) else [full.thread]:
+            mine = full.device.tid[rows] == thread
+            at = np.concatenate([full.start[rows[mine]], full.end[rows[mine]]])
+            then = np.concatenate([light.start_ns[events[mine]], light.end_ns[events[mine]]]) + shift
+            if thread == full.thread:
+                at, then = np.append(at, [begin, end]), np.append(then, [step[0] + shift, step[1] + shift])
+            self.recorded.setdefault(thread, []).append(at)
+            self.program.setdefault(thread, []).append(then)
+        self._activities(rows, events, light, shift)
+
+    def _activities(self, rows: I64, events: I64, light: LightWindow, shift: int) -> None:
+        """What paired calls launched, by correlation and order."""
+        full = self.full.device
+        calls = {
+            int(c): int(light.correlation[e]) for c, e in zip(full.correlation[rows], events, strict=True) if c > 0
+        }
+        mine = np.flatnonzero(self.full.activity & np.isin(full.correlation, np.array(list(calls), np.int64)))
+        theirs = np.flatnonzero(
+            (light.kind == ACTIVITY) & np.isin(light.correlation, np.array(list(calls.values()), np.int64))
+        )
+        by_call: dict[int, list[int]] = {}
+        for event in theirs[np.argsort(light.start_ns[theirs], kind="stable")].tolist():
+            by_call.setdefault(int(light.correlation[event]), []).append(event)
+        found: list[tuple[int, int]] = []
+        taken: dict[int, int] = {}
+        for row in mine[np.argsort(self.full.start[mine], kind="stable")].tolist():
+            call = int(full.correlation[row])
+            others, k = by_call.get(calls[call], []), taken.get(call, 0)
+            taken[call] = k + 1
+            if k < len(others):
+                found.append((row, others[k]))
+        pairs = np.array(found, np.int64).reshape(-1, 2)
+        self.rows.append(pairs[:, 0])
+        self.begin.append(light.start_ns[pairs[:, 1]] + shift)
+        self.until.append(light.end_ns[pairs[:, 1]] + shift)
+
+    def moved(self, base_ns: int) -> DeviceTrace:
+        """The recording in the program's time, which begins at `base_ns`."""
+        full, device = self.full, self.full.device
+        start, end = full.start.astype(np.int64).copy(), full.end.astype(np.int64).copy()
+        known = device.start_ns != UNKNOWN
+        main = self._warp(full.thread)
+        start[known], end[known] = main(full.start[known]), main(full.end[known])
+        for thread in (t for t in self.recorded if t != full.thread):
+            mine, warp = known & (device.tid == thread) & ~full.activity, self._warp(thread)
+            start[mine], end[mine] = warp(full.start[mine]), warp(full.end[mine])
+        self._place(start, end)
+        length = np.where(device.duration_ns >= 0, end - start, device.duration_ns)
+        start = np.where(known, start - base_ns, device.start_ns)
+        return replace(device, start_ns=start, duration_ns=length, base_ns=base_ns)
+
+    def _place(self, start: I64, end: I64) -> None:
+        """Activities at their times; those that are not paired by their neighbours on the stream."""
+        rows, begin, until = (np.concatenate(one) if one else np.zeros(0, np.int64)
+                              for one in (self.rows, self.begin, self.until))  # fmt: skip
+        start[rows], end[rows] = begin, until
+        paired = np.zeros(len(start), bool)
+        paired[rows] = True
+        device, full = self.full.device, self.full
+        left = np.flatnonzero(full.activity & ~paired)
+        for row in left.tolist():  # few: steps agree
+            beside = np.flatnonzero(paired & (device.stream == device.stream[row]) & (full.start <= full.start[row]))
+            if len(beside):
+                last = beside[np.argmax(full.start[beside])]
+                start[row] = end[last] + full.start[row] - full.end[last]
+            end[row] = start[row] + full.end[row] - full.start[row]
+
+    def _warp(self, thread: int) -> Any:
+        """(moments of the full window) -> moments of the program, on a thread."""
+        at, then = np.concatenate(self.recorded[thread]), np.concatenate(self.program[thread])
+        order = np.lexsort((then, at))
+        at, then = at[order], np.maximum.accumulate(then[order])
+        last = np.append(np.flatnonzero(np.diff(at)), len(at) - 1)
+        at, then = at[last], then[last]
+        rows = np.flatnonzero(self.full.host & (self.full.device.tid == thread))
+        knots = np.unique(np.concatenate([at, self.full.start[rows], self.full.end[rows]]))
+        moments = _divided(knots, at, then)
+
+        def warp(moment: I64) -> I64:
+            found = np.interp(moment, knots, moments)
+            found = np.where(moment < knots[0], moments[0] - (knots[0] - moment), found)
+            found = np.where(moment > knots[-1], moments[-1] + (moment - knots[-1]), found)
+            return np.rint(found).astype(np.int64)
+
+        return warp
+
+
+def _divided(knots: I64, at: I64, then: I64) -> F64:
+    """Moments of the program at `knots`, of which those at `at` are known to be `then`. What an interval became shorter
+    is taken from its pieces alike, since each ends at an event that was recorded; what is left is scaled to fit."""
+    inside = (knots >= at[0]) & (knots <= at[-1])
+    which = (
+        np.clip(np.searchsorted(at, knots, "right") - 1, 0, len(at) - 2) if len(at) > 1 else np.zeros(len(knots), int)
+    )
+    found = np.empty(len(knots), np.float64)
+    found[knots < at[0]] = then[0] - (at[0] - knots[knots < at[0]])
+    found[knots > at[-1]] = then[-1] + (knots[knots > at[-1]] - at[-1])
+    if len(at) < 2:
+        found[inside] = then[0]
+        return found
+    here, of = knots[inside], which[inside]
+    gap = np.diff(here, append=here[-1:]).astype(
+        np.float64
+    )  # from each knot to the next, which is in the same interval
+    of[-1] = len(at) - 2
+    gap[-1] = 0
+    count = np.bincount(of, gap > 0, minlength=len(at) - 1)
+    shorter = np.maximum(np.diff(at) - np.diff(then), 0)
+    weight = np.maximum(gap - (shorter / np.maximum(count, 1))[of], LEFT * gap)
+    total = np.bincount(of, weight, minlength=len(at) - 1)
+    weight *= (np.diff(then) / np.maximum(total, 1e-9))[of]
+    along = np.concatenate([[0.0], np.cumsum(weight)[:-1]])
+    first = np.searchsorted(here, at[:-1])
+    found[inside] = then[:-1][of] + along - along[first][of]
+    found[inside] = np.where(here == at[-1], then[-1], found[inside])
+    return found

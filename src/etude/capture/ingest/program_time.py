@@ -1,0 +1,118 @@
+"""Whose times a recording gets: those of the program, an estimate of them, or those under the profiler.
+
+| times | where from |
+|---|---|
+| program | the light window of `etude collect` |
+| estimated | the recording itself, with a cost of each event that makes a step as long as it is without a profiler |
+| recorded | as they are in the file: with nothing to say how long a step takes without a profiler, or as asked |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from etude.capture.ingest.light_window import Joined, LightWindow, as_window, fitted, in_program_time, without_cost
+from etude.capture.link.device import DeviceTrace
+
+PROGRAM, ESTIMATED, RECORDED = "program", "estimated", "recorded"
+UNSURE: Final = 0.1
+"""Part of an estimate by which it may be off where its step was timed on one side of the window alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Which times are wanted."""
+
+    as_recorded: bool = False
+    anchor: bool = True
+    """Use the time of a step without a profiler, where it is known."""
+    unprofiled_ns: int = 0
+    """That time, if it is given; else that of the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Which times a recording has."""
+
+    kind: str = RECORDED
+    anchored: bool = False
+    recorded_step_ns: int = 0
+    low_ns: int = 0
+    high_ns: int = 0
+    """Of an estimate: the range of a step."""
+    note: str = ""
+
+
+USUAL: Final = Times()
+AS_RECORDED: Final = Timed()
+
+
+def timed(
+    device: DeviceTrace, light: Mapping[str, Any], manifest: Mapping[str, Any], wanted: Times
+) -> tuple[DeviceTrace, Timed]:
+    """The recording in the time of its program, as far as that is known."""
+    if wanted.as_recorded:
+        return device, Timed()
+    numbers = _numbers(manifest)
+    sides = _sides(manifest) if wanted.anchor and not wanted.unprofiled_ns else []
+    step_ns = wanted.unprofiled_ns or _unprofiled(manifest, wanted)
+    window = LightWindow.of(light)
+    if window is not None:
+        eased = window
+        if window.on_device:
+            eased = fitted(window, step_ns)[0] if step_ns else without_cost(window, window.call_ns)
+        moved, joined = in_program_time(device, eased, numbers)
+        if joined.done:
+            return moved, Timed(PROGRAM, bool(step_ns and window.on_device), _full_step(manifest), note=_told(joined))
+        return device, Timed(note=f"times are as recorded, because {joined.why_not}")
+    full = as_window(device, numbers) if step_ns else None
+    if full is None:
+        return device, Timed()
+    eased = fitted(full[0], step_ns, full[1])[0]
+    moved, joined = in_program_time(device, eased, numbers)
+    if not joined.done:
+        return device, Timed(note=f"times are as recorded, because {joined.why_not}")
+    low, high = (min(sides), max(sides)) if len(sides) > 1 else (step_ns * (1 - UNSURE), step_ns * (1 + UNSURE))
+    return moved, Timed(ESTIMATED, True, round(full[0].step_ns), round(low), round(max(high, eased.step_ns)))
+
+
+def _told(joined: Joined) -> str:
+    if joined.paired == joined.of:
+        return ""
+    return (
+        f"{joined.paired:,} of {joined.of:,} calls are the same in the light window; the others are placed between them"
+    )
+
+
+def _numbers(manifest: Mapping[str, Any]) -> list[int]:
+    steps = manifest.get("steps")
+    found = steps.get("numbers") if isinstance(steps, Mapping) else None
+    return [one for one in found if type(one) is int] if isinstance(found, list) else []
+
+
+def _of_manifest(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    steps = manifest.get("steps")
+    found = steps.get("unprofiled") if isinstance(steps, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _unprofiled(manifest: Mapping[str, Any], wanted: Times) -> int:
+    took = _of_manifest(manifest).get("step_ns")
+    return took if wanted.anchor and isinstance(took, int) and took > 0 else 0
+
+
+def _sides(manifest: Mapping[str, Any]) -> list[int]:
+    """A step before the windows and after them."""
+    told = _of_manifest(manifest)
+    sides = [told.get(name) for name in ("before", "after")]
+    return [one["step_ns"] for one in sides if isinstance(one, Mapping) and isinstance(one.get("step_ns"), int)]
+
+
+def _full_step(manifest: Mapping[str, Any]) -> int:
+    windows = manifest.get("windows")
+    for one in windows if isinstance(windows, list) else ():
+        if isinstance(one, Mapping) and one.get("kind") == "full" and isinstance(one.get("step_ns"), int):
+            return int(one["step_ns"])
+    return 0

@@ -1,0 +1,174 @@
+"""Times of the program from a light window. Windows are written by hand; what they come to is worked out by hand."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etude.capture.ingest import program_time
+from etude.capture.ingest.light_window import CALL, LightWindow, as_window, fitted, in_program_time, without_cost
+from etude.capture.ingest.program_time import ESTIMATED, PROGRAM, RECORDED, Times
+from etude.capture.link.device import DeviceTrace, read_device
+
+US = 1000
+MAIN, STREAM = 11, 7
+
+
+def traced(events: list[dict[str, Any]]) -> DeviceTrace:
+    text = json.dumps({"schemaVersion": 1, "baseTimeNanoseconds": 0, "traceEvents": events}).encode()
+    return read_device(np.frombuffer(text + bytes(64), np.uint8).copy(), len(text))
+
+
+def event(category: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    at = {"tid": STREAM, "pid": 0} if category == "kernel" else {"tid": MAIN, "pid": 1}
+    return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "args": args, **at}
+
+
+def full(steps: int = 2, launches: int = 3, name: str = "cudaLaunchKernel") -> DeviceTrace:
+    """Each step is 1,000 us: a launch every 300 us inside an operator of 200 us, a kernel of 20 us."""
+    events = []
+    for step in range(steps):
+        t = 1000.0 * step
+        events.append(event("user_annotation", f"ProfilerStep#{step}", t, 950.0))
+        for k in range(launches):
+            at, number = t + 10 + 300 * k, 1 + step * launches + k
+            events.append(event("cpu_op", "aten::add", at, 200.0, **{"External id": number}))
+            events.append(event("cuda_runtime", name, at + 150, 10.0, correlation=number))
+            events.append(event("kernel", "add", at + 155, 20.0, correlation=number, stream=STREAM, device=0))
+    return traced(events)
+
+
+def light(steps: int = 2, every: int = 60, kernel: int = 20, launches: int = 3, **more: Any) -> dict[str, Any]:
+    """Each step: a launch every `every` us, which takes 5 us, a kernel of `kernel` us from the launch on, one after the
+    other; the step ends `every` us after its last launch."""
+    rows, marks, free = [], [], 0
+    for step in range(steps):
+        t = step * every * launches
+        for k in range(launches):
+            at, number = t + every * k, 1001 + step * launches + k
+            rows.append((0, 1, MAIN, number, at, at + 5))
+            free = max(free, at + 4)
+            rows.append((1, 2, STREAM, number, free, free + kernel))
+            free += kernel
+        marks.append([t * US, (t + every * launches) * US])
+    rows.sort(key=lambda row: row[4])
+    column = [list(one) for one in zip(*rows, strict=True)]
+    found = dict(zip(("name", "kind", "thread", "correlation", "start_ns", "end_ns"), column, strict=True))
+    for name in ("start_ns", "end_ns"):
+        found[name] = [US * one for one in found[name]]
+    return found | {"names": ["cudaLaunchKernel", "add"], "base_ns": 0, "marks_ns": marks, "device": True} | more
+
+
+def window(**given: Any) -> LightWindow:
+    found = LightWindow.of(light(**given))
+    assert found is not None
+    return found
+
+
+def rows(trace: DeviceTrace, category: str) -> tuple[list[float], list[float]]:
+    mine = np.flatnonzero(trace.is_category(category) & trace.is_phase("X"))
+    return (trace.start_ns[mine] / US).tolist(), (trace.duration_ns[mine] / US).tolist()
+
+
+def test_calls_and_what_they_launched_are_as_in_the_light_window():
+    moved, joined = in_program_time(full(), window(steps=3))
+    assert (joined.steps, joined.paired, joined.of, joined.why_not) == (2, 6, 6, "")
+    assert rows(moved, "cuda_runtime") == ([0, 60, 120, 180, 240, 300], [5.0] * 6)
+    assert rows(moved, "kernel") == ([4, 64, 124, 184, 244, 304], [20.0] * 6)
+    assert moved.base_ns == 180 * US  # the first of several light steps, in which the profiler starts, does not count
+    starts, lengths = rows(moved, "user_annotation")
+    assert starts == [0, 180] and lengths == [180, 180]
+
+
+def test_operators_are_divided_between_the_calls():
+    moved, _ = in_program_time(full(), window(steps=3))
+    (starts, lengths), (calls, _) = rows(moved, "cpu_op"), rows(moved, "cuda_runtime")
+    for start, length, call in zip(starts, lengths, calls, strict=True):
+        assert start <= call and start + length >= call + 5
+    assert all(a + b <= c + 1e-6 for a, b, c in zip(starts, lengths, starts[1:], strict=False))
+
+
+def test_a_step_that_does_something_else_keeps_the_recorded_times():
+    recorded = full(name="cudaMemcpyAsync")
+    moved, joined = in_program_time(recorded, window(steps=3))
+    assert moved is recorded and "step 0 does something else" in joined.why_not
+
+
+def test_one_step_may_stand_for_several_and_waits_for_the_device():
+    # three kernels of 100 us, launched every 60 us: the device needs 300, so a step begins every 304 us
+    moved, joined = in_program_time(full(steps=3), window(steps=1, kernel=100))
+    assert joined.done
+    starts, _ = rows(moved, "user_annotation")
+    assert starts == [0, 304, 608]
+
+
+def test_without_cost_nothing_moves():
+    given = window(steps=3)
+    for cost in (0.0, 0.4):
+        same = without_cost(given, cost)
+        assert same.start_ns.tolist() == given.start_ns.tolist() and same.steps_ns == given.steps_ns
+
+
+def test_a_host_that_pays_less_is_faster_and_its_device_follows():
+    eased = without_cost(window(steps=2), 10 * US)
+    assert eased.step_ns == 150 * US  # one step counts: three calls, 10 us less each
+    calls = eased.start_ns[eased.kind == CALL]
+    assert np.diff(calls).tolist() == [50 * US] * 5
+
+
+def test_a_device_that_is_busy_throughout_takes_as_long_with_a_faster_host():
+    given = window(steps=2, kernel=100)
+    assert given.step_ns == without_cost(given, 20 * US).step_ns == 300 * US
+
+
+def test_a_call_that_waits_for_the_device_goes_on_waiting():
+    told = light(steps=1, kernel=100)
+    told["names"].append("cudaStreamSynchronize")
+    for name, value in (("name", 2), ("kind", 1), ("thread", MAIN), ("correlation", 0), ("start_ns", 130 * US),
+                        ("end_ns", 310 * US)):  # fmt: skip
+        told[name].append(value)  # until the last kernel is done, at 304 us
+    told["marks_ns"] = [[0, 320 * US]]
+    given = LightWindow.of(told)
+    assert given is not None
+    eased = without_cost(given, 20 * US)
+    assert eased.end_ns[-1] - eased.end_ns[eased.kind == 2].max() == 6 * US
+    assert eased.steps_ns[0][1] >= 300 * US
+
+
+def test_a_cost_is_found_that_makes_a_step_as_long_as_it_was_timed():
+    eased, cost = fitted(window(steps=3), 120 * US)
+    assert eased.step_ns == pytest.approx(120 * US, rel=1e-3) and cost == pytest.approx(20 * US, rel=0.02)
+    same, nothing = fitted(window(steps=3), 500 * US)
+    assert nothing == 0 and same.step_ns == 180 * US
+
+
+def test_a_recording_is_a_window_of_its_own_with_its_other_events_counted():
+    found = as_window(full())
+    assert found is not None
+    own, weight = found
+    assert len(own.steps_ns) == 2 and weight.sum() == 8  # six operators and the two steps
+    assert as_window(traced([event("cpu_op", "aten::add", 0.0, 5.0)])) is None
+
+
+def test_which_times_a_recording_gets():
+    manifest = {"steps": {"numbers": [0, 1], "unprofiled": {"count": 2, "step_ns": 150 * US}},
+                "windows": [{"kind": "full", "step_ns": 1000 * US}]}  # fmt: skip
+    told = light(steps=3, call_ns=5 * US)
+    _, program = program_time.timed(full(), told, manifest, Times())
+    assert (program.kind, program.anchored, program.recorded_step_ns) == (PROGRAM, True, 1000 * US)
+    moved, alone = program_time.timed(full(), told, manifest, Times(anchor=False))
+    assert (alone.kind, alone.anchored) == (PROGRAM, False)
+    assert rows(moved, "user_annotation")[0][1] == 165  # 180 less 5 us of each of three calls
+    _, estimated = program_time.timed(full(), {}, manifest, Times())
+    assert estimated.kind == ESTIMATED and estimated.low_ns < 150 * US < estimated.high_ns
+    recorded = full()
+    for wanted, has in ((Times(as_recorded=True), manifest), (Times(anchor=False), manifest), (Times(), {})):
+        same, kept = program_time.timed(recorded, {}, has, wanted)
+        assert kept.kind == RECORDED and same is recorded
+
+
+def test_an_older_light_file_has_no_clock_and_a_broken_one_is_refused():
+    assert LightWindow.of({"name": [], "names": []}) is None
+    with pytest.raises(Exception, match="is not the light window"):
+        LightWindow.of(light() | {"marks_ns": [[0, "later"]]})
