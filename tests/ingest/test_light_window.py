@@ -1,11 +1,13 @@
 """Times of the program from a light window. Windows are written by hand; what they come to is worked out by hand."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from etude.base.errors import TraceError, UsageError
 from etude.capture.ingest import program_time
 from etude.capture.ingest.light_window import CALL, LightWindow, as_window, fitted, in_program_time, without_cost
 from etude.capture.ingest.program_time import ESTIMATED, PROGRAM, RECORDED, Times
@@ -103,6 +105,15 @@ def test_one_step_may_stand_for_several_and_waits_for_the_device():
     assert starts == [0, 304, 608]
 
 
+def test_a_step_that_was_held_up_counts_only_among_other_ranks():
+    told = light(steps=5)
+    told["marks_ns"][3][1] += 200 * US  # its end; the next begins as before
+    given = LightWindow.of(told)
+    assert given is not None
+    assert given.used() == [1, 2, 3, 4] and replace(given, alone=True).used() == [1, 2, 4]
+    assert replace(given, alone=True).step_ns == 180 * US
+
+
 def test_without_cost_nothing_moves():
     given = window(steps=3)
     for cost in (0.0, 0.4):
@@ -170,5 +181,14 @@ def test_which_times_a_recording_gets():
 
 def test_an_older_light_file_has_no_clock_and_a_broken_one_is_refused():
     assert LightWindow.of({"name": [], "names": []}) is None
-    with pytest.raises(Exception, match="is not the light window"):
-        LightWindow.of(light() | {"marks_ns": [[0, "later"]]})
+    broken = {"marks_ns": [[0, "later"]], "name": [0], "names": [], "kind": "x", "start_ns": [1e40]}
+    for name, value in broken.items():
+        with pytest.raises(TraceError, match="is not the light window"):
+            LightWindow.of(light() | {name: value})
+
+
+def test_a_time_that_nothing_reads_is_refused():
+    with pytest.raises(UsageError, match="is not read here"):
+        program_time.timed(traced([event("cpu_op", "aten::add", 0.0, 5.0)]), {}, {}, Times(unprofiled_ns=US))
+    _, found = program_time.timed(full(), {}, {}, Times(unprofiled_ns=150 * US))
+    assert found.kind == ESTIMATED

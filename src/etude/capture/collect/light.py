@@ -66,6 +66,8 @@ class LightCapture:
         self._file = folder / "light.json"
         self.running = True
         self.on_device = on_device(torch)
+        self._among_others = features.distributed(torch) is not None
+        """Others wait for this rank: its costs are measured after the last step, not between steps."""
         self._more_ns: list[list[int]] = []
         self._graph_ns: list[int] = []
         """What the profiler added to each pass, and what autograd added to its forward half."""
@@ -115,8 +117,10 @@ class LightCapture:
         self._marks_ns[-1].append(time.time_ns())
         self._took_ns.append(self._marks_ns[-1][1] - self._marks_ns[-1][0])
         marker.__exit__(None, None, None)
-        if self.on_device:
-            return
+        if not self.on_device and not self._among_others:
+            self._measure_cost()
+
+    def _measure_cost(self) -> None:
         plain_ns, more_ns, graph_ns = _added_ns(self._torch)
         self._pass_ns.append(statistics.median(plain_ns))
         self._more_ns.append(more_ns)
@@ -131,6 +135,9 @@ class LightCapture:
             settle(self._torch)
             self._took_ns[-1] = time.time_ns() - self._marks_ns[-1][0]
         self._light_ns = launch_ns(self._torch)
+        if not self.on_device and self._among_others:
+            self._measure_cost()
+            self._pass_ns, self._more_ns = self._pass_ns * len(self._took_ns), self._more_ns * len(self._took_ns)
         with ours():
             with quiet():
                 self._profiler.stop()
@@ -152,7 +159,7 @@ class LightCapture:
             if self.on_device:
                 costs = {"call_ns": max(statistics.median(self._light_ns) - statistics.median(self._plain_ns), 0.0)}
             else:
-                rows, passed = _without_passes(rows, len(self._more_ns))
+                rows, passed = _without_passes(rows, 1 if self._among_others else len(self._more_ns))
                 costs = {
                     "event_ns": [max(statistics.median(each), 0.0) / passed for each in self._more_ns],
                     "pass_ns": self._pass_ns,

@@ -34,6 +34,8 @@ AGREES: Final = 0.9
 """Share of the calls of a step that must be the same in both windows."""
 MOST_NS: Final = 200_000.0
 """Most that a profiler is taken to add to a call or an event."""
+OUTLIER: Final = 1.5
+"""A step that takes this many times the median was held up by something else."""
 WAITS: Final = ("Synchronize", "Memcpy", "Malloc", "Free")
 """Parts of the names of calls that may wait for the device."""
 LEFT: Final = 0.05
@@ -69,6 +71,10 @@ class LightWindow:
             steps = tuple((int(a), int(b)) for a, b in told["marks_ns"])
             if not steps or not len(start):
                 return None
+            if len({len(start), len(end), *map(len, column.values())}) > 1:
+                raise ValueError("columns of different lengths")
+            if not 0 <= column["name"].min() <= column["name"].max() < len(told["names"]):
+                raise ValueError("an event without a name")
             return cls(
                 **column, names=tuple(told["names"]), start_ns=start, end_ns=end, steps_ns=steps,
                 on_device=bool(told["device"]), event_ns=tuple(float(one) for one in told.get("event_ns", ())),
@@ -76,24 +82,36 @@ class LightWindow:
             )  # fmt: skip
         except KeyError:
             return None
-        except (TypeError, ValueError) as problem:
+        except (TypeError, ValueError, OverflowError) as problem:
             raise TraceError(f"is not the light window of a recording: {problem}", where=where) from None
 
     starts: bool = True
     """Its profiler starts in the first step, which does not count where there are others."""
 
+    alone: bool = False
+    """No other rank waits for this one: a step in which the machine did something else may be left out."""
+
     def used(self) -> list[int]:
         """Steps that count."""
-        return list(range(len(self.steps_ns)))[1 if self.on_device and self.starts and len(self.steps_ns) > 1 else 0 :]
+        found = list(range(len(self.steps_ns)))[1 if self.on_device and self.starts and len(self.steps_ns) > 1 else 0 :]
+        if not self.alone or len(found) < 3:
+            return found
+        most = OUTLIER * float(np.median([self.length_ns(which) for which in found]))
+        return [which for which in found if self.length_ns(which) <= most]
 
     @property
     def step_ns(self) -> float:
-        """Time of a step, from the first that counts, or from the end of what was launched before it, to the end of all
-        that was launched."""
-        used = self.used()
-        begin, end = self.steps_ns[used[0]][0], self.steps_ns[used[-1]][1]
-        since = self._done_ns(self.steps_ns[0][0], begin) if used[0] else begin
-        return (max(end, self._done_ns(begin, end)) - max(since, begin)) / len(used)
+        """Time of a step, the mean of those that count."""
+        return float(np.mean([self.length_ns(which) for which in self.used()]))
+
+    def length_ns(self, which: int) -> int:
+        """Time of one step: from its begin, or from the end of what was launched before it, to the end of all that it
+        launched."""
+        begin, end = self.steps_ns[which]
+        if not self.on_device:
+            return end - begin
+        since = self._done_ns(self.steps_ns[which - 1][0], begin) if which else begin
+        return max(end, self._done_ns(begin, end)) - max(since, begin)
 
     def _done_ns(self, begin_ns: int, end_ns: int) -> int:
         """When all is done that was launched in an interval."""

@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from etude.base.errors import UsageError
 from etude.capture.ingest.light_window import Joined, LightWindow, as_window, fitted, in_program_time, without_cost
 from etude.capture.link.device import DeviceTrace
 
@@ -55,10 +56,24 @@ def timed(
     """The recording in the time of its program, as far as that is known."""
     if wanted.as_recorded:
         return device, Timed()
+    moved, found = _timed(device, light, manifest, wanted)
+    if wanted.unprofiled_ns and not found.anchored:
+        raise UsageError(
+            "the time of a step without a profiler is not read here", where=device.json.path,
+            hint="it is read for recordings of a GPU that have steps (`ProfilerStep#n`) and calls of its driver",
+        )  # fmt: skip
+    return moved, found
+
+
+def _timed(
+    device: DeviceTrace, light: Mapping[str, Any], manifest: Mapping[str, Any], wanted: Times
+) -> tuple[DeviceTrace, Timed]:
     numbers = _numbers(manifest)
     sides = _sides(manifest) if wanted.anchor and not wanted.unprofiled_ns else []
     step_ns = wanted.unprofiled_ns or _unprofiled(manifest, wanted)
     window = LightWindow.of(light)
+    if window is not None and manifest.get("world_size") == 1:
+        window = replace(window, alone=True)
     if window is not None:
         eased = window
         if window.on_device:
