@@ -17,7 +17,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def values(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, float]:
-    return {row["metric"]: row["value"] for row in json.loads(run(capsys, "metrics", *argv, "--json"))}
+    return {row["metric"]: row["value"] for row in json.loads(run(capsys, "metrics", *argv, "--json"))["rows"]}
 
 
 def test_a_generated_job_has_its_card_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
