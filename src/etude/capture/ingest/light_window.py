@@ -150,7 +150,7 @@ def in_program_time(device: DeviceTrace, light: LightWindow, numbers: Sequence[i
         return device, Joined(why_not="the full window has no steps")
     used = light.used()
     clock, base = _Clock(full), light.steps_ns[used[0]][0]
-    at, paired, of = base, 0, 0
+    at, paired, of = 0, 0, 0  # since `base`: a time of day has more digits than a float
     for number in range(len(full.steps)):
         which = used[number % len(used)]
         begin = light.steps_ns[which][0]
@@ -353,7 +353,7 @@ def _eased(light: LightWindow, which: int) -> LightWindow:
     half = light.event_ns[which] / 2
 
     def earlier(moment: I64) -> I64:
-        return (moment - half * np.searchsorted(edges, moment, "right")).astype(np.int64)
+        return moment - np.rint(half * np.searchsorted(edges, moment, "right")).astype(np.int64)
 
     until = int(earlier(np.array([end]))[0])
     steps = (*light.steps_ns[:which], (begin, max(until, begin + 1)), *light.steps_ns[which + 1 :])
@@ -425,7 +425,7 @@ class _Clock:
             start[mine], end[mine] = warp(full.start[mine]), warp(full.end[mine])
         self._place(start, end)
         length = np.where(device.duration_ns >= 0, end - start, device.duration_ns)
-        start = np.where(known, start - base_ns, device.start_ns)
+        start = np.where(known, start, device.start_ns)
         return replace(device, start_ns=start, duration_ns=length, base_ns=base_ns)
 
     def _place(self, start: I64, end: I64) -> None:
@@ -453,9 +453,14 @@ class _Clock:
         at, then = at[last], then[last]
         rows = np.flatnonzero(self.full.host & (self.full.device.tid == thread))
         knots = np.unique(np.concatenate([at, self.full.start[rows], self.full.end[rows]]))
-        moments = _divided(knots, at, then)
+        origin = int(knots[0])
+        knots = knots - origin
+        moments = np.rint(_divided(knots, at - origin, then)).astype(np.int64)
+        apart = np.arange(len(moments))  # what was one after the other stays so
+        moments = np.maximum.accumulate(moments - apart) + apart
 
         def warp(moment: I64) -> I64:
+            moment = moment - origin
             found = np.interp(moment, knots, moments)
             found = np.where(moment < knots[0], moments[0] - (knots[0] - moment), found)
             found = np.where(moment > knots[-1], moments[-1] + (moment - knots[-1]), found)
