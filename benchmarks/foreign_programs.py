@@ -1,7 +1,7 @@
 """Programs that are not ours, as their libraries' users write them; random weights, made data.
 
-Each name gives (what is trained or asked, `step()`). `fixed` were looked at while the correction was made; `held_out`
-were written down before any of them was recorded, and fit nothing.
+Each name gives `step()`. All were looked at while the correction was made: none of them is held out any more, and no
+constant was fitted to their steps.
 """
 
 from __future__ import annotations
@@ -107,9 +107,6 @@ def graph_network() -> Step:
     return step
 
 
-# -- held out ----------------------------------------------------------------------------------------------------------
-
-
 def t5() -> Step:
     from transformers import T5Config, T5ForConditionalGeneration
 
@@ -201,5 +198,8 @@ def gat() -> Step:
     return step
 
 
-FIXED = {f.__name__: f for f in (llama, gpt2, bert_compiled, resnet, gpt2_generate, graph_network)}
-HELD_OUT = {f.__name__: f for f in (t5, mixtral, vit, llama_compiled, wav2vec2, llama_generate, segmentation, gat)}
+PROGRAMS = {
+    f.__name__: f
+    for f in (llama, gpt2, bert_compiled, resnet, gpt2_generate, graph_network, t5, mixtral, vit, llama_compiled,
+              wav2vec2, llama_generate, segmentation, gat)
+}  # fmt: skip

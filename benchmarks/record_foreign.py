@@ -56,12 +56,12 @@ def busy_share(torch, step, folder: Path) -> float:
 
 def record(name: str, folder: Path) -> None:
     import torch
-    from foreign_programs import FIXED, HELD_OUT
+    from foreign_programs import PROGRAMS
 
     from etude.capture.collect.torch import trace
 
     torch.manual_seed(0)
-    step = {**FIXED, **HELD_OUT}[name]()
+    step = PROGRAMS[name]()
     for _ in range(10):
         step()
     before = timed_ns(torch, step)
@@ -77,11 +77,11 @@ def record(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    from foreign_programs import FIXED, HELD_OUT
+    from foreign_programs import PROGRAMS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=[*FIXED, *HELD_OUT])
+    parser.add_argument("--only", nargs="*", default=list(PROGRAMS))
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
