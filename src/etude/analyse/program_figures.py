@@ -12,7 +12,7 @@ from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin
 
-__all__ = ["ESTIMATED", "PROGRAM", "RECORDED", "program_figures", "times_of"]
+__all__ = ["ESTIMATED", "PROGRAM", "RECORDED", "is_under_profiler", "program_figures", "times_of"]
 
 PROGRAM, ESTIMATED, RECORDED = "program", "estimated", "recorded"
 _PROFILED: Final = "profiler"
@@ -20,10 +20,15 @@ _PROFILED: Final = "profiler"
 
 
 def times_of(job: Job) -> str:
-    """Whose times a job has: those of the program, an estimate of them, or those under a profiler."""
+    """Whose times a job has: those of the program, an estimate of them, or those that were recorded."""
     measured = job.timing is not None and job.timing.origin == Origin.MEASURED
     recorded = measured or _PROFILED in job.provenance.get("source_format", "")
     return job.provenance.get("timing", RECORDED if recorded else PROGRAM)
+
+
+def is_under_profiler(job: Job) -> bool:
+    """Whether its times are known to be those under a profiler. A `.et` file does not say whose it has."""
+    return "timing" not in job.provenance and _PROFILED in job.provenance.get("source_format", "")
 
 
 def program_figures(run: Run) -> dict[str, Any]:

@@ -442,7 +442,7 @@ class Recorder:
         for one in found:
             one["cost"] = round(one["step_ns"] / unprofiled["step_ns"] - 1, 4) if unprofiled else None
             if one["kind"] == "light" and one["cost"] is not None and abs(one["cost"]) > DIFFERS:
-                one["note"] = f"a step takes {one['cost']:+.0%} of its time without a profiler"
+                one["note"] = f"its steps take {one['cost']:+.0%} compared with those without a profiler"
         return found
 
     def _cut_off(self, signal_name: str) -> None:

@@ -75,7 +75,7 @@ def _metrics(given: MetricsInputs) -> "tuple[pa.Table, dict[str, Any]]":
     if card is None:
         say(f"note: this job has no card, so its model is not known; `etude card {given.source.path} --write`")
     about = program_figures(run)
-    for line in told_of(about):
+    for line in told_of(job, about):
         say(f"note: {line}")
     return analyse.metrics(run, device=device), about
 

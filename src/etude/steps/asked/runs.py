@@ -138,7 +138,7 @@ class Analysed:
 
         run = self.source.open()
         found = program_figures(run) if self.about else {}
-        for line in told_of(found):
+        for line in told_of(run.job, found):
             say(f"note: {line}")
         return self._computed(run), found
 
@@ -149,13 +149,14 @@ class Analysed:
         return found.slice(0, self.top) if self.top else found
 
 
-def told_of(found: "dict[str, Any]") -> list[str]:
+def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
     """What is to be said of the times of a run."""
+    from etude.analyse.program_figures import is_under_profiler
     from etude.base.units import format_time
 
     if not found:
         return []
-    if found["timing"] == "recorded" and found["step_ns"]:
+    if is_under_profiler(job) and found["step_ns"]:
         return ["times are those under the profiler; the program itself may be several times as fast"]
     if found["timing"] == "estimated":
         low, high = format_time(found["low"]["step_ns"]), format_time(found["high"]["step_ns"])

@@ -14,7 +14,7 @@ import pyarrow as pa
 from etude.analyse.catalogue import report_sections
 from etude.analyse.clocks import can_align
 from etude.analyse.critical_path import length_ns
-from etude.analyse.program_figures import RECORDED, program_figures, times_of
+from etude.analyse.program_figures import RECORDED, is_under_profiler, program_figures, times_of
 from etude.machine.system import Device
 from etude.model.job import Job, Note
 from etude.model.run import Run
@@ -183,7 +183,7 @@ def _doubts(subject: Subject) -> list[Told]:
                           "timeline"))  # fmt: skip
     if job.notes and timing.origin == Origin.MEASURED:
         found.append(_lost(job))
-    if timing.origin == Origin.MEASURED and times_of(job) == RECORDED:
+    if timing.origin == Origin.MEASURED and is_under_profiler(job):
         found.append(Told("info", "These times are those under the profiler.",
                           "The program itself may be several times as fast, and its devices busier. `etude collect` "
                           "records a light window too; `--unprofiled 41ms` gives the time of a step."))  # fmt: skip
