@@ -34,6 +34,8 @@ AGREES: Final = 0.9
 """Share of the calls of a step that must be the same in both windows."""
 MOST_NS: Final = 200_000.0
 """Most that a profiler is taken to add to a call or an event."""
+MIDDLE: Final = 5_000
+"""Longest part of a step in which calls that differ are looked for among those that do not."""
 OUTLIER: Final = 1.5
 """A step that takes this many times the median was held up by something else."""
 WAITS: Final = ("Synchronize", "Memcpy", "Malloc", "Free")
@@ -255,12 +257,16 @@ def _pairs(full: _Full, number: int, light: LightWindow, which: int) -> tuple[tu
 
 def _same(a: I64, b: I64) -> tuple[I64, I64]:
     """Positions at which two sequences agree, in order."""
-    if np.array_equal(a, b):
-        return np.arange(len(a)), np.arange(len(b))
-    blocks = SequenceMatcher(None, a.tolist(), b.tolist(), autojunk=False).get_matching_blocks()
-    first = [np.arange(block.a, block.a + block.size) for block in blocks]
-    second = [np.arange(block.b, block.b + block.size) for block in blocks]
-    return np.concatenate(first), np.concatenate(second)
+    least = min(len(a), len(b))
+    head = int(np.argmin(np.append(a[:least] == b[:least], False)))
+    tail = int(np.argmin(np.append(a[len(a) - least + head :][::-1] == b[len(b) - least + head :][::-1], False)))
+    middle = a[head : len(a) - tail], b[head : len(b) - tail]
+    blocks = [(0, 0, head), (len(a) - tail, len(b) - tail, tail)]
+    if 0 < max(map(len, middle)) <= MIDDLE:  # in a longer one nothing is looked for: it would take too long
+        found = SequenceMatcher(None, middle[0].tolist(), middle[1].tolist(), autojunk=False).get_matching_blocks()
+        blocks[1:1] = [(head + one.a, head + one.b, one.size) for one in found]
+    first, second = (np.concatenate([np.arange(one[i], one[i] + one[2]) for one in blocks]) for i in (0, 1))
+    return first, second
 
 
 def _waits(light: LightWindow) -> Bools:
@@ -298,10 +304,9 @@ def without_cost(light: LightWindow, cost_ns: float, weight: F64 | None = None) 
     is_mark = is_mark[order]
     until = np.concatenate([light.end_ns[calls], marks])[order]
     own = np.concatenate([light.correlation[calls], np.full(len(marks), -1)])[order]
-    position = {int(c): i for i, c in enumerate(own.tolist()) if c > 0}
-    rows = np.flatnonzero(light.kind == ACTIVITY)
-    call = np.array([position.get(int(c), -1) for c in light.correlation[rows]], np.int64)
-    rows, call = rows[call >= 0], call[call >= 0]
+    rows = np.flatnonzero((light.kind == ACTIVITY) & (light.correlation > 0) & np.isin(light.correlation, own))
+    by_number = np.argsort(own, kind="stable")
+    call = by_number[np.searchsorted(own[by_number], light.correlation[rows], "right") - 1]
     by_call = np.lexsort((light.start_ns[rows], call))
     rows, call = rows[by_call], call[by_call]
     streams, stream = np.unique(light.thread[rows], return_inverse=True)
@@ -361,6 +366,14 @@ def _eased(light: LightWindow, which: int) -> LightWindow:
     return replace(light, start_ns=start, end_ns=np.maximum(earlier(light.end_ns), start), steps_ns=steps)
 
 
+def _in_turn(group: I64, start_ns: I64) -> I64:
+    """A number for each member of a group, by the order of their starts: those of two windows agree."""
+    order = np.lexsort((start_ns, group))
+    turn = np.empty(len(group), np.int64)
+    turn[order] = np.arange(len(group)) - np.searchsorted(group[order], group[order])
+    return group.astype(np.int64) * (1 << 32) + turn
+
+
 class _Clock:
     """From moments of the full window to moments of the program, thread by thread and activity by activity."""
 
@@ -390,25 +403,14 @@ class _Clock:
     def _activities(self, rows: I64, events: I64, light: LightWindow, shift: int) -> None:
         """What paired calls launched, by correlation and order."""
         full = self.full.device
-        calls = {
-            int(c): int(light.correlation[e]) for c, e in zip(full.correlation[rows], events, strict=True) if c > 0
-        }
-        mine = np.flatnonzero(self.full.activity & np.isin(full.correlation, np.array(list(calls), np.int64)))
-        theirs = np.flatnonzero(
-            (light.kind == ACTIVITY) & np.isin(light.correlation, np.array(list(calls.values()), np.int64))
-        )
-        by_call: dict[int, list[int]] = {}
-        for event in theirs[np.argsort(light.start_ns[theirs], kind="stable")].tolist():
-            by_call.setdefault(int(light.correlation[event]), []).append(event)
-        found: list[tuple[int, int]] = []
-        taken: dict[int, int] = {}
-        for row in mine[np.argsort(self.full.start[mine], kind="stable")].tolist():
-            call = int(full.correlation[row])
-            others, k = by_call.get(calls[call], []), taken.get(call, 0)
-            taken[call] = k + 1
-            if k < len(others):
-                found.append((row, others[k]))
-        pairs = np.array(found, np.int64).reshape(-1, 2)
+        call, which = np.unique(full.correlation[rows], return_index=True)
+        mine = np.flatnonzero(self.full.activity & (full.correlation > 0) & np.isin(full.correlation, call))
+        wanted = _in_turn(which[np.searchsorted(call, full.correlation[mine])], self.full.start[mine])
+        call, which = np.unique(light.correlation[events], return_index=True)
+        theirs = np.flatnonzero((light.kind == ACTIVITY) & (light.correlation > 0) & np.isin(light.correlation, call))
+        offered = _in_turn(which[np.searchsorted(call, light.correlation[theirs])], light.start_ns[theirs])
+        _, at, there = np.intersect1d(wanted, offered, assume_unique=True, return_indices=True)
+        pairs = np.stack([mine[at], theirs[there]], 1)
         self.rows.append(pairs[:, 0])
         self.begin.append(light.start_ns[pairs[:, 1]] + shift)
         self.until.append(light.end_ns[pairs[:, 1]] + shift)
@@ -436,13 +438,13 @@ class _Clock:
         paired = np.zeros(len(start), bool)
         paired[rows] = True
         device, full = self.full.device, self.full
-        left = np.flatnonzero(full.activity & ~paired)
-        for row in left.tolist():  # few: steps agree
-            beside = np.flatnonzero(paired & (device.stream == device.stream[row]) & (full.start <= full.start[row]))
-            if len(beside):
-                last = beside[np.argmax(full.start[beside])]
-                start[row] = end[last] + full.start[row] - full.end[last]
-            end[row] = start[row] + full.end[row] - full.start[row]
+        every = np.flatnonzero(full.activity)
+        every = every[np.lexsort((full.start[every], device.stream[every]))]
+        last = every[np.maximum.accumulate(np.where(paired[every], np.arange(len(every)), 0))]
+        beside = ~paired[every] & paired[last] & (device.stream[last] == device.stream[every])
+        start[every[beside]] = (end[last] + full.start[every] - full.end[last])[beside]
+        rest = every[~paired[every]]
+        end[rest] = start[rest] + full.end[rest] - full.start[rest]
 
     def _warp(self, thread: int) -> Any:
         """(moments of the full window) -> moments of the program, on a thread."""

@@ -158,6 +158,8 @@ def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
         return []
     if is_under_profiler(job) and found["step_ns"]:
         return ["times are those under the profiler; the program itself may be several times as fast"]
+    if found["timing"] == "recorded" and found["step_ns"]:
+        return ["the file does not say whose times it has: under a profiler, the program itself may be faster"]
     if found["timing"] == "estimated":
         low, high = format_time(found["low"]["step_ns"]), format_time(found["high"]["step_ns"])
         return [f"times of the program are estimated: a step takes {low} to {high}"]

@@ -187,6 +187,9 @@ def _doubts(subject: Subject) -> list[Told]:
         found.append(Told("info", "These times are those under the profiler.",
                           "The program itself may be several times as fast, and its devices busier. `etude collect` "
                           "records a light window too; `--unprofiled 41ms` gives the time of a step."))  # fmt: skip
+    elif timing.origin == Origin.MEASURED and times_of(job) == RECORDED:
+        found.append(Told("info", "The file does not say whose times it has.",
+                          "If they are those under a profiler, the program itself may be faster."))  # fmt: skip
     if timing.partial:
         found.append(
             Told("warn", "These times do not cover the whole run.", "It was cut off; later events are missing.")
