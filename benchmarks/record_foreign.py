@@ -66,7 +66,7 @@ def record(name: str, folder: Path) -> None:
         step()
     before = timed_ns(torch, step)
     with trace(folder, steps=3, warmup=6, detect_steps=False) as recording:
-        for _ in range(13):
+        for _ in range(32):
             step()
             recording.step()
     after = timed_ns(torch, step)

@@ -117,7 +117,7 @@ def test_an_optimizer_that_steps_several_times_before_another_is_not_the_clock(t
     found = Files(tmp_path)
     assert found.nodes.count("Optimizer.step#SGD.step") == 2 * (times + 1)
     assert found.manifest["steps"]["optimizer_steps"] == [times + 1] * 2
-    assert found.manifest["steps"]["unprofiled"]["after"]["count"] == 3  # whole iterations only
+    assert found.manifest["steps"]["unprofiled"]["after"]["count"] == times + 1  # whole iterations only
 
 
 def test_steps_with_different_numbers_of_optimizer_steps_are_said(tmp_path: Path):

@@ -106,13 +106,31 @@ def test_one_step_may_stand_for_several_and_waits_for_the_device():
     assert starts == [0, 304, 608]
 
 
-def test_a_step_that_was_held_up_counts_only_among_other_ranks():
-    told = light(steps=5)
-    told["marks_ns"][3][1] += 200 * US  # its end; the next begins as before
+def test_steps_that_stand_for_all_follow_one_another_and_take_as_long_as_asked():
+    told = light(steps=8)
+    for which in (3, 4):
+        told["marks_ns"][which][1] += 200 * US  # held up; the next begins as before
     given = LightWindow.of(told)
     assert given is not None
-    assert given.used() == [1, 2, 3, 4] and replace(given, alone=True).used() == [1, 2, 4]
-    assert replace(given, alone=True).step_ns == 180 * US
+    assert given.used() == [1, 2, 3, 4, 5, 6, 7]
+    assert given.run(3, 180 * US) == (5, 6, 7) and given.run(2, 380 * US) == (3, 4)
+    assert given.run(9, 380 * US) == (3,)  # there is no such run
+    assert replace(given, chosen=(5, 6)).step_ns == 180 * US and given.typical_ns() == 180 * US
+
+
+def test_steps_in_which_a_profiler_starts_do_not_count():
+    told = light(steps=6) | {"starts": [0, 3]}
+    given = LightWindow.of(told)
+    assert given is not None
+    assert given.used() == [1, 2, 4, 5] and given.run(2, 180 * US) == (1, 2) and len(given.run(3, 180 * US)) == 1
+
+
+def test_calls_of_slow_steps_cost_more():
+    told = light(steps=3)
+    told["marks_ns"][2][1] += 90 * US  # 270 us and 180
+    given = LightWindow.of(told)
+    assert given is not None
+    assert given.slowness().tolist() == [1.0] * 6 + [1.5] * 3
 
 
 def test_without_cost_nothing_moves():

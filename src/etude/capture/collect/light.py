@@ -21,8 +21,12 @@ from etude.capture.collect import features
 from etude.capture.collect.capture import on_device, settle
 from etude.capture.collect.turns import ours
 
-BURSTS, LAUNCHES = 5, 200
-"""Launches by which the cost of the profiler is measured."""
+BURSTS, LAUNCHES = 15, 100
+"""Launches by which the cost of the profiler is measured. Cores are slower at some moments: the best burst counts."""
+STEPS: Final = 12
+"""Light steps of a program on a device, if it has as many: how fast its host is changes from one step to the next."""
+LONG_NS: Final = 10_000_000_000
+"""Time after which no more are recorded."""
 PASSES = 8
 """Passes after each step, through the network of `etude.base.rounds`."""
 OPERATOR, CALL, ACTIVITY = 0, 1, 2
@@ -31,12 +35,13 @@ KINDS: Final = {
     "hip_driver": CALL, "kernel": ACTIVITY, "gpu_memcpy": ACTIVITY, "gpu_memset": ACTIVITY,
 }  # fmt: skip
 """What an event of the profiler is, by its category."""
+COLUMNS: Final = ("name", "kind", "thread", "correlation", "start_ns", "end_ns")
 
 
 def light_steps(warmup: int, steps: int | None) -> int:
     """How many of the last steps of a warm-up are recorded this way: as many as in full, and one in which the profiler
     starts; half of a short warm-up."""
-    return 0 if warmup < 3 or steps is None else min(steps + 1, max(warmup - 2, warmup // 2))
+    return 0 if warmup < 3 or steps is None else min(steps + 1, warmup // 2)
 
 
 def launch_ns(torch: Any) -> list[float]:
@@ -78,9 +83,9 @@ class LightCapture:
         """Begin and end of each step, as the time of day."""
         self._since_ns = 0
         self._took_ns: list[int] = []
-        self._plain_ns = list(plain_ns) or launch_ns(torch)
+        self.plain_ns = list(plain_ns) or launch_ns(torch)
         self._light_ns: list[float] = []
-        """Host time of a launch, without the profiler and with it."""
+        """Host times of launches, without the profiler and with it."""
         self._marker: Any = None
         self._thread = threading.get_ident()
         self._any_thread = features.any_thread_may_stop(torch, memory=False)
@@ -97,9 +102,13 @@ class LightCapture:
         return self._any_thread or threading.get_ident() == self._thread
 
     @property
-    def step_ns(self) -> int:
-        """Time of a step: of a device the mean, since only all of them together end when it has."""
-        return int(statistics.mean(self._took_ns) if self.on_device else statistics.median(self._took_ns))
+    def steps(self) -> int:
+        return len(self._took_ns)
+
+    @property
+    def took_ns(self) -> list[int]:
+        """Times of the steps."""
+        return self._took_ns
 
     def mark(self, step: int) -> None:
         self.unmark()
@@ -126,16 +135,20 @@ class LightCapture:
         self._more_ns.append(more_ns)
         self._graph_ns += graph_ns
 
-    def stop(self) -> None:
+    def stop(self, *, within_step: bool = False) -> None:
+        """`within_step`: the program ends before its step does, which does not count then."""
         if not self.running:
             return
         self.running = False
         self.unmark()
-        if self.on_device and self._took_ns:
+        if within_step and self._took_ns:
+            for column in (self._took_ns, self._marks_ns, self._cpu_ns):
+                column.pop()
+        elif self.on_device and self._took_ns:
             settle(self._torch)
             self._took_ns[-1] = time.time_ns() - self._marks_ns[-1][0]
-        self._light_ns = launch_ns(self._torch)
-        if not self.on_device and self._among_others:
+        self._light_ns = [] if within_step else launch_ns(self._torch)
+        if not self.on_device and self._among_others and not within_step:
             self._measure_cost()
             self._pass_ns, self._more_ns = self._pass_ns * len(self._took_ns), self._more_ns * len(self._took_ns)
         with ours():
@@ -146,10 +159,10 @@ class LightCapture:
     def events(self) -> dict[str, Any]:
         """Columns: the `names`, and of each event its `name` as a number, what it is (`kind`), its `thread`, or of an
         activity its stream, its `correlation`, `start_ns` and `end_ns` since `base_ns`, in order of time, outer before
-        inner; `marks_ns`: begin and end of each step. Of a device `call_ns`: what the profiler added to a call. Of a
-        CPU `node_ns`: what a node of autograd takes to be made, and of each step `event_ns`: what the profiler added to
-        an event, `pass_ns`: the time of a pass through a small network, `cpu_ns`: what the thread worked. Empty where
-        nothing can be read."""
+        inner; `marks_ns`: begin and end of each step. Of a device `call_ns`: what the profiler added to a call at best,
+        `starts`: steps in which it started. Of a CPU `node_ns`: what a node of autograd takes to be made, and of each
+        step `event_ns`: what the profiler added to an event, `pass_ns`: the time of a pass through a small network,
+        `cpu_ns`: what the thread worked. Empty where nothing can be read."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, ArithmeticError):
             written = json.loads(self._file.read_bytes())
             base_ns = int(written.get("baseTimeNanoseconds", 0))
@@ -157,7 +170,9 @@ class LightCapture:
             rows.sort(key=lambda one: (one["ts"], -one["dur"]))
             costs: dict[str, Any] = {}
             if self.on_device:
-                costs = {"call_ns": max(statistics.median(self._light_ns) - statistics.median(self._plain_ns), 0.0)}
+                costs = {"starts": [0]}
+                if self._light_ns and self.plain_ns:
+                    costs["call_ns"] = max(min(self._light_ns) - min(self.plain_ns), 0.0)
             else:
                 rows, passed = _without_passes(rows, 1 if self._among_others else len(self._more_ns))
                 costs = {
@@ -186,6 +201,27 @@ class LightCapture:
 
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def in_one(windows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Windows of one process on a device, in order of time, as one."""
+    first, *others = windows
+    found = first | {key: list(first[key]) for key in (*COLUMNS, "names", "marks_ns", "starts")}
+    number = {name: k for k, name in enumerate(first["names"])}
+    for other in others:
+        later_ns = other["base_ns"] - first["base_ns"]
+        own = [number.setdefault(name, len(number)) for name in other["names"]]
+        found["name"] += [own[name] for name in other["name"]]
+        more = max(found["correlation"])  # a profiler that was taken out counts anew
+        found["correlation"] += [one + more if one else 0 for one in other["correlation"]]
+        for key in ("kind", "thread"):
+            found[key] += other[key]
+        for key in ("start_ns", "end_ns"):
+            found[key] += [moment + later_ns for moment in other[key]]
+        found["starts"] += [len(found["marks_ns"]) + which for which in other["starts"]]
+        found["marks_ns"] += other["marks_ns"]
+    costs = [one["call_ns"] for one in windows if "call_ns" in one]
+    return found | {"names": list(number)} | ({"call_ns": statistics.mean(costs)} if costs else {})
 
 
 def _without_passes(rows: list[dict[str, Any]], steps: int) -> tuple[list[dict[str, Any]], float]:

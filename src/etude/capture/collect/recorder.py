@@ -23,16 +23,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.pages import page_faults
-from etude.capture.collect import communications, compiled, flight, layout
+from etude.capture.collect import communications, compiled, detach, flight, layout, light
 from etude.capture.collect.capture import Capture, Window, on_device, settle
 from etude.capture.collect.groups import GroupWatch, with_earlier
-from etude.capture.collect.light import LightCapture, launch_ns, light_steps
+from etude.capture.collect.light import LightCapture
 from etude.capture.collect.manifest import World, manifest, process_name, world
 from etude.capture.collect.options import CollectOptions
 from etude.capture.collect.signals import Signals
 from etude.capture.collect.turns import Turns
 
-AFTER: Final = 3
+HELD_UP: Final = 3
+"""A step that takes so many times the median did something else."""
+AFTER: Final = 10
 """Steps after the window that are timed."""
 DIFFERS: Final = 0.1
 """A light window that differs from the program by more says so."""
@@ -60,6 +62,8 @@ class Recorder:
         self._first_step = 0
         self._capture: Capture | None = None
         self._light: LightCapture | None = None
+        self._lights: list[LightCapture] = []
+        """The light window that runs, and those that are done: before the full one, and on a device after it too."""
         self._aside: Window | None = None
         self._windows = 0
         self._since_ns = 0
@@ -72,6 +76,8 @@ class Recorder:
         """Host time of launches before any profiler ran."""
         self._complete = False
         """All that was asked for is recorded."""
+        self._detached = False
+        """After it the profiler of the device was taken out of the process."""
         self._since_faults = 0
         self._gave_way = False
         self._stuck = False
@@ -109,7 +115,7 @@ class Recorder:
                 self._began = True
                 self._thread = threading.get_ident()
                 self._signals.watch()
-                self._launch_ns = launch_ns(self._torch)
+                self._launch_ns = light.launch_ns(self._torch)
                 if self._launch_ns and self.options.warmup and self.options.steps is not None:
                     return  # a profiler of the device, once it has run, slows down every later call
             self._open()
@@ -152,7 +158,7 @@ class Recorder:
             return True
 
     def _begin_timing(self) -> None:
-        profiled = self._capture is not None or (self._light is not None and self._light.running)
+        profiled = self._capture is not None or self._light is not None
         self._since_ns = 0 if profiled or self._turns.taken else time.perf_counter_ns()
         self._since_faults = page_faults()
 
@@ -178,16 +184,30 @@ class Recorder:
 
     def _drop_light(self) -> None:
         """One that runs is of no use; what is done is kept."""
-        light = self._light
-        if light is None or not light.running:
+        running, self._light = self._light, None
+        if running is None:
             return
-        self._light = None
-        if not light.can_stop:
+        if not running.can_stop:
             self._stuck = True
             return
         with contextlib.suppress(Exception):
-            light.stop()
-        light.discard()
+            running.stop(within_step=True)
+        running.discard()
+
+    def _end_light(self, *, within_step: bool = False) -> None:
+        running, self._light = self._light, None
+        if running is not None:
+            running.stop(within_step=within_step)
+            self._lights.append(running)
+
+    def _leave_light(self) -> None:
+        """At the end of the program: steps that are done count if they only add to others."""
+        running = self._light
+        if running is None or not self._lights or running.steps < 2 or not running.can_stop:
+            self._drop_light()
+            return
+        with contextlib.suppress(Exception):
+            self._end_light(within_step=True)
 
     def _put_aside(self, window: Window) -> None:
         other, self._aside = self._aside, window
@@ -199,6 +219,9 @@ class Recorder:
     def _start_over(self) -> None:
         self._throw_away()
         self._drop_light()
+        for window in self._lights:
+            window.discard()
+        self._lights = []
         self._before_ns, self._unprofiled_faults = [], []
         self.steps_seen, self.steps_recorded = 1, 0
         if self.options.warmup <= 1:
@@ -218,26 +241,50 @@ class Recorder:
             self._unprofiled_faults.append(page_faults() - self._since_faults)
 
     def _unprofiled(self) -> dict[str, Any] | None:
-        """Steps without a profiler: all, and those on each side of the windows."""
-        before, after = self._before_ns, self._after_ns
-        if not before + after:
+        """Steps without a profiler: all, and those on each side of the windows. Those after them do not count if the
+        profiler stayed in the process and there are others."""
+        sides = {"before": self._before_ns, "after": self._after_ns}
+        sides = {name: took for name, took in sides.items() if took}
+        if not sides:
             return None
-        sides = {name: {"count": len(took), "step_ns": self._typical(took)}
-                 for name, took in (("before", before), ("after", after)) if took}  # fmt: skip
-        spread = {"least_ns": min(before + after), "most_ns": max(before + after)}
-        return {"count": len(before + after), "step_ns": self._typical(before + after), **spread, **sides}
+        as_before = self._detached or not on_device(self._torch) or len(self._before_ns) < 2
+        every = self._before_ns + self._after_ns if as_before else self._before_ns
+        found = {"count": len(every), "step_ns": self._typical(every), "least_ns": min(every), "most_ns": max(every)}
+        return found | {name: {"count": len(took), "step_ns": self._typical(took)} for name, took in sides.items()}
 
     def _typical(self, took_ns: list[int]) -> int:
-        """A host runs ahead of its device, so only the sum of all steps is meaningful there."""
-        return int(statistics.mean(took_ns) if on_device(self._torch) else statistics.median(took_ns))
+        """A host runs ahead of its device, so only the sum of all steps is meaningful there, without those in which
+        something was compiled."""
+        middle = statistics.median(took_ns)
+        if not on_device(self._torch):
+            return int(middle)
+        return int(statistics.mean(took for took in took_ns if took <= HELD_UP * middle))
 
     def _light_steps(self) -> int:
-        return 0 if self.options.full_only else light_steps(self.options.warmup, self.options.steps)
+        return 0 if self.options.full_only else light.light_steps(self.options.warmup, self.options.steps)
+
+    def _light_done(self) -> bool:
+        """Whether enough steps were recorded lightly: on a CPU those of the warm-up."""
+        if self.options.full_only or not on_device(self._torch):
+            return True
+        windows = [one for one in (*self._lights, self._light) if one is not None]
+        steps = sum(max(one.steps - 1, 0) for one in windows)
+        return steps >= light.STEPS or sum(sum(one.took_ns) for one in windows) > light.LONG_NS
+
+    def _follow(self) -> None:
+        """Steps after the full window: a few without a profiler, then some lightly."""
+        if self._turns.taken:
+            self.finish()
+        elif len(self._after_ns) >= AFTER and self._light_done():
+            self._end_light()
+            detach.detach(self._torch)
+            self.finish()
+        elif len(self._after_ns) >= AFTER:
+            self._open_light()
 
     def _advance(self, optimizer_steps: int) -> None:
         if self._complete:
-            if len(self._after_ns) >= AFTER or self._turns.taken:
-                self.finish()
+            self._follow()
             return
         self._look_around()
         if self.steps_seen < self.options.warmup:
@@ -246,8 +293,7 @@ class Recorder:
                 self._open_light()
         elif self.steps_seen == self.options.warmup:
             self._throw_away()
-            if self._light is not None:
-                self._light.stop()
+            self._end_light()
             self._open()
         elif self._capture is None:
             self._open()
@@ -265,6 +311,7 @@ class Recorder:
         if capture is None:
             return
         capture.stop()
+        self._detached = detach.detach(self._torch)
         self._put_aside(Window(capture, self._first_step, self.steps_recorded, self._optimizer_steps))
         self._complete = True
 
@@ -281,7 +328,7 @@ class Recorder:
             self._groups.stop()
             if not self._began:
                 return
-            self._drop_light()
+            self._leave_light()
             with self._leaving_nothing():
                 window = self._last_window()
                 self._settle_name()
@@ -312,8 +359,8 @@ class Recorder:
         finally:
             self._throw_away(stopped=True)
             layout.abandon(self._folder, self._pid)
-            if self._light is not None:
-                self._light.discard()
+            for window in self._lights:
+                window.discard()
             self._signals.leave()
 
     def _open(self) -> None:
@@ -333,6 +380,7 @@ class Recorder:
             self._windows += 1
             folder = layout.recording_folder(self._folder, self._pid, self._windows)
             self._light = LightCapture(self._torch, folder, self._launch_ns)
+            self._launch_ns = self._light.plain_ns
         self._light.mark(self.steps_seen)
 
     def _throw_away(self, *, stopped: bool = False) -> None:
@@ -341,6 +389,7 @@ class Recorder:
         if capture is not None:
             if not stopped:
                 capture.stop(export=False)
+                detach.detach(self._torch)
             capture.discard()
         if aside is not None:
             aside.capture.discard()
@@ -381,8 +430,9 @@ class Recorder:
         layout.compress(capture.host, host, force=force)
         layout.compress(capture.device, device, force=force)
         self.files = {"host": host.name, "device": device.name}
-        events = self._light.events() if self._light is not None and not self._light.running else {}
-        if events:
+        found = [events for window in self._lights if (events := window.events())]
+        if found:
+            events = light.in_one(found) if found[0]["device"] else found[0]
             if self._unprofiled_faults:
                 events["page_faults"] = min(self._unprofiled_faults)
             path = self._path(layout.LIGHT)
@@ -433,8 +483,9 @@ class Recorder:
     def _windows_told(self, window: Window | None) -> list[dict[str, Any]]:
         """Each window with the time of its steps, and what recording added to that of a step without a profiler."""
         found: list[dict[str, Any]] = []
-        if "light" in self.files and self._light is not None:
-            found.append({"kind": "light", "file": self.files["light"], "step_ns": self._light.step_ns})
+        if "light" in self.files:
+            step_ns = self._typical([took for one in self._lights for took in one.took_ns])
+            found.append({"kind": "light", "file": self.files["light"], "step_ns": step_ns})
         if window is not None and window.steps:
             took_ns = window.capture.took_ns // window.steps
             found.append({"kind": "full", "file": self.files["device"], "step_ns": took_ns})

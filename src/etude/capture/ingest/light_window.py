@@ -36,8 +36,8 @@ MOST_NS: Final = 200_000.0
 """Most that a profiler is taken to add to a call or an event."""
 MIDDLE: Final = 5_000
 """Longest part of a step in which calls that differ are looked for among those that do not."""
-OUTLIER: Final = 1.5
-"""A step that takes this many times the median was held up by something else."""
+SLOWEST: Final = 2.0
+"""Most by which the host of a step is taken to be slower than at its best."""
 WAITS: Final = ("Synchronize", "Memcpy", "Malloc", "Free")
 """Parts of the names of calls that may wait for the device."""
 LEFT: Final = 0.05
@@ -81,25 +81,55 @@ class LightWindow:
                 **column, names=tuple(told["names"]), start_ns=start, end_ns=end, steps_ns=steps,
                 on_device=bool(told["device"]), event_ns=tuple(float(one) for one in told.get("event_ns", ())),
                 call_ns=float(told.get("call_ns", 0.0)),
+                starts=tuple(int(one) for one in told.get("starts", (0,))),
             )  # fmt: skip
         except KeyError:
             return None
         except (TypeError, ValueError, OverflowError) as problem:
             raise TraceError(f"is not the light window of a recording: {problem}", where=where) from None
 
-    starts: bool = True
-    """Its profiler starts in the first step, which does not count where there are others."""
+    starts: tuple[int, ...] = (0,)
+    """Steps in which its profiler starts: on a device they do not count where there are others."""
 
     alone: bool = False
-    """No other rank waits for this one: a step in which the machine did something else may be left out."""
+    """No other rank waits for this one: any of its steps may stand for the others."""
+
+    chosen: tuple[int, ...] = ()
+    """Steps that stand for all, if they were chosen."""
 
     def used(self) -> list[int]:
         """Steps that count."""
-        found = list(range(len(self.steps_ns)))[1 if self.on_device and self.starts and len(self.steps_ns) > 1 else 0 :]
-        if not self.alone or len(found) < 3:
-            return found
-        most = OUTLIER * float(np.median([self.length_ns(which) for which in found]))
-        return [which for which in found if self.length_ns(which) <= most]
+        if self.chosen:
+            return list(self.chosen)
+        every = range(len(self.steps_ns))
+        return [which for which in every if not self.on_device or which not in self.starts] or list(every)
+
+    def typical_ns(self) -> float:
+        """What a step takes: the median, on a device the lower quartile, since under a profiler hosts are slow more
+        often."""
+        lengths = [self.length_ns(which) for which in self.used()]
+        return float(np.percentile(lengths, 25 if self.on_device else 50))
+
+    def run(self, steps: int, step_ns: float) -> tuple[int, ...]:
+        """So many steps, one after the other, that take `step_ns` in the mean, as nearly as there are."""
+        used = self.used()
+        length = {which: self.length_ns(which) for which in used}
+        runs = [
+            used[i : i + steps] for i in range(len(used)) if used[i : i + steps] == [*range(used[i], used[i] + steps)]
+        ]
+        if not runs:
+            runs = [[which] for which in used]
+        return tuple(min(runs, key=lambda one: abs(np.mean([length[which] for which in one]) - step_ns)))
+
+    def slowness(self) -> F64:
+        """For each call how many times slower its step is than the fastest: what a call costs grows with it."""
+        used = self.used()
+        length = np.array([self.length_ns(which) for which in used], np.float64)
+        begins = np.array([self.steps_ns[which][0] for which in used])
+        times = np.minimum(length / max(length.min(), 1.0), SLOWEST)
+        calls = self.start_ns[self.kind == CALL]
+        found: F64 = times[np.clip(np.searchsorted(begins, calls, "right") - 1, 0, len(used) - 1)]
+        return found
 
     @property
     def step_ns(self) -> float:
@@ -182,7 +212,7 @@ def as_window(device: DeviceTrace, numbers: Sequence[int] = ()) -> tuple[LightWi
         device.name[rows].astype(np.int64), device.names, kind,
         np.where(kind == CALL, device.tid[rows], device.stream[rows]), device.correlation[rows],
         full.start[rows] + device.base_ns, full.end[rows] + device.base_ns,
-        tuple((a + device.base_ns, b + device.base_ns) for a, b in full.steps), True, (), starts=False,
+        tuple((a + device.base_ns, b + device.base_ns) for a, b in full.steps), True, (), starts=(),
     )  # fmt: skip
     weight = np.zeros(int((kind == CALL).sum()))
     mine = rows[kind == CALL]

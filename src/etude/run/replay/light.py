@@ -90,10 +90,11 @@ def _read(told: dict[str, Any]) -> LightEvents:
 
 
 def _calls(told: dict[str, Any], names: list[str], name: I64, thread: I64, start: I64, end: I64) -> LightEvents:
-    """The driver's calls of a light window of a device, and its steps as events; not the first of several, in which the
-    profiler starts."""
+    """The driver's calls of a light window of a device, and its steps as events; not those in which the profiler
+    starts, if there are others."""
     marks = np.array(told["marks_ns"], np.int64).reshape(-1, 2) - int(told["base_ns"])
-    marks = marks[1:] if len(marks) > 1 else marks
+    others = np.delete(marks, told.get("starts", [0]), axis=0)
+    marks = others if len(others) else marks
     calls = np.array(told["kind"], np.int64) == DRIVER_CALL
     nothing = np.zeros(len(marks), np.int64)
     return LightEvents(
