@@ -1,5 +1,7 @@
 """A plain training script that knows nothing of Etude: `etude collect -o run/ -- python examples/train_gpt.py`."""
 
+import argparse
+
 import torch
 from torch import nn
 
@@ -20,12 +22,15 @@ class Gpt(nn.Module):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=8)
+    given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     model = Gpt().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), device=device)
-    for _ in range(8):
+    for _ in range(given.steps):
         logits = model(tokens[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
