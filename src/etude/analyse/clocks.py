@@ -7,18 +7,16 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.operations import Calls, calls
 from etude.analyse.outliers import grouped_median
+from etude.kernels.arrays import F64, I64
 from etude.model.match import Matching
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 
 __all__ = ["alignment", "can_align", "offsets"]
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 ROUNDS = 8
 """Iterations of the refinement; after the first pass along the groups little changes."""

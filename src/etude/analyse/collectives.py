@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
 from etude.analyse.operations import Calls, calls, group_name, group_size
+from etude.kernels.arrays import F64, I64
 from etude.model.job import Job
 from etude.model.match import match
 from etude.model.run import Run
@@ -28,8 +29,6 @@ from etude.model.schema import UNKNOWN, Collective
 
 __all__ = ["collectives", "summarised"]
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 _GATHERS = (Collective.ALL_GATHER, Collective.GATHER)
 _TWICE = (Collective.ALL_REDUCE,)

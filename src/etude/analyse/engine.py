@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
+from etude.kernels.arrays import I64
 from etude.model.run import Run, RunPart
 from etude.model.schema import PASS, UNKNOWN
 from etude.model.trace import Trace
@@ -28,7 +28,6 @@ from etude.model.use import uses
 
 __all__ = ["EnginePasses", "engine_metrics", "engine_passes", "of_engine"]
 
-I64 = NDArray[np.int64]
 Row = tuple[str, float, str]
 
 PHASES: Final = ("prefill", "decode", "mixed", "draft", "verify")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
 from etude.analyse.operations import Calls, group_name
+from etude.kernels.arrays import I64, Bool
 from etude.model.job import Job
 from etude.model.match import WORLD
 from etude.model.run import Run
@@ -25,8 +26,6 @@ from etude.model.use import Use, uses
 
 __all__ = ["Missing", "fell_behind", "members_of"]
 
-Bool = NDArray[np.bool_]
-I64 = NDArray[np.int64]
 
 CUT: Final = 0.6
 """Confidence if it lacks one node, which the end of the recording may have cut off."""

@@ -9,16 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.gate_samples import MEASURES, Sampled, samples
 from etude.analyse.noise import Shift, shift
 from etude.base.errors import EtudeError, UsageError
 from etude.base.units import format_bytes, format_time, parse_bytes, parse_time
+from etude.kernels.arrays import F64
 
 __all__ = ["Limit", "gate", "parse_limit", "shown", "table"]
 
-F64 = NDArray[np.float64]
 
 _ALSO: Final = {
     "step_time": "step", "time": "step", "comm": "communication", "exposed_comm": "exposed",

@@ -18,6 +18,7 @@ from etude.analyse.launches import launched
 from etude.analyse.reasons import host_times
 from etude.analyse.steps import steps
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device
 from etude.model.memory import memory_peaks
 from etude.model.run import Run, RunPart
@@ -27,8 +28,6 @@ from etude.model.use import uses
 
 __all__ = ["MEASURES", "Sampled", "samples"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 MEASURES: Final = {
     "step": "ns", "compute": "ns", "communication": "ns", "exposed": "ns", "idle": "ns", "host": "ns",

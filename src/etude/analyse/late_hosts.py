@@ -17,13 +17,11 @@ from etude.analyse.operations import Calls, messages, times_of
 from etude.analyse.outliers import PEERS, Profile, families, grouped_median
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow, slow_units
+from etude.kernels.arrays import F64, I64
 from etude.kernels.intervals import merged
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.use import Use, uses
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 SHARE = 0.75
 """A host is named if this fraction of the slow-down threshold is spent idle."""

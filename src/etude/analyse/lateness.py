@@ -11,7 +11,6 @@ from math import comb
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
 from etude.analyse.late_hosts import waits_inside
@@ -19,12 +18,9 @@ from etude.analyse.operations import Calls
 from etude.analyse.outliers import grouped_median
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow
+from etude.kernels.arrays import F64, I64, Bool
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 MOST: Final = 2 / 3
 """Fraction of the steps, or of the calls if there are few steps, in which a rank that delays others comes after

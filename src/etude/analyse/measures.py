@@ -16,14 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I64, U8
 from etude.kernels.intervals import time_by_mask
 from etude.model.run import RunPart
 from etude.model.use import Use
 
 __all__ = ["MEASURES"]
 
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 CLASSES: Final = (Use.COMPUTE, Use.COMMUNICATION, Use.MEMORY)
 """What a device does; class i is bit i of a mask."""

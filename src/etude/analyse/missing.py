@@ -12,19 +12,16 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.fell_behind import Missing, fell_behind, members_of
 from etude.analyse.launches import launched
 from etude.analyse.operations import Calls, group_name
 from etude.analyse.recorded_calls import recorded_number
+from etude.kernels.arrays import I64, Bool
 from etude.model.job import Job, ranges
 from etude.model.match import Matching, match
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
-
-Bool = NDArray[np.bool_]
-I64 = NDArray[np.int64]
 
 STOPPED: Final = 0.95
 """Confidence if a rank stopped well before the others, or others hang."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32, I64, U8
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, match
 from etude.model.run import Run
@@ -16,9 +17,6 @@ from etude.model.timing import Timing
 
 __all__ = ["messages"]
 
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 MOST_MEMBERS = 100_000_000
 """Most members of calls in one table; 16 such columns fit in memory."""

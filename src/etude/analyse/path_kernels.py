@@ -11,14 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, U8
 from etude.kernels.compile import kernel
 from etude.model.schema import UNKNOWN
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 
 FRAME, SYNC, HOST, SEND, RECV, COLL = 1, 2, 4, 8, 16, 32
 """Bits of a role: an operator that only calls others; a host call that waits for the device; on the host; its role for

@@ -27,7 +27,7 @@ from etude.cost.aten import aten_work, causal_known
 from etude.cost.aten_matrix import CAUSAL
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.cost.traces import ops_of, values_of
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I64, as_read
 from etude.machine.system import Device
 from etude.model.distinct import distinct
 from etude.model.run import Run, RunPart
@@ -37,8 +37,6 @@ from etude.model.use import Use, segments, uses
 
 __all__ = ["measured_ops", "not_known", "roofline", "utilisation"]
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 DTYPE: Final = {number: name for name, number in DTYPE_NUMBER.items()}
 
 

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from etude.analyse.changes import LEAST, Change, change_points, noise
 from etude.analyse.periods import find_period, profile
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 
 __all__ = ["Parts", "decompose", "forecast", "level_and_drift", "spread"]
 
-F64 = NDArray[np.float64]
 
 ROUNDS: Final = 4
 """Iterations that separate trend and cycle."""

@@ -14,19 +14,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from etude.analyse.changes import noise
 from etude.analyse.samples import TIMES, Samples, numbers_of, times_ns
 from etude.analyse.trend import Trend
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.model.job import ranges
 from etude.model.schema import UNKNOWN
 
 __all__ = ["Signals", "correlated", "joined"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 Row = dict[str, Any]
 
 FAR: Final = 3.5

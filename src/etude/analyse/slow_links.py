@@ -19,14 +19,12 @@ from etude.analyse.operations import Calls, group_name, group_size, messages, ti
 from etude.analyse.outliers import Profile, profile, rounded_to, shared
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow, shows, slower_units, standing_out
+from etude.kernels.arrays import F64, I64
 from etude.model.job import ranges
 from etude.model.match import WORLD
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 Samples = tuple[I64, I64, I64, F64]
 """Unit, key, segment and log time of each transfer."""

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from etude.analyse.outliers import PEERS, grouped_median, profile, rounded_to, shared
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import AT_LEAST, MOST_NAMED, Slow, slow_units, slower_than_before
+from etude.kernels.arrays import F64, I64
 from etude.model.distinct import distinct
 from etude.model.run import Run, RunPart
 from etude.model.trace import Trace
 from etude.model.use import Use, segments, uses
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 _DIGITS: Final = re.compile(r"\d+")
 MOST: Final = 1 << 23

@@ -20,11 +20,10 @@ from etude.analyse.series import forecast as continued
 from etude.analyse.trend_words import Finding, told_changes, told_drift, told_period, told_slow
 from etude.base.errors import UsageError
 from etude.base.units import parse_time
+from etude.kernels.arrays import F64
 
 __all__ = ["Trend", "forecast", "record", "trend"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 LEAST_SLOW: Final = 0.06
 """Slow-down from which a rank is slower than the others."""

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from etude.analyse.changes import Change
 from etude.analyse.samples import Samples
 from etude.analyse.series import Parts
+from etude.kernels.arrays import F64
 from etude.model.job import ranges
-
-F64 = NDArray[np.float64]
 
 KINDS: Final = (
     "throttled_half", "throttled_ranks", "throttled_all", "changed_rank", "change", "every_nth_step", "cycle", "drift",

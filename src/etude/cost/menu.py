@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import Piece, line, pairs
@@ -34,9 +33,8 @@ from etude.cost.needs import (
     sparse_need,
 )
 from etude.cost.ops import DTYPE_BYTES, OpTable, matmul
+from etude.kernels.arrays import Bool
 from etude.machine.system import Device
-
-Bool = NDArray[np.bool_]
 
 AUTO: Final = "auto"
 PLAIN: Final = "product"

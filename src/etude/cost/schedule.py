@@ -19,11 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError
+from etude.kernels.arrays import I32, I64
 from etude.model.schema import Collective
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-
 
 IN_FLIGHT: Final = 4
 """Most blocks or chunks in progress on one connection: what queues before a slow link must not share it."""

@@ -1,9 +1,16 @@
-"""Arrays as kernels take them."""
+"""Types of arrays, and arrays as kernels take them."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+U64 = NDArray[np.uint64]
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 
 _FEW = 10_000
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I32, I64, as_read
 from etude.kernels.compile import kernel
-from etude.machine.topology import I32, I64, SHAPES, Topology, VertexKind
+from etude.machine.topology import SHAPES, Topology, VertexKind
 
 _FAR = np.int32(2**30)
 _KEPT_CELLS = 1 << 25

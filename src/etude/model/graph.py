@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from etude.base.errors import CycleError, TraceError, UsageError
+from etude.kernels.arrays import I32, I64, Bool
 from etude.kernels.compile import kernel
 from etude.kernels.csr import reverse, topological
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 Which = Literal["data", "ctrl", "both"]
 
 

@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 
 from etude.base.errors import TraceError, UsageError
 from etude.base.units import counted
+from etude.kernels.arrays import I32, I64, U64
 from etude.model.timing import Timing
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U64 = NDArray[np.uint64]
 
 MAX_WORLD = 1 << 20
 """Most ranks of a job. A larger number in a file is a mistake, not a cluster."""

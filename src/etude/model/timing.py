@@ -6,14 +6,11 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
 from etude.base.units import format_time
+from etude.kernels.arrays import I32, I64
 from etude.model.schema import UNKNOWN
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class Origin(IntEnum):

@@ -10,14 +10,11 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import U8, Bool
 from etude.model.frames import SEGMENT, frames
 from etude.model.schema import Kind
 from etude.model.trace import Trace
-
-U8 = NDArray[np.uint8]
-Bool = NDArray[np.bool_]
 
 
 class Use(IntEnum):

@@ -18,6 +18,7 @@ from etude.cost.compute import compute_time_ns
 from etude.cost.stacks import Stack
 from etude.cost.stacks.stack import tuned
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import F64
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
@@ -26,7 +27,6 @@ from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.steps.step import efficiency_of, machine_for
 
-F64 = NDArray[np.float64]
 ANALYTIC: Final = "analytic"
 _PARTS: Final = {Collective.ALL_REDUCE: 1.0, Collective.REDUCE_SCATTER: 1.0, Collective.ALL_TO_ALL: 1.0}
 """Least fraction of its input bytes that a member of a large group must send or receive; for an all-gather see

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.breakdown import breakdown
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 from etude.run.simulate import simulate
 from etude.steps.step import grown
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 SIZES: Final = (
     ("compute FLOPs", (Kind.COMP,), "flops"),

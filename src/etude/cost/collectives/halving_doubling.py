@@ -10,7 +10,8 @@ from etude.cost.collectives.algorithm import Algorithm, Layout
 from etude.cost.collectives.plan import AlgorithmPlan, Leg, bits_of, by_level, port_rate
 from etude.cost.collectives.steps import AG, AR, RS, Groups, Passes, arrivals, pair, scattered
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
+from etude.cost.schedule import Put, Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 

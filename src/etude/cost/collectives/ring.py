@@ -38,7 +38,8 @@ from etude.cost.collectives.steps import (
     pair,
 )
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, IN_FLIGHT, Put, Schedule, ScheduleBuilder
+from etude.cost.schedule import IN_FLIGHT, Put, Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 

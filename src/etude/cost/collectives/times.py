@@ -20,13 +20,11 @@ from etude.cost.collectives.plan import ONE_PASS, ROOTED, AlgorithmPhase, Algori
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.groups import GroupShape, group_shape
 from etude.cost.schedule import IN_FLIGHT
+from etude.kernels.arrays import F64, I64
 from etude.machine.ports import ports_of
 from etude.machine.system import LINED, Protocol, System
 from etude.model.job import Groups
 from etude.model.schema import UNKNOWN, Collective
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 Line = tuple[float, float]
 """(fixed ns, ns for each byte)."""

@@ -13,13 +13,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, empty_heap, pop, push
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 TICKS: Final = 1 << 40
 """Ticks of a kernel's own clock while an average block runs."""

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from etude.cost.compute import roofline_ns
 from etude.cost.opdb.schema import ATTENTION, ATTENTION_BACKWARD, DIMS, FIXED, OPS, Shapes, distinct, packed, works_of
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 Key = tuple[str, str, tuple[int, ...]]
 """Op, data type, fixed dimensions."""
 

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
-
-I64 = NDArray[np.int64]
 
 PARTITIONERS: Final = ("order", "greedy")
 ROUNDS: Final = 5

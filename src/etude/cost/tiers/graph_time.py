@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes
@@ -20,10 +19,8 @@ from etude.cost.ops import OpClass, OpTable, matmul
 from etude.cost.tiers.graphs import Pass
 from etude.cost.tiers.streaming import staged_ns
 from etude.cost.tiers.transfers import copy_ns, tier_of
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device, System
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 DTYPE: Final = "bf16"
 

@@ -28,8 +28,7 @@ from etude.base.errors import UsageError
 from etude.base.units import format_bytes
 from etude.cost.tiers.graph_parts import Edges, Parted, parted, read_edges
 from etude.cost.tiers.residency import held
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
 
 READS: Final = ("gather", "partitions", "stream")
 MOST_EDGES: Final = 2_000_000

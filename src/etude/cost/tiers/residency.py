@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes
+from etude.kernels.arrays import I64, Bool
 from etude.kernels.compile import kernel
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 POLICIES: Final = ("lru", "lfu", "pinned", "belady", "min_pending")
 LRU, LFU, PINNED, BELADY, MIN_PENDING = range(5)

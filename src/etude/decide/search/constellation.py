@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read
 from etude.base.files import csv_rows
 from etude.base.units import parse_bandwidth, parse_time
 from etude.decide.search.links import NEVER
+from etude.kernels.arrays import F64, I64
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 EARTH_KM: Final = 6371.0
 MU_KM3: Final = 398600.4418
 """Gravitational parameter of the earth, km^3/s^2."""

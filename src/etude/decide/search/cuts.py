@@ -19,10 +19,9 @@ from etude.cost.energy import costs_of, idle_w
 from etude.decide.search.found import Row
 from etude.decide.search.layers import Layers
 from etude.decide.search.links import NEVER, Link
+from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 Cut = tuple[int, ...]
 SCORES = ("latency", "energy", "bottleneck")
 

@@ -13,7 +13,6 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read
@@ -21,14 +20,13 @@ from etude.cost.aten import aten_work
 from etude.cost.compute import compute_time_ns
 from etude.cost.energy import at_work_w
 from etude.cost.ops import OpClass, OpTable, Work, width
+from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 from etude.make.generate.blocks import Block, Op, Shard, blocks_of, in_types
 from etude.make.generate.model import open_model
 from etude.make.generate.train import sequence_of
 from etude.model.schema import UNKNOWN
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 PRODUCTS: Final = ("aten::convolution", "aten::mm")
 """Ops with weights at which a layer begins."""
 

@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpTable
 from etude.decide.search.kernel_layers import INPUT, NOTHING, KernelLayer
+from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

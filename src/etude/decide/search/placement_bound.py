@@ -12,17 +12,14 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, Bool
 from etude.machine.fabrics import topology_of_system
 from etude.machine.system import LINED, LevelKind, System
 from etude.machine.topology import Topology, VertexKind
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, match
 from etude.model.schema import UNKNOWN, Collective
-
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 COUNTED = (Collective.ALL_GATHER, Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 

@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.machine.fabrics import topology_of_system
 from etude.machine.routes import Routes
 from etude.machine.system import LINED, LevelKind, System
 
-I64 = NDArray[np.int64]
 Placement = tuple[int, ...]
 
 MOST_DEVICES: Final = 128

@@ -25,8 +25,8 @@ from etude.decide.search.found import Found, Row, frontier
 from etude.decide.search.given import Asked, Given
 from etude.decide.search.programs import Program
 from etude.decide.search.sites import SCORES, Places, read_places
+from etude.kernels.arrays import F64
 
-F64 = NDArray[np.float64]
 MOST: Final = 4_000_000
 """Placements that `all` tries at most."""
 LAYERS: Final = ("local", "regional", "seeking")

@@ -30,9 +30,8 @@ from etude.decide.search.given import Asked, Given
 from etude.decide.search.layers import model_layers
 from etude.decide.search.links import NEVER
 from etude.decide.search.travel_kernels import DELAY, HOME, LEAST, LOCAL, NEAREST, SHARE, Done, Requests, travelled
+from etude.kernels.arrays import F64, I64
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 POLICIES: Final = {"local": LOCAL, "nearest": NEAREST, "least": LEAST, "delay": DELAY, "share": SHARE}
 SCORES: Final = ("mean", "p95")
 LARGEST: Final = 9_000_000_000

@@ -15,9 +15,9 @@ from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure
 from etude.decide.search.given import Given
 from etude.decide.search.tables import table
+from etude.kernels.arrays import F64
 from etude.machine.regions import open_region
 
-F64 = NDArray[np.float64]
 SCORES: Final = ("cost", "carbon")
 J_PER_KWH: Final = 3.6e6
 

@@ -19,7 +19,6 @@ from itertools import product
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read
@@ -29,10 +28,9 @@ from etude.decide.search.found import Found, Row, frontier
 from etude.decide.search.given import Asked, Given
 from etude.decide.search.kernel_layers import KernelLayer, kernel_layers
 from etude.decide.search.owners import Split, apportioned, split
+from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 SPLITS: Final = ("layer", "kernel", "neuron")
 SHARES: Final = ("equal", "speed", "fit")
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.decide.search.constellation import Sky
 from etude.decide.search.links import NEVER
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 LOCAL, NEAREST, LEAST, DELAY, SHARE = 0, 1, 2, 3, 4
 HOME: Final = -1
 

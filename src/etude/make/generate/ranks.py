@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.make.generate.plan import Plan
 from etude.model.job import DEFAULT_METADATA, Groups, Job
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.synth.draw import DrawnTimes, Draws
 from etude.make.synth.learned import Learned, LearnedRole
 from etude.make.synth.options import MakeOptions
@@ -25,7 +26,6 @@ from etude.model.roles import Role, job_of_roles
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 
-I64 = NDArray[np.int64]
 MAX_VALUES = 200_000_000
 """Most times of single ranks that are drawn."""
 

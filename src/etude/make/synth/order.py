@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.make.synth.grammar import Folded, folded
 from etude.make.synth.learned import LearnedRole, Symbol
 from etude.make.synth.programs import FIELDS, LearnedProgram
 
-I64 = NDArray[np.int64]
 Waits = list[list[int]]
 """What each place waits for."""
 

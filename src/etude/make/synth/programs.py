@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I64
 from etude.make.synth.learned import COLUMNS
 from etude.model import graph
 from etude.model.frames import frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 MAX_OWN: Final = 64
 """Most ranks of a program whose own values are learned from."""

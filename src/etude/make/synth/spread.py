@@ -15,12 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.make.synth.learned import COLUMNS, Knots, Spread
 from etude.make.synth.programs import LearnedProgram
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 KNOTS: Final = 7
 LEAST: Final = 0.002

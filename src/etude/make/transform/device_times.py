@@ -18,14 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import MismatchError
+from etude.kernels.arrays import F64, I64, Bool
 from etude.model.frames import DISPATCH, frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 FEWEST: Final = 50
 """Pieces of host time in both recordings that a factor requires."""
@@ -154,7 +151,7 @@ def _host_factor(pairs: list[_Pair]) -> tuple[int, float, float]:
     return sum(n for n, _ in found), here / total if total else 0.0, there / here if here else 1.0
 
 
-def _by_place(trace: Trace, path: I64, is_call: Bools, places: int) -> tuple[I64, F64]:
+def _by_place(trace: Trace, path: I64, is_call: Bool, places: int) -> tuple[I64, F64]:
     """(Nodes, their time) of the host by place: without waits, and with interrupted pieces clipped."""
     waited = np.zeros(len(trace), np.bool_)
     edges = np.flatnonzero(np.isin(trace.data_why, (Why.SYNC, Why.AUTOGRAD)))
@@ -182,7 +179,7 @@ def _on_device(trace: Trace) -> I64:
     return np.flatnonzero((trace.cpu == 0) & (trace.kind == Kind.COMP) & known)
 
 
-def _on_host(trace: Trace) -> Bools:
+def _on_host(trace: Trace) -> Bool:
     """Host time; dispatch delays of the device are not."""
     codes, words = trace.coded("name")
     is_way = np.array([word == DISPATCH for word in words] + [False])[codes]
@@ -190,7 +187,7 @@ def _on_host(trace: Trace) -> Bools:
     return (trace.cpu == 1) & timed & ~frames(trace) & ~(is_way & (trace.parent < 0))
 
 
-def _paths(a: Trace, b: Trace) -> tuple[I64, I64, Bools]:
+def _paths(a: Trace, b: Trace) -> tuple[I64, I64, Bool]:
     """(Place of each node of either in the call tree, with common numbers; which places are calls of the runtime).
     Numbers of steps do not distinguish places."""
     words: dict[str, int] = {}

@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.units import counted
+from etude.kernels.arrays import I32, I64
 from etude.model.check.findings import ProgramClasses, Report, listed, ordinal, split_by
 from etude.model.job import ranges
 from etude.model.match import WORLD, Matching, positions
 from etude.model.schema import UNKNOWN, Collective
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 UNEVEN: Final = (Collective.ALL_TO_ALL, Collective.SCATTER, Collective.BARRIER, Collective.NONE, Collective.OTHER)
 """Collectives whose input may differ from member to member: all-to-all has a split for each, only the root of a

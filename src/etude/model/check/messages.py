@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.model.check.findings import ProgramClasses, Report
 from etude.model.match import Matching
 from etude.model.schema import UNKNOWN, Kind
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 Places = Callable[[int], I64]
 """Link -> positions in the flat columns of its nodes that have the problem, ascending."""

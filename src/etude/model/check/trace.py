@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.units import counted
+from etude.kernels.arrays import I32, I64
 from etude.kernels.compile import kernel
 from etude.model import graph
 from etude.model.check.findings import ProgramClasses, Report, split_by
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 _DANGLING_HINT: Final = (
     "the file was cut, or the tool that wrote it dropped a node; simulators reject such a file or hang on it"

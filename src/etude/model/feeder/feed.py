@@ -21,13 +21,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from etude.base.errors import DeadlockError, UsageError
+from etude.kernels.arrays import I32
 from etude.model.feeder.node_view import NodeView
 from etude.model.feeder.rank import RankFeeder
 from etude.model.feeder.source import SHOWN, JobSource, Source, check_missing
 from etude.model.job import Job, Part, assemble, ranges
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
 
 
 class Feeder:

@@ -8,14 +8,12 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.model import reasons, text
 from etude.model.attrs import decode_value
 from etude.model.job import Groups
 from etude.model.schema import COLLECTIVE_TO_WIRE, UNKNOWN, Collective, Kind, LaneKind, ValueKind
 from etude.model.trace import Attr, Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I64
 from etude.model.attrs import decode_value
 from etude.model.job import Job
 from etude.model.schema import ValueKind
@@ -24,8 +25,6 @@ from etude.run.astra.kernels.binding import (
     first_negative,
     merge_edges,
 )
-
-I64 = NDArray[np.int64]
 
 INVOLVED_DIM, IS_CPU, GROUP_NAME = "involved_dim", "is_cpu_op", "pg_name"
 MAX_DIMS: Final = 15

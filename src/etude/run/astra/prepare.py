@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, TraceError
+from etude.kernels.arrays import I32, I64
 from etude.run.astra import phases, state
 from etude.run.astra.abort import AstraAbort
 from etude.run.astra.columns import RankedNodes
@@ -17,7 +18,7 @@ from etude.run.astra.custom_collectives import NodeTable, add_custom
 from etude.run.astra.kernels import collective_table, node_table
 from etude.run.astra.kernels.binding import WORLD
 from etude.run.astra.phases import PhaseTemplate
-from etude.run.astra.state import I32, I64, Records
+from etude.run.astra.state import Records
 
 MAX_NPUS = 1 << 20
 ALL_INVOLVED = -2  # as a mask of dimensions: whatever the node says

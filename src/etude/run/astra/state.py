@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.model.schema import Collective
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Records = NDArray[np.void]
 
 

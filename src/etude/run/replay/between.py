@@ -13,9 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+from etude.kernels.arrays import F64, I64, Bool
 
 GAP_UNITS: Final = 10.0
 EVENT_UNITS: Final = 1.0

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.run.replay.arguments import Arguments, Tensor
-
-I64 = NDArray[np.int64]
 
 ALLOCATIONS: Final = (
     "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty",

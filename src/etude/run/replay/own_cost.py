@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from etude.base.quiet import quiet
 from etude.base.rounds import Network, round_ns, worked_ns
+from etude.kernels.arrays import F64, I64
 from etude.run.replay.program import StepKind
 
 MOST_TIMES: Final = 7
@@ -30,9 +30,6 @@ PASSES: Final = 5
 COMM: Final = "c10d"
 BACKEND: Final = "gloo:"
 UNCLEAR: Final = ""
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 class Expected(NamedTuple):

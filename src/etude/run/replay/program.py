@@ -22,12 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, TraceError
+from etude.kernels.arrays import I32, I64, U8
 
 I8 = NDArray[np.int8]
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 VERSION: Final = 3
 ENDING: Final = ".program"

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.run.replay.arguments import results
@@ -28,8 +28,6 @@ from etude.run.replay.recording import Recording
 from etude.run.replay.regions import own_ns
 from etude.run.replay.streams import StreamOrder, stream_order
 from etude.run.replay.unprofiled import unprofiled_step_ns
-
-I64 = NDArray[np.int64]
 
 _CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
 

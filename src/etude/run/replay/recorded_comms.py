@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model.schema import Kind
 from etude.run.replay.comm_ops import COMM_OPS
 from etude.run.replay.levels import Op
 from etude.run.replay.program import CommKind
 from etude.run.replay.recording import Recording
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.model.schema import UNKNOWN
 from etude.run.replay.between import Busy, mostly_inside, pauses_ns, python_ns, unit_ns, waited, without_waits
 from etude.run.replay.builder import ProgramBuilder
@@ -19,9 +19,6 @@ from etude.run.replay.light import LightClock, LightEvents, light_clocks
 from etude.run.replay.program import NOTHING, StepKind
 from etude.run.replay.recording import Recording
 from etude.run.replay.regions import COMPILED
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 _NODE, _GRADIENT = "autograd::engine::evaluate_function: ", "AccumulateGrad"
 """Autograd nodes, as the profiler names them; those that accumulate gradients are created only once."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
@@ -14,9 +14,6 @@ from etude.run.replay.arguments import Arguments, arguments, without_stream
 from etude.run.replay.call_tree import owners
 from etude.run.replay.levels import Op
 from etude.run.replay.regions import Regions
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 class Recording:

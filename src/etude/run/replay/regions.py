@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, Bool
 from etude.model.schema import ValueKind
 from etude.model.text import intern, strings
 from etude.model.trace import Trace
@@ -15,9 +15,6 @@ from etude.run.replay.call_tree import owners
 from etude.run.replay.levels import Op
 from etude.run.replay.program import TRITON_SPACE
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 Sources = Mapping[str, Mapping[str, str]]
 
 COMPILED: Final = "## Call CompiledFxGraph"

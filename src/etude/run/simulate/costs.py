@@ -15,6 +15,7 @@ from etude.cost.choice import Choice, Menu, Taken, chosen
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import F64, I64, Bool
 from etude.machine.system import Device, System
 from etude.model.frames import frames
 from etude.model.job import Job
@@ -27,9 +28,6 @@ from etude.run.simulate.programs import IS_COMM, IS_MEMORY
 if TYPE_CHECKING:
     from etude.cost.opdb.curves import Curves
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 LONGEST_NS = 1 << 55
 """A bit more than a year; sums of times must not overflow."""

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.kernels.heap import push
 from etude.model.schema import UNKNOWN
 from etude.run.simulate.costs import jitter_classes
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.network import RunningNetwork
-from etude.run.simulate.networks.state import I64, OVER
+from etude.run.simulate.networks.state import OVER
 from etude.run.simulate.options import LinkChange
 from etude.run.simulate.state import DONE, State, with_room
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from etude.kernels.arrays import I32, I64
 from etude.kernels.heap import empty_heap
 from etude.model.schema import UNKNOWN
 from etude.run.simulate.agreement import agreements
@@ -13,7 +14,7 @@ from etude.run.simulate.draws import member_draws
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.meeting import Kinds
 from etude.run.simulate.networks.sharing import make_sharing
-from etude.run.simulate.networks.state import I32, I64, Table
+from etude.run.simulate.networks.state import Table
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import ACTION_JITTER, JITTER, STEP_JITTER, Policy
 from etude.run.simulate.state import CLOCK, INSTANCE, LANE, NODE, Rules, State

@@ -12,14 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.machine.topology import Topology
 from etude.model.match import WORLD
 from etude.model.schema import Collective
 from etude.run.simulate.lower import Lowered
-from etude.run.simulate.networks.state import I64, VISIT, WHOLE, LinkState, Table
+from etude.run.simulate.networks.state import VISIT, WHOLE, LinkState, Table
 from etude.run.simulate.operations import Operations
-
-F64 = NDArray[np.float64]
 
 PARTS: Final = 64
 """Intervals that the time of a run is divided into, each a row of `links`."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import EtudeError, MismatchError, TraceError, UsageError
 from etude.cost.choice import Taken
+from etude.kernels.arrays import I32, I64
 from etude.machine.system import System
 from etude.model.check.findings import ProgramClasses as SamePrograms
 from etude.model.check.findings import Report
@@ -20,7 +21,6 @@ from etude.model.values import with_values
 from etude.run.simulate.classes import RankClasses, alone, stable_classes
 from etude.run.simulate.costs import by_kind_of_device, node_costs
 from etude.run.simulate.groups import UsedGroups, link_distance, link_factors, used_groups
-from etude.run.simulate.networks.state import I32, I64
 from etude.run.simulate.options import Options, Policy
 from etude.run.simulate.programs import BuiltPrograms, build_programs, merged
 

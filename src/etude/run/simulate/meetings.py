@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.contention import Launch, excess, filling, launch_of, transfer_of, work_of
 from etude.cost.groups import GroupShape
 from etude.cost.ops import DTYPE_NUMBER, OpClass, Work
+from etude.kernels.arrays import I64
 from etude.machine.system import Device, System
 from etude.model.memory import LOCAL, REMOTE, locations
 from etude.model.schema import Collective, Kind
@@ -27,9 +27,6 @@ from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.meeting import UNPRICED, Kinds
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import Options
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 KERNEL, STREAM, TO_DEVICE, TO_HOST, TRANSFER = range(5)
 """First column of `Launches`: what a row is."""

@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from etude.base.errors import MismatchError, TraceError
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.cost.schedule import Schedule
+from etude.kernels.arrays import F64, I32, I64, Bool
 from etude.model.schema import RECORDED_NS, UNKNOWN, Collective, Kind, ValueKind
 from etude.run.simulate.groups import link_factors, members_of
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.carrier import alone_ns
-from etude.run.simulate.networks.state import I32, I64, NEVER
+from etude.run.simulate.networks.state import NEVER
 from etude.run.simulate.options import Times
-
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(slots=True, eq=False)

@@ -11,9 +11,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.kernels.heap import Heap, empty_heap
 from etude.run.simulate.networks.sharing import Sharing
-from etude.run.simulate.networks.state import I32, I64, Table
+from etude.run.simulate.networks.state import Table
 
 DONE: Final = -1
 """Value of `waits` of a node that has ended."""

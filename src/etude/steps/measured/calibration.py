@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.roofline import measured_ops
 from etude.base.errors import UsageError
@@ -15,13 +14,13 @@ from etude.cost.compute import roofline_ns
 from etude.cost.ops import OpClass
 from etude.cost.stacks import Band, Efficiency, Stack, generation_of
 from etude.cost.stacks.stack import ANY, KNOBS, NEUTRAL, PRODUCTS
+from etude.kernels.arrays import F64
 from etude.machine.system import System
 from etude.model.run import Run
 from etude.steps.measured.outcomes import Kept
 from etude.steps.measured.rows import Case, Refused, cases_of
 from etude.steps.measured.stack_fit import Sample, efficiency_under, error_of, fit_effects
 
-F64 = NDArray[np.float64]
 OWN: Final = [("own", "")]
 
 

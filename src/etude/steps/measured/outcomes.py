@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.figures import plain
 from etude.cost.stacks import Efficiency
@@ -19,8 +18,6 @@ from etude.cost.stacks.stack import KNOBS
 from etude.make.generate.schedules import steady_from
 from etude.steps.measured.rows import Case
 from etude.steps.step import step_times
-
-F64 = NDArray[np.float64]
 
 CENTRE: Final = Efficiency(products=1.08, fp8=1.15, attention=1.3, rest=1.2, network=1.1, overlap=1.08)
 """Where times are evaluated: kernels of a step are slower than alone by about these factors."""

@@ -14,14 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.stacks import Efficiency, Stack, generation_of
 from etude.cost.stacks.stack import KNOBS
+from etude.kernels.arrays import F64
 from etude.steps.measured.outcomes import CENTRE, Outcome
 from etude.steps.measured.rows import Case
-
-F64 = NDArray[np.float64]
 
 NOISE: Final = 0.08
 """Scatter of a row that no effect explains: rows of one source err together, so it is not small."""

@@ -20,6 +20,7 @@ from etude.cost.opdb.database import keys_in
 from etude.cost.opdb.keys import compute_rows, shapes_of
 from etude.cost.opdb.schema import DIMS, OPS, works_of
 from etude.cost.stacks import open_stack
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device, System
 from etude.make.generate import Plan, generate
 from etude.make.generate.model import Model
@@ -27,8 +28,6 @@ from etude.make.generate.serving import Serving, serve
 from etude.model.job import Job
 from etude.steps.measured.recipes import Said, completed
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 Key = tuple[str, str, tuple[int, ...]]
 
 REPEATS: Final = 3

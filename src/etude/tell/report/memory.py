@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from etude.analyse.memory import copies, levels, peaks
+from etude.kernels.arrays import I64
 from etude.tell.report import words
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Heading, legend, table
@@ -19,7 +19,6 @@ from etude.tell.view.plots import Axis, Line, fitted, plot
 
 SECTION = "memory"
 
-I64 = NDArray[np.int64]
 
 LINES, POINTS = 4, 400
 """Ranks that get a line, and points of each."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.tell.report import words
 from etude.tell.report.images import images_page
 from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
@@ -16,7 +16,6 @@ from etude.tell.view.markup import Markup, heading, joined
 from etude.tell.view.page import Figure, Page, Section
 from etude.tell.view.plots import Axis, fitted, plot
 
-F64 = NDArray[np.float64]
 POINTS: Final = 200
 TIMES: Final = (("ttft_s", "First token"), ("tpot_s", "Each further token"), ("latency_s", "Whole response"))
 PARTS: Final = (("idle", "in the queue"), ("memory", "prefill"), ("compute", "decode"))

@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.tell.view.about import about
 from etude.tell.view.flows import Counter, Flows
 from etude.tell.view.path import TRACK, Path
 from etude.tell.view.slices import Slices, Sort
-
-I64 = NDArray[np.int64]
 
 _ROWS = 1 << 18
 """Events that are joined at a time."""

@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model import graph
 from etude.model.job import Job
 from etude.model.match import match
 from etude.tell.view.slices import Slices, Sort
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 MOST_PER_SLICE = 256
 """Most flows of one slice; the rest is left out."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32, I64
 from etude.model import graph
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
@@ -24,8 +25,6 @@ from etude.tell.view.slices import UNRECORDED, Sort, sorts
 
 __all__ = ["find_node", "part_of", "write_dot", "write_graphml"]
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 _ROWS = 1 << 18
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-I32 = NDArray[np.int32]
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import F64, I32
 
 _SWEEPS = 8
 

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.tell.view.slices import Slices, Sort
 
 __all__ = ["Path", "path_of"]
 
-I64 = NDArray[np.int64]
 
 TRACK = "critical path"
 _SORT = {"compute": Sort.COMPUTE, "communication": Sort.COMMUNICATION, "memory": Sort.MEMORY, "host": Sort.HOST,

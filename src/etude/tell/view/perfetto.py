@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.kernels.varint import encode_varint
 from etude.model.job import Job
@@ -20,8 +19,6 @@ from etude.tell.view.flows import Counter, Flows
 from etude.tell.view.kernels import TrackSlices, put_track
 from etude.tell.view.path import TRACK, Path
 from etude.tell.view.slices import Slices, Sort
-
-I64 = NDArray[np.int64]
 
 _EVENT_BYTES = 224
 """Room for one begin and one end event without flows."""

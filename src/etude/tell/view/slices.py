@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, U8
 from etude.kernels.csr import starts
 from etude.kernels.intervals import depths, nest
 from etude.model.run import Run
@@ -25,11 +26,8 @@ from etude.model.use import Use, uses
 
 __all__ = ["UNRECORDED", "Slices", "slices_of"]
 
-U8 = NDArray[np.uint8]
 MAX_TRACKS = 256
 """Most tracks of one lane. Slices that overlap more than this many are drawn over others in the last one."""
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 UNRECORDED = ("host", "dispatch")

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.faults import Effect, Faults, Kind, Scope, units_of
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 MOST: Final = 5_000_000
 EFFECTS: Final = tuple(e for e in Effect if e)
 SCOPES: Final = tuple(s for s in Scope if s)

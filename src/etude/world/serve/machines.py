@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.world.serve.energy import Energy, pass_nj
 from etude.world.serve.pass_time import pass_ns
 from etude.world.serve.steps import StepCost
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 WHOLE: Final = ("padded", "decode_padded", "recorded")
 """Tables of integers."""
 

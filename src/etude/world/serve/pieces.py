@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.world.serve.cache import CacheRules
 from etude.world.serve.requests import Requests
 from etude.world.serve.rings import NOT_AGAIN
 
-I64 = NDArray[np.int64]
 ANYWHERE: Final = -1
 WINDOW: Final = 32
 UNIT: Final = 4

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32, I64
 from etude.kernels.compile import kernel
 from etude.world.serve.cache import POLICIES, CacheRules
 from etude.world.serve.pieces import Pieces, pieces_of
@@ -32,8 +32,6 @@ from etude.world.serve.rings import (
 )
 from etude.world.serve.state import CACHED, COMPUTED, EVICTED, HELD, NOW, PEAK, PROMPT, REFS, REUSED, SESSION_OF, USED
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 MOST: Final = 1 << 28
 """Limit of replicas times ids."""
 

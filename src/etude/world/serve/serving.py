@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve import state as of
 from etude.world.serve.adapters import NO_LORA, LoraCost, adapters_of
 from etude.world.serve.cache import CacheRules
@@ -25,7 +25,6 @@ from etude.world.serve.steps import StepCost
 from etude.world.serve.store import no_store, store_of
 from etude.world.serve.wire import NO_WIRE
 
-I64 = NDArray[np.int64]
 LOG_ROWS: Final = 1 << 18
 
 

@@ -6,12 +6,10 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.world.serve.requests import Requests
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 NEVER: Final = np.int64(2**62)
 NOBODY: Final = -1
 DONE, FULL, ASKED, STUCK, PAUSED, HALTED = 0, 1, 2, 3, 4, 5

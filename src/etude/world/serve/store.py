@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.world.serve.cache import POLICIES, UNLIMITED, CacheRules, Room
 from etude.world.serve.pieces import ANYWHERE, Pieces, pieces_of
@@ -33,8 +34,6 @@ from etude.world.serve.rings import (
 from etude.world.serve.state import LEARNT, Wire
 from etude.world.serve.wire import NO_WIRE
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 MOST: Final = 1 << 28
 SHARED: Final = 2
 """Limit of replicas times pieces."""

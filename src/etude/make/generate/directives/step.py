@@ -12,17 +12,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32
 from etude.make.generate.blocks.ops import Op
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.nodes import Nodes, Units
 from etude.make.generate.plan import Plan
 from etude.model.schema import Collective, Kind
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

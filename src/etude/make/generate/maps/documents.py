@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.make.generate.maps.items import Items, moved
 from etude.make.generate.maps.packing import ROOM, pack
 from etude.make.generate.maps.shares import runs_of
-
-I64 = NDArray[np.int64]
 
 PIECES: Final = 16
 """Default number of blocks of a micro-batch per rank."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
 
 
 def check(name: str, parts: Sequence[int], ranks: int) -> None:

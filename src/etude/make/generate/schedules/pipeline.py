@@ -14,12 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from etude.base.errors import DeadlockError, UsageError
+from etude.kernels.arrays import F64, I32, I64
 from etude.make.generate.schedules.action import Action as Action
 from etude.make.generate.schedules.action import Step as Step
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.kernels.compile import kernel
 from etude.make.generate.schedules.action import Action
 
-F64 = NDArray[np.float64]
 _BLOCKED = -1.0
 FORWARD, WEIGHT, REDUCE, UPDATE = int(Action.FORWARD), int(Action.WEIGHT), int(Action.REDUCE), int(Action.UPDATE)
 

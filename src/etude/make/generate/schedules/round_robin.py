@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.grammar import line
+from etude.kernels.arrays import F64
 from etude.make.generate.schedules.pipeline import Action, PipelineSchedule
 
-F64 = NDArray[np.float64]
 SLACK = 1.1
 """A stage may be a tenth heavier than its limit, so that small blocks (an embedding, a norm) do not become separate
 stages."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.ops import width as bytes_each
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks.ops import Phase
 from etude.make.generate.blocks.recompute import is_layer
 from etude.make.generate.model.shape import Family
@@ -23,8 +23,6 @@ from etude.make.generate.sections.spec import Border, Carries, Sections
 from etude.make.generate.sections.weave import Ends
 from etude.make.generate.train.job import Generated
 from etude.model.schema import UNKNOWN, Kind
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks.ops import Phase
 from etude.make.generate.ranks import Grid
 from etude.make.generate.schedules.by_name import schedule
@@ -22,8 +23,6 @@ from etude.make.generate.sections.weave import Ends, Part, Woven, not_before, we
 from etude.model.job import DEFAULT_METADATA, Groups, Job
 from etude.model.totals import totals
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.generate.model.open import open_model
 from etude.make.generate.plan import Plan
 from etude.make.generate.schedules.by_name import schedule
@@ -18,8 +18,6 @@ from etude.make.generate.sections.spec import Deal, Section, Sections
 from etude.make.generate.train.job import Generated, generate
 from etude.make.generate.train.lengths import Dealt, with_lengths
 from etude.make.generate.train.memory import Memory
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.make.generate.plan import ContextKind, Plan
 
-I64 = NDArray[np.int64]
 Interval = tuple[int, int]
 
 

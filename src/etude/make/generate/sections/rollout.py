@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.ops import width as bytes_each
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.model.open import open_model
 from etude.make.generate.model.shape import Model
@@ -39,8 +39,6 @@ from etude.make.generate.train.memory import Memory
 from etude.make.generate.train.rounds import is_round_robin
 from etude.make.generate.train.stage import Layout
 from etude.model.schema import Kind
-
-I64 = NDArray[np.int64]
 
 
 def place_rollout(given: Sections, name: str, ranks: range) -> Placed:

@@ -13,16 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, Bool
 from etude.kernels.compile import kernel
 from etude.make.generate.blocks.ops import Phase, Stream
 from etude.model.build import build_trace
 from etude.model.graph import dependencies, topological_order
 from etude.model.schema import COLUMN, NODE, UNKNOWN, Kind, Why
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 MADE = ("lane", "layout", "source_id", "io", "parent")
 """Columns that are rebuilt."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.aten_matrix import VARLEN
+from etude.kernels.arrays import I64
 from etude.make.generate.ranks import Grid
 from etude.make.generate.serving.batching import TARGET
 from etude.make.generate.serving.job import ServedJob
@@ -15,8 +15,6 @@ from etude.make.generate.serving.program import in_turn
 from etude.make.generate.train.job import is_product
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 
 def last_stage(served: ServedJob, copy: int) -> int:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost import ops as work
 from etude.cost.aten_matrix import VARLEN
 from etude.cost.ops import OpClass, Work
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks import recurrent, sparse, transformer
 from etude.make.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, shapes
 from etude.make.generate.blocks.shard import Block, Shard
@@ -20,8 +20,6 @@ from etude.make.generate.nodes import Book
 from etude.make.generate.serving.batching import Pass, Span
 from etude.make.generate.train.fragment import Emitter, Fragment
 from etude.model.schema import Collective
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,12 @@ from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import F64, I64, Bool
 from etude.make.generate.plan import WAITING, Batching, Plan
 from etude.make.generate.ranks import Grid
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 LONGEST: Final = 1 << 40
 """Limit of a sample's length in tokens, longer than any sequence."""

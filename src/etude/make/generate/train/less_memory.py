@@ -13,8 +13,6 @@ from etude.make.generate.schedules.pipeline import in_flight
 from etude.make.generate.train.job import Generated
 from etude.make.generate.train.memory import Memory
 
-I64 = NDArray[np.int64]
-
 _FIELD = {"weights": "weights", "experts": "weights", "optimizer": "optimizer", "activations": "activations"}
 """What is moved -> the field of Memory that contained it; anything else was never counted."""
 

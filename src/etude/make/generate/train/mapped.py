@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, Bool
 from etude.make.generate.maps.documents import dealt_out
 from etude.make.generate.plan import Batching, Plan
 from etude.make.generate.ranks import Grid
@@ -17,10 +17,6 @@ from etude.make.generate.train.lengths import Dealt, Lengths, with_lengths, work
 from etude.model.job import Job
 from etude.model.schema import NODE, UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

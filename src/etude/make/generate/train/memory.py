@@ -13,9 +13,9 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.ops import width
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks.ops import bytes_of
 from etude.make.generate.blocks.recompute import NOTHING, kept
 from etude.make.generate.blocks.shard import Block
@@ -25,8 +25,6 @@ from etude.make.generate.train.allocator import rounding
 from etude.make.generate.train.optimizer import state_bytes
 from etude.make.generate.train.sharing import copies
 from etude.make.generate.train.stage import Layout
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.make.generate.blocks.ops import Op
 from etude.make.generate.nodes import Book, End, Nodes, Units
 from etude.make.generate.train.fragment import BEFORE, Fragment
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class Program:

@@ -11,18 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64, Bool
 from etude.make.generate.blocks.loads import loads_of
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.plan import Plan
 from etude.make.generate.ranks import Grid
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,7 +32,6 @@ from etude.model.build import build_trace
 from etude.model.job import Job
 from etude.model.schema import Kind
 
-F64 = NDArray[np.float64]
 Times = Callable[[Plan, Sequence[Op]], list[float]]
 """(Plan, ops) -> least time of each op, ns."""
 Ends = tuple[float, float]

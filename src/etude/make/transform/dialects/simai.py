@@ -16,17 +16,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.model.fold import fold
 from etude.model.graph import topological_order
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 _WORDS: Final = {
     Collective.ALL_REDUCE: "ALLREDUCE",

@@ -19,6 +19,7 @@ from etude.base.errors import CycleError, UsageError
 from etude.cost.collectives import p2p_time_ns
 from etude.cost.groups import GroupShape, group_shape
 from etude.cost.tiers.transfers import tier_of
+from etude.kernels.arrays import I64
 from etude.machine.system import System
 from etude.make.transform.edits.below import Below, beside, check_room
 from etude.make.transform.edits.definition import Definition, Freed, Here, Parties
@@ -37,7 +38,6 @@ from etude.model.schema import UNKNOWN, Kind
 from etude.model.timing import Timing
 from etude.model.trace import Trace
 
-I64 = NDArray[np.int64]
 Said = str | Edit
 Columns = dict[str, NDArray[Any]]
 Times = Callable[[Job], Timing | None]

@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import F64, I64, Bool
 from etude.make.transform.edits.definition import (
     Definition,
     Here,
@@ -35,10 +35,6 @@ from etude.make.transform.edits.definition import (
 from etude.make.transform.rewrite.rewriting import AFTER, BEFORE, compute_stream, free_stream
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 REDUCING = (
     Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK,

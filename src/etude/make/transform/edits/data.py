@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
+from etude.kernels.arrays import F64, I64
 from etude.machine.data_plane import DataPlane
 from etude.machine.system import System
 from etude.make.transform.edits.below import asked_tier
@@ -36,9 +36,6 @@ from etude.make.transform.rewrite.selector import WORLD
 from etude.model.job import Job
 from etude.model.schema import IS_BATCH, READS_FILE, UNKNOWN, Collective, Kind, Why
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 NOWHERE: Final = "rate"
 """Samples come at the rate `read`, not from a tier."""

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from etude.cost.aten_inputs import listed, shapes_of, tensor_types, width_of
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.definition import Definition, Here, Parameter, names
 from etude.model.graph import dependencies, successors
 from etude.model.schema import NO_TEXT, UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 CLASSES: Final = {"norm": OpClass.NORMALISATION} | {one.key: one for one in OpClass if one}
 LIGHT: Final = ("elementwise", "activation", "norm", "softmax", "copy")

@@ -18,6 +18,7 @@ from etude.base.errors import UsageError
 from etude.cost.aten_inputs import listed, shapes_of, tensor_types, width_of
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.compress import CLASSES as SENT
 from etude.make.transform.edits.compress import tensor_classes
 from etude.make.transform.edits.definition import Here
@@ -25,9 +26,6 @@ from etude.make.transform.edits.fuse import result_bytes
 from etude.make.transform.edits.recompute import backward_of
 from etude.model.schema import UNKNOWN, Collective
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 CLASSES: Final = {
     "weights": (OpClass.GEMM, OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM),

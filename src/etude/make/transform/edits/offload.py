@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes
 from etude.cost.tiers.residency import POLICIES, Held, held
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.below import Below, asked_tier
 from etude.make.transform.edits.definition import (
     Definition,
@@ -35,9 +35,6 @@ from etude.make.transform.edits.needed import CLASSES, Needed, Users, by_layer, 
 from etude.make.transform.rewrite.rewriting import AFTER, BEFORE, free_stream
 from etude.model.memory import named
 from etude.model.schema import Kind, Why
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 STREAM: Final = "stream"
 """No policy: a loaded item is dropped after its node."""

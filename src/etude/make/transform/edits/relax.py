@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.definition import Definition, Here, Parameter, choice, size
 from etude.make.transform.rewrite.rewriting import BEFORE, compute_stream
 from etude.model.schema import AGREE, UNKNOWN, Collective, Kind, Why
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 NOBODY: Final = "nobody"
 

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.transform.edits.definition import Definition, Here, Parameter, Parties, number, rounded, size, whole
 from etude.make.transform.rewrite.rewriting import AFTER, free_stream
 from etude.make.transform.rewrite.selector import WORLD
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, Why
 
-I64 = NDArray[np.int64]
 _NAMES: Final = ("request", "response")
 """Names of even and odd turns."""
 MOST: Final = 1024

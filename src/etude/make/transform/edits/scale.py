@@ -12,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.definition import Definition, Parameter, whole
 from etude.make.transform.rewrite import Selector
 from etude.make.transform.rewrite.selector import WORLD
 from etude.model.job import MAX_WORLD, Groups, Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 _SHARDED_IN = (Collective.ALL_GATHER, Collective.GATHER)
 """Collectives whose input is a part of what all have."""

@@ -7,12 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, U8, Bool
 from etude.kernels.compile import kernel
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 class Edges(NamedTuple):

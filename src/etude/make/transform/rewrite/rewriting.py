@@ -21,16 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I32, I64, Bool
 from etude.make.transform.rewrite.edges import Edges, bypassed, csr, edges_of, either, ends, joined, redirected
 from etude.model import text
 from etude.model.fingerprint import Fingerprint
 from etude.model.job import VALUE_COLUMNS
 from etude.model.schema import COLUMN, NODE, Kind, ValueKind, Why
 from etude.model.trace import Attr, Trace, complete_layouts, lanes
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 BEFORE: Final = -1
 AFTER: Final = 1

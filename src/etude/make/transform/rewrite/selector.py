@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from etude.base.grammar import Piece, line
 from etude.cost.aten_inputs import dtype_of
+from etude.kernels.arrays import I64, Bool
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 from etude.model.use import Use, uses
 
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 Span = tuple[int, int]
 """From one number through another, inclusive."""
 

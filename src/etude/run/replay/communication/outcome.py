@@ -8,16 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin, Timing
 from etude.run.replay.communication.processes import ProcessResult
 from etude.run.replay.program import CommKind, Program, StepKind
-
-I64 = NDArray[np.int64]
 
 
 def communication_run(job: Job, programs: Sequence[Program], results: Sequence[ProcessResult]) -> Run:

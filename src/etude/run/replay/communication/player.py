@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.run.replay.buffers import Buffers
 from etude.run.replay.communication.calls import Communicator, Issue, allocated, wait
 from etude.run.replay.communication.stopping import Stopping
 from etude.run.replay.program import CommKind, Program, StepKind
-
-I64 = NDArray[np.int64]
 
 _ISSUE, _WAIT, _HOST = 0, 1, 2
 

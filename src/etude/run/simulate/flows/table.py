@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.schedule import Schedule
+from etude.kernels.arrays import I64
 from etude.machine.fabrics import topology_of_system
 from etude.machine.system import System
 from etude.model.job import Job
@@ -23,8 +24,6 @@ from etude.run.simulate.networks.operation import Operation
 from etude.run.simulate.operations import Operations, operations
 from etude.run.simulate.options import Network, Options
 from etude.run.simulate.run import simulate_with_links
-
-I64 = NDArray[np.int64]
 
 MOST_FLOWS: Final = 20_000_000
 _WINDOW: Final = 4

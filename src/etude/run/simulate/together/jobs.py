@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.machine.system import System
 from etude.model.job import Job, ranges
 from etude.model.join import Places, join, places_of
@@ -21,8 +21,6 @@ from etude.model.schema import UNKNOWN
 from etude.run.simulate.options import Options, Routing
 from etude.run.simulate.result import LINKS_SHOWN, Simulated
 from etude.run.simulate.run import simulate_with_links
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.tell.report import words
 from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.tell.view.page import Section
 from etude.tell.view.plots import Axis, Stretch, fitted, plot, strip
 
-F64 = NDArray[np.float64]
 POINTS: Final = 240
 STRIPS: Final = 600
 """Most intervals of the band of states: shorter ones are merged into the state that is longest there."""

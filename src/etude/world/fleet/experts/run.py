@@ -17,9 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.fleet.contract import contract
 from etude.world.fleet.costs import RESTART, SHRINK
-from etude.world.fleet.experts.places import EMPTY, I64, copies_of, loads_of, needs, spread, without
+from etude.world.fleet.experts.places import EMPTY, copies_of, loads_of, needs, spread, without
 from etude.world.fleet.experts.spec import Failure, Group, HostCopies, parse_failures
 from etude.world.fleet.recovery import Recovery
 

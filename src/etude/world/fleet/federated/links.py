@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.kernels.compile import kernel
-
-F64 = NDArray[np.float64]
 
 
 def finished(size: F64, rate: F64, start: F64, limit: float) -> F64:

@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.split import Split
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 COLUMNS: Final = (
     "round_s", "asked", "answered", "down_bytes", "up_bytes", "last", "warmup_s", "bound_s", "delivered", "covered",
     "untrained", "server_busy_s", "server_wait_s",

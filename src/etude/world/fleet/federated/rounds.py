@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64, Bool
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.links import finished
 from etude.world.fleet.federated.presence import Together, presence
@@ -24,9 +24,6 @@ from etude.world.fleet.federated.shares import PARTS, first_part, untrained, wor
 from etude.world.fleet.federated.split import Split, run_split, work_of
 from etude.world.fleet.federated.swarm import Swarm, spread
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-BOOLS = NDArray[np.bool_]
 NOBODY: Final = -1
 
 
@@ -125,14 +122,14 @@ def _check(clients: Clients, rules: Rules) -> None:
         raise UsageError("in a swarm all clients must train all weights", hint="--train full, or --share server")
 
 
-def _patient(rules: Rules, chosen: I64, silent: BOOLS) -> None:
+def _patient(rules: Rules, chosen: I64, silent: Bool) -> None:
     if silent.any() and not rules.deadline_s and len(chosen) - int(silent.sum()) < (rules.quorum or len(chosen)):
         raise UsageError(
             "the round never ends, because some clients never answer", hint="--deadline 10min, or --quorum"
         )
 
 
-def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+def _served(clients: Clients, rules: Rules, chosen: I64, silent: Bool, rng: np.random.Generator) -> Round:
     _patient(rules, chosen, silent)
     share, limit = clients.share[chosen], rules.server_bytes_per_s
     whole, speaks = np.full(len(chosen), rules.model_bytes), ~silent
@@ -153,7 +150,7 @@ def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.
     return Round(end, chosen[on_time], last, len(chosen) * rules.model_bytes, float(size[on_time].sum()))
 
 
-def _cut(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+def _cut(clients: Clients, rules: Rules, chosen: I64, silent: Bool, rng: np.random.Generator) -> Round:
     """Those that never answer leave before their first step."""
     _patient(rules, chosen, silent)
     split, who = rules.split, chosen[~silent]
@@ -172,7 +169,7 @@ def _cut(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.ran
     )  # fmt: skip
 
 
-def _spread(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+def _spread(clients: Clients, rules: Rules, chosen: I64, silent: Bool, rng: np.random.Generator) -> Round:
     """Those that never answer send nothing and are not waited for; clients that hold everything have taken part."""
     assert rules.swarm is not None
     who = chosen[~silent]

@@ -16,14 +16,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64, Bool
 from etude.world.fleet.federated.clients import Clients
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-BOOLS = NDArray[np.bool_]
 SAMPLES: Final = ("uniform", "psp", "weighted", "awpsp")
 FAR: Final = 50.0
 """Rounds ahead of or behind the mean beyond which nothing changes."""
@@ -38,13 +35,13 @@ class Seen:
     stayed: F64
     """Rounds in which it was there, and in the next one too."""
     drawn: I64
-    last: BOOLS
+    last: Bool
 
     @classmethod
     def nothing(cls, count: int) -> Seen:
         return cls(0, np.zeros(count), np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_))
 
-    def watch(self, there: BOOLS) -> None:
+    def watch(self, there: Bool) -> None:
         self.stayed += self.last & there
         self.there += there
         self.rounds += 1

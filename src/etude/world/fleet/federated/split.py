@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 FETCH, FORWARD, UP, WAIT, SERVED, DOWN, BACKWARD, SEND, DONE = range(9)
 
 

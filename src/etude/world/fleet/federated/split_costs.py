@@ -8,16 +8,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 
 if TYPE_CHECKING:
     from etude.machine import System
     from etude.make.generate import Plan
     from etude.make.generate.model import Model
 
-F64 = NDArray[np.float64]
 WIDTH: Final = 2
 """Bytes of an activation and of its gradient."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.cuts import chosen, given
 from etude.world.fleet.federated.split import Split, run_split, work_of
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from etude.machine import System
     from etude.make.generate.model import Model
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 AUTO: Final = "auto"
 PARTS: Final = (8, 4, 2, 1)
 """Divisors of the longest length; `dirichlet` has a class for each."""

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 MOST: Final = 400_000_000
 """Largest number of transfers in a round."""
 WORD: Final = 64

@@ -8,16 +8,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.functions.spec import Functions
 
 if TYPE_CHECKING:
     from etude.make.generate.model import Model
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 EXPERTS: Final = (".experts.up", ".experts.activation", ".experts.down")
 WIDTH: Final = 2
 """Bytes per weight."""

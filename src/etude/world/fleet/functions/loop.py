@@ -13,10 +13,9 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.world.fleet.functions.costs import Pieces, expert_pieces
 from etude.world.fleet.functions.spec import Functions
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.world.fleet.radio.places import best_place
-from etude.world.fleet.radio.shares import DEADLINES, EVENLY, F64, I64, shares_at, slots_in_time, times_at
+from etude.world.fleet.radio.shares import DEADLINES, EVENLY, shares_at, slots_in_time, times_at
 from etude.world.fleet.radio.spec import Pool
 
 

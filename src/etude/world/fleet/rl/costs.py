@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import parse_time
+from etude.kernels.arrays import F64
 from etude.world.fleet.rl.spec import Making, Priced, Spec
-
-F64 = NDArray[np.float64]
 
 
 def priced(spec: Spec, where: str, *, receivers: int) -> Priced:

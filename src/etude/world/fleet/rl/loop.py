@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 from etude.world.fleet.rl.replicas import Replica, Sample
 from etude.world.fleet.rl.spec import BORROWED, Making, Priced, Stages, When
 
-F64 = NDArray[np.float64]
 TURN, ANSWER, UPDATE, SYNC, READY = range(5)
 EXPLORE, ROLLOUT, TRAIN, SEND = "explore", "rollout", "train", "sync"
 MILLION: Final = 1_000_003

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import F64
 
 
 class Sample(NamedTuple):

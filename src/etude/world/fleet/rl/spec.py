@@ -22,13 +22,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read
+from etude.kernels.arrays import F64
 
-F64 = NDArray[np.float64]
 BORROWED: Final = "borrowed"
 """Name of the devices that a stream lends."""
 

@@ -20,15 +20,14 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read, read_mapping
+from etude.kernels.arrays import I64
 from etude.world.fleet.contract import contract, flat
 from etude.world.fleet.services.costs import forward_costs
 from etude.world.fleet.services.loop import Taken, drawn, in_turns, largest
 
-I64 = NDArray[np.int64]
 POLICIES: Final = ("partition", "colocate", "shared")
 
 

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.world.fleet.services.costs import forward_costs
 from etude.world.fleet.services.spec import Service, Services
 from etude.world.fleet.services.stability import by_shortening, stable_action
 
-I64 = NDArray[np.int64]
 Action = tuple[int, int, int]
 """(service, exit, index of the batch size)."""
 Taken = tuple[list[int], int, int]

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.world.fleet.contract import contract, flat
 from etude.world.fleet.services.loop import Turns
-
-I64 = NDArray[np.int64]
 
 
 def services_record(found: Turns) -> dict[str, Any]:

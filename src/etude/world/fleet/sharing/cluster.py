@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, read, read_mapping
 from etude.base.files import csv_rows
+from etude.kernels.arrays import I64
 
-I64 = NDArray[np.int64]
 WHOLE: Final = 1000
 """Units that a device is divided into."""
 NO_LIMIT: Final = 1 << 50

@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.gangs import UNKNOWN, Shared, Times, nothing_yet
 from etude.world.fleet.sharing.jobs import Jobs, pairs_of
 from etude.world.fleet.sharing.levels import max_min
 from etude.world.fleet.sharing.supply import Supply
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 class Sizes(NamedTuple):

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.jobs import NEVER, Jobs, pairs_of
 from etude.world.fleet.sharing.place import Free, Seat, sort_of
 from etude.world.fleet.sharing.policies import QUEUES_S, JobView, Policy, las
 from etude.world.fleet.sharing.supply import Change, Supply
 
-I64 = NDArray[np.int64]
 END, ARRIVE, AGAIN = range(3)
 UNKNOWN: Final = -1
 DAY_NS: Final = 86_400 * 10**9

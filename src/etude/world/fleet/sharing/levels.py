@@ -8,9 +8,9 @@ effective throughput relative to an equal share of every kind, as Gavel does.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import F64
+
 TIGHT = 1e-9
 
 

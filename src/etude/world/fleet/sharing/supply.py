@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
+from etude.kernels.arrays import F64
 from etude.world.fleet.sharing.cluster import Cluster
 
-F64 = NDArray[np.float64]
 SEEDS: Final = 7919
 
 

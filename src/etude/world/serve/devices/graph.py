@@ -8,15 +8,14 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve.devices.costs import Costs
 from etude.world.serve.devices.spec import Devices
 from etude.world.serve.workflow import Workflow
 from etude.world.serve.workflow.sessions import Call, keep_effects, unrolled
 
-I64 = NDArray[np.int64]
 NEVER: Final = 2**62
 
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.world.serve.devices.graph import NEVER, Graph
-
-I64 = NDArray[np.int64]
 
 
 class State(NamedTuple):

@@ -6,13 +6,12 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.grammar import Piece, pairs
+from etude.kernels.arrays import I64
 from etude.world.serve import state as of
 from etude.world.serve.prefix import evict
 
-I64 = NDArray[np.int64]
 EVERY_NS: Final = 10_000_000_000
 
 

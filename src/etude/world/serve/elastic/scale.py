@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import Piece, line
+from etude.kernels.arrays import I64
 from etude.world.serve import state as of
 from etude.world.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule
 from etude.world.serve.hooks import called, number_of, seen_replica
 
-I64 = NDArray[np.int64]
 KNOWN: Final = ("most", "least", "every", "lag", "seen", "noise", "seed", "down", "tolerance")
 EXAMPLE: Final = "queue:2..16,most=8,least=1"
 TARGET: Final = ("down", "tolerance")

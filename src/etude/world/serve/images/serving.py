@@ -11,16 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.elastic import Elastic
 from etude.world.serve.images.groups import DECODE, DONE, ENCODE, STEPS, Group, Tasks
 from etude.world.serve.images.requests import ImageRequests
 from etude.world.serve.images.words import DegreeRule
 
-I64 = NDArray[np.int64]
 COLUMNS = ("requests", "task", "start_ns", "end_ns", "set_up_ns", "steps", "degree", "devices")
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
+from etude.kernels.arrays import F64
 from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import Model, open_model
@@ -28,8 +28,6 @@ from etude.world.serve.requests import requests_of
 from etude.world.serve.stacks import ServingStack, serving_stack
 from etude.world.serve.steps import Shape, StepCost, step_cost
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 STEPS: Final = ("recorded", "grid", "catalogue")
 MODELS: Final = {"llama1b": "meta-llama/Llama-3.2-1B", "llama8b": "meta-llama/Llama-3.1-8B"}
 SYSTEM: Final = "dgx-h200"

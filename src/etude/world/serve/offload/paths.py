@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.tiers import reside
+from etude.kernels.arrays import I64
 from etude.machine import System
 from etude.machine.tier import Tier
 from etude.world.serve.pass_time import passes_ns
 from etude.world.serve.requests import BLOCK_TOKENS, Requests
 from etude.world.serve.steps import Shape, StepCost
 
-I64 = NDArray[np.int64]
 CHUNK: Final = 2048
 PATHS: Final = ("cache", "direct", "dual")
 

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.world.serve.rings import Ring, put_newest, unlink
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 TURN, LEAST, SESSION, RESIDENCY = 0, 1, 2, 3
 EMBEDDINGS, KEYS = 0, 1
 LOADED = 0

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve.pass_time import passes_ns
 from etude.world.serve.requests import Requests
 from etude.world.serve.results import spread
@@ -17,7 +18,6 @@ from etude.world.serve.split import loop as of
 from etude.world.serve.split.words import RATIOS, SplitRules
 from etude.world.serve.steps import Shape, StepCost
 
-I64 = npt.NDArray[np.int64]
 ROUTERS: Final = {"turn": of.TURN, "least": of.LEAST, "session": of.SESSION, "residency": of.RESIDENCY}
 TRIED: Final = 9**5
 """Most sequences of ratios."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
@@ -31,8 +31,6 @@ from etude.world.serve.batching import shape_of
 from etude.world.serve.hooks import loop_with
 from etude.world.serve.serving import Group, Options, Ready, Served, ready_for
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 ALL: Final = -1
 MOST: Final = 20_000
 """Passes that are written as nodes."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 
-F64 = NDArray[np.float64]
 Choose = Callable[[dict[str, Any], dict[str, Any]], Any]
 MOST_PLANS: Final = 4096
 """Plans for the rest of a session that are compared; with more, fewer alternatives per task are kept."""

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.world.serve import state as of
 from etude.world.serve.results import spread
 from etude.world.serve.workflow.run import Ran
-
-F64 = NDArray[np.float64]
 
 
 def task_table(ran: Ran) -> pa.Table:

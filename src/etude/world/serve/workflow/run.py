@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve import state as of
 from etude.world.serve.pieces import next_uses
 from etude.world.serve.requests import Requests, requests_of
@@ -26,7 +26,6 @@ from etude.world.serve.workflow.seen import Seen
 from etude.world.serve.workflow.sessions import Call, keep_effects, unrolled
 from etude.world.serve.workflow.spec import Alternative, Workflow
 
-I64 = NDArray[np.int64]
 ORDERS: Final = ("data", "program")
 """choose(task, state) -> the number of an alternative; place(task, state) -> the number of a replica."""
 
