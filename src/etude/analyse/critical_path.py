@@ -125,7 +125,7 @@ class _Columns:
         """Segments of the path from its end to its beginning: at, row, what, from, until."""
         assert self.last is not None
         at, row = self.last
-        others = k.Others(len(self.job.ranks), self._meetings(), *self._partners())
+        others = k.JointWork(len(self.job.ranks), self._meetings(), *self._partners())
         place = np.zeros(k.ARRIVED + 1, np.int64)
         place[[k.AT, k.ROW, k.CURSOR]] = at, row, self.columns[self.run_of[at]].end[row] + self.shift[at]
         walk = k.PathWalk(place, np.empty((1024, 5), np.int64), np.empty((1024, 2), np.int64))

@@ -26,7 +26,7 @@ from etude.model.schema import PASS, UNKNOWN
 from etude.model.trace import Trace
 from etude.model.use import uses
 
-__all__ = ["EnginePasses", "engine_metrics", "engine_passes", "of_engine"]
+__all__ = ["RunPasses", "engine_metrics", "engine_passes", "of_engine"]
 
 Row = tuple[str, float, str]
 
@@ -36,7 +36,7 @@ _SEVERAL: Final = ("draft", "verify")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EnginePasses:
+class RunPasses:
     """The passes of a part of a run, in order; UNKNOWN where not recorded."""
 
     phase: tuple[str, ...]
@@ -58,7 +58,7 @@ def of_engine(trace: Trace) -> bool:
     return any(attr.name.startswith(PASS) for layout in trace.layouts for attr in layout)
 
 
-def engine_passes(part: RunPart) -> EnginePasses:
+def engine_passes(part: RunPart) -> RunPasses:
     """The passes that ran on the device; `step` numbers them."""
     trace = part.trace
     rows = np.flatnonzero(on_device(part, uses(trace)) & (trace.step != UNKNOWN))
@@ -78,7 +78,7 @@ def engine_passes(part: RunPart) -> EnginePasses:
         there = np.append(steps, UNKNOWN)[place] == trace.step[nodes]
         said[name][place[there]] = values[there]
     named = tuple(words[code] if code >= 0 and words[code] in PHASES else "" for code in phase.tolist())
-    return EnginePasses(named, start, end, **said)
+    return RunPasses(named, start, end, **said)
 
 
 def engine_metrics(run: Run) -> Iterator[Row]:
@@ -102,7 +102,7 @@ def _numbered(trace: Trace) -> bool:
     return len(steps) > 0 and len(np.unique(steps)) == len(steps)
 
 
-def _metrics(found: EnginePasses) -> Iterator[Row]:
+def _metrics(found: RunPasses) -> Iterator[Row]:
     phase = np.array(found.phase)
     for name in PHASES:
         mine = phase == name
@@ -122,7 +122,7 @@ def _metrics(found: EnginePasses) -> Iterator[Row]:
         yield "tpot", pace / 1e9, "s"
 
 
-def decode_interval_ns(found: EnginePasses) -> float | None:
+def decode_interval_ns(found: RunPasses) -> float | None:
     """Mean time between the ends of two consecutive passes that make tokens; None if fewer than two do, or if some
     passes are of unknown kind. Each pass counts once, whatever its number of requests and tokens."""
     if not all(found.phase):
@@ -135,7 +135,7 @@ def _known(values: I64) -> I64:
     return np.where(values == UNKNOWN, 0, values)
 
 
-def tpot_ns(found: EnginePasses) -> float | None:
+def tpot_ns(found: RunPasses) -> float | None:
     """Mean time between tokens of a request; None if fewer than two passes make tokens, if a pass may make several for
     one request, or if some passes are of unknown kind."""
     makes = found.generation_requests

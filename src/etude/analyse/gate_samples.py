@@ -169,6 +169,5 @@ def _mfu(one: Sampled) -> float:
                          hint="`etude card RUN --write` writes a card; fill in plan.model_flops_per_step")  # fmt: skip
     peak = device.peak(card.plan.precision or "bf16") if device else None
     if not peak:
-        raise UsageError("`mfu` needs the device, which is not known", where=one.run.job.name,
-                         hint="--ran-on h100")  # fmt: skip
+        raise UsageError("`mfu` needs the device, which is not known", where=one.run.job.name, hint="--ran-on h100")
     return card.plan.model_flops_per_step * 1e9 / (peak * (card.plan.ranks or one.run.job.world_size))

@@ -14,7 +14,7 @@ import numpy as np
 
 from etude.analyse.clocks import offsets
 from etude.analyse.late_hosts import waits_inside
-from etude.analyse.operations import Calls
+from etude.analyse.operations import CollectiveCalls
 from etude.analyse.outliers import grouped_median
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow
@@ -53,7 +53,7 @@ class Shows(Enum):
 class Lateness:
     """When members arrive at their calls."""
 
-    def __init__(self, run: Run, found: Calls, stretches: Segments) -> None:
+    def __init__(self, run: Run, found: CollectiveCalls, stretches: Segments) -> None:
         ranks = len(run.job.ranks)
         known = (found.start_ns != UNKNOWN) & (np.diff(found.first) > 1)[found.of]
         offset = offsets(run, found)

@@ -75,7 +75,7 @@ class Partners(NamedTuple):
     end_ns: I64
 
 
-class Others(NamedTuple):
+class JointWork(NamedTuple):
     """What ranks do together."""
 
     ranks: int

@@ -177,8 +177,10 @@ _ALLOWS: Final = re.compile(r"[\"']?true[\"']?\s*\]$", re.IGNORECASE)
 
 def _flops(trace: Trace, row: int, causal: bool) -> int:
     """FLOPs of one attention, if it is causal or not."""
-    texts = [words[codes[0]] if codes[0] >= 0 else "" for codes, words in
-             (trace.coded(column, np.array([row])) for column in ("name", "in_shapes", "in_types"))]  # fmt: skip
+    texts = [
+        words[codes[0]] if codes[0] >= 0 else ""
+        for codes, words in (trace.coded(column, np.array([row])) for column in ("name", "in_shapes", "in_types"))
+    ]
     return aten_work(*texts, causal=causal).flops
 
 

@@ -51,7 +51,7 @@ Advance = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RemoteFile:
     """A file at the place: its address there, its name below the folder, bytes (-1: not said) and its tag."""
 
     address: str
@@ -126,7 +126,7 @@ def _temporary() -> Path:
 # -- what lies there ---------------------------------------------------------------------------------------------------
 
 
-def _listing(url: str) -> tuple[Any, str, list[Entry]]:
+def _listing(url: str) -> tuple[Any, str, list[RemoteFile]]:
     """(The driver, what to open of the copy, the files); names begin with that of the file or the folder."""
     files, path = _filesystem(url)
     scheme = url.partition("://")[0]
@@ -147,7 +147,7 @@ def _listing(url: str) -> tuple[Any, str, list[Entry]]:
     return files, name, [_entry(at, f"{name}/{at[below:]}", one) for at, one in _few(url, listed).items()]
 
 
-def _of_page(files: Any, path: str, name: str) -> list[Entry]:
+def _of_page(files: Any, path: str, name: str) -> list[RemoteFile]:
     """Files that a page of links names, in this folder only."""
     try:
         listed = files.ls(path, detail=True)
@@ -161,7 +161,7 @@ def _of_page(files: Any, path: str, name: str) -> list[Entry]:
     return found
 
 
-def _of_prefix(files: Any, url: str, path: str, name: str) -> tuple[Any, str, list[Entry]]:
+def _of_prefix(files: Any, url: str, path: str, name: str) -> tuple[Any, str, list[RemoteFile]]:
     """The files `name.*` beside where `name` would be."""
     parent = path.rstrip("/").rpartition("/")[0]
     folder = parent.rpartition("/")[2] or "job"
@@ -183,12 +183,12 @@ def _few(url: str, listed: dict[str, Any]) -> dict[str, Any]:
     return listed
 
 
-def _entry(address: str, name: str, found: Mapping[str, Any]) -> Entry:
+def _entry(address: str, name: str, found: Mapping[str, Any]) -> RemoteFile:
     if ".." in Path(name).parts or Path(name).is_absolute():
         raise UsageError(f"it has a file `{name}`", hint="names with `..` are refused")
     tag = next((str(found[key]) for key in _TAGS if found.get(key)), "")
     size = found.get("size")
-    return Entry(address, name, size if isinstance(size, int) else -1, tag)
+    return RemoteFile(address, name, size if isinstance(size, int) else -1, tag)
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
@@ -211,7 +211,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
-def _renew(files: Any, entry: Entry, place: Path, index: dict[str, str], advance: Advance) -> None:
+def _renew(files: Any, entry: RemoteFile, place: Path, index: dict[str, str], advance: Advance) -> None:
     """Fetches a file unless the copy has its tag and size. What has no tag is fetched each time."""
     target = place / entry.name
     mark = f"{entry.size_bytes} {entry.tag}"

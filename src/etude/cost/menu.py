@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.base.grammar import Piece, line, pairs
+from etude.base.grammar import LinePiece, line, pairs
 from etude.cost.energy import at_work_w, idle_w, limit_w
 from etude.cost.needs import (
     FewerProducts,
@@ -53,7 +53,7 @@ _DEEPEST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class MenuKernel:
     name: str
     takes: Callable[[OpTable], Bool]
     """Ops that it is an alternative for."""
@@ -77,21 +77,21 @@ def alternatives(name: str) -> tuple[str, ...]:
     return tuple(" ".join((one, *rest)) for one in _FEWER_PRODUCTS)
 
 
-def open_kernel(name: str) -> Kernel:
+def open_kernel(name: str) -> MenuKernel:
     """A kernel by its name."""
     if found := _QUANTISED.fullmatch(name):
         how = _quantised_of(name, found)
-        return Kernel(name, has_weights, how.need, how)
+        return MenuKernel(name, has_weights, how.need, how)
     if name.startswith("product:lcma:"):
-        return Kernel(name, is_product, _fewer_products_of(name).need)
+        return MenuKernel(name, is_product, _fewer_products_of(name).need)
     if found := re.fullmatch(r"product:array:(\d+),(\d+),(\d+)", name):
         tile = (int(found[1]), int(found[2]), int(found[3]))
         if min(tile) < 1:
             raise UsageError(f"kernel `{name}`: a tile has no elements")
-        return Kernel(name, is_product, lambda _, ops: array_need(ops, tile))
+        return MenuKernel(name, is_product, lambda _, ops: array_need(ops, tile))
     if name.split()[:1] == ["attention:sparse"]:
         heads, centroid = _sparse_of(name)
-        return Kernel(name, is_decode, lambda _, ops: sparse_need(ops, heads, centroid))
+        return MenuKernel(name, is_decode, lambda _, ops: sparse_need(ops, heads, centroid))
     raise UsageError(f"unknown kernel `{name}`", hint=f"for example {EXAMPLES}")
 
 
@@ -274,7 +274,7 @@ def _sparse_of(name: str) -> tuple[list[tuple[int, float, float]], float]:
     return [(block, keep, count / heads) for block, count in blocks], centroid
 
 
-def _options(name: str, known: dict[str, str], hint: str) -> dict[str, Piece]:
+def _options(name: str, known: dict[str, str], hint: str) -> dict[str, LinePiece]:
     """`KEY=VALUE` after the first word of a name."""
     given = {key: line(value, "") for key, value in known.items()}
     words = line(name, f"kernel `{name}`", hint).shell_words()[1:]

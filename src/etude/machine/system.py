@@ -140,8 +140,10 @@ class Device:
             if name not in self.units:
                 raise ClusterError(f"packed: no unit `{name}`", hint=f"known: {', '.join(self.units) or 'none'}")
         if self.units and not self.peak_flop_per_s:
-            raise ClusterError("units are given without `peak`, which applies if no unit is named",
-                               hint="peak: those of the fastest unit")  # fmt: skip
+            raise ClusterError(
+                "units are given without `peak`, which applies if no unit is named",
+                hint="peak: those of the fastest unit",
+            )
         if self.power_w and self.idle_power_w >= self.power_w:
             raise ClusterError(f"idle_power: {self.idle_power_w:g} W is not below the limit of {self.power_w:g} W")
         if min(self.power_w, self.idle_power_w, self.price) < 0:

@@ -46,9 +46,7 @@ class OpTimes:
         where = (plan.gpus, plan.tp, plan.cp, plan.pp, plan.ep, plan.etp, plan.dp_shard, plan.ep_node, plan.order)
         calls = [(op.group, op.collective, op.in_bytes, plan.zero > 0, *where) for op in ops]
         compute = [op for op in ops if op.kind == Kind.COMP and id(op) not in self._compute]
-        talk = {
-            key: op for op, key in zip(ops, calls, strict=True) if op.kind == Kind.COLL and key not in self._calls
-        }  # fmt: skip
+        talk = {key: op for op, key in zip(ops, calls, strict=True) if op.kind == Kind.COLL and key not in self._calls}
         if compute or talk:
             times = self._times(*job_of_ops(plan, [*compute, *talk.values()])).tolist()
             self._compute |= {id(op): (op, ns) for op, ns in zip(compute, times[: len(compute)], strict=True)}

@@ -52,8 +52,10 @@ def likeness(a: Job, b: Job, system: System | None = None) -> list[dict[str, Any
         sent = left.sent(collective), right.sent(collective)
         if collective and any(sent):
             rows.append(_error(f"{collective.name.lower()} bytes per rank", *sent))
-    for what, found in (("ranks", [s.spread_of_ranks for s in (left, right)]),
-                        ("steps", [s.spread_of_steps for s in (left, right)])):  # fmt: skip
+    for what, found in (
+        ("ranks", [s.spread_of_ranks for s in (left, right)]),
+        ("steps", [s.spread_of_steps for s in (left, right)]),
+    ):
         if None not in found:
             rows.append(_points(f"spread of {what}: deviation of compute time", *found))  # type: ignore[arg-type]
     if system is not None:

@@ -112,9 +112,11 @@ def doubling_all_gather(
         other = who ^ distance
         low = who // distance * distance
         sent = build.add(
-            half.member, half.member[:, other], *half.span(low, low + distance),
+            half.member,
+            half.member[:, other],
+            *half.span(low, low + distance),
             after=pair(ready, half.member, half.member[:, other]),
-        )  # fmt: skip
+        )
         ready = arrivals(build, half.member, ready, [sent[:, other]])
         distance *= 2
     if half.extra:

@@ -122,7 +122,7 @@ def forward_blocks(model: str, dtype: str, batch: int, seq: int) -> list[Block]:
     network = open_model(model)
     shard = Shard(
         samples=batch, seq=seq or sequence_of(network), dtype=dtype, gemm_dtype=dtype, loss_dtype=dtype, training=False
-    )  # fmt: skip
+    )
     found = blocks_of(network, shard)
     return [replace(block, ops=tuple(op for op in block.ops if not _is_loss(op))) for block in found]
 

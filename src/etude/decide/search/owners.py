@@ -21,7 +21,7 @@ from etude.model.schema import UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Split:
+class OwnerSplit:
     """A network on devices; (layer, device) in bytes unless noted."""
 
     units: I64
@@ -101,7 +101,7 @@ def _overlap(a: I64, b: I64) -> I64:
 
 def split(
     layers: Sequence[KernelLayer], units: I64, devices: Sequence[Device], dtype: str, link: tuple[int, int]
-) -> Split:
+) -> OwnerSplit:
     """`link`: bytes per second of a device, in each direction, and ns of a message."""
     count = (len(layers), len(devices))
     inputs, outputs, weights, kept = (np.zeros(count, np.int64) for _ in range(4))
@@ -115,7 +115,7 @@ def split(
         weights[i] = _weights(layer, own[i])
         for j in _alive(layers, i):
             kept[i] += _source_bytes(layers, own, j)
-    return Split(
+    return OwnerSplit(
         units=units, inputs=inputs, outputs=outputs, weights=weights, kept=kept,
         compute_ns=_compute_ns(layers, units, inputs + outputs + weights, devices, dtype),
         message_ns=np.array([_message_ns(one, link) for one in sent], np.int64),

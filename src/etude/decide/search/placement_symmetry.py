@@ -53,7 +53,7 @@ class Symmetry:
         return min(found)
 
     def _find(self, system: System) -> None:
-        ways = _Ways(system)
+        ways = _Routes(system)
         for number, level in enumerate(system.levels):
             if level.kind not in LINED and all(ways.keeps(m) for m in _exchanges(self.sizes, number)):
                 self.free.append(number)
@@ -88,7 +88,7 @@ class Symmetry:
         return tuple(found)
 
 
-class _Ways:
+class _Routes:
     """The routes between all pairs of devices, and whether a renumbering preserves them."""
 
     def __init__(self, system: System) -> None:

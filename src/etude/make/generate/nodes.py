@@ -73,7 +73,7 @@ class Units(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nodes:
+class StepNodes:
     """The steps of one pipeline rank, node by node. Edges are (row, row that it waits for), 2 x edges."""
 
     book: Book

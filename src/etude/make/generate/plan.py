@@ -105,9 +105,7 @@ class Batching(StrEnum):
 BY_BUDGET: Final = (Batching.TOKENS, Batching.PADDED_TOKENS, Batching.COMPUTE, Batching.ONLINE)
 """Those that fill a micro-batch up to a budget."""
 _BY_BUDGET: Final = "|".join(f"batching={one}" for one in BY_BUDGET)
-OF_EXPERTS: Final = (
-    "ep", "etp", "moe_skew", "moe_loads", "moe_seed", "dispatch", "ep_node", "moe_nodes", "capacity"
-)  # fmt: skip
+OF_EXPERTS: Final = ("ep", "etp", "moe_skew", "moe_loads", "moe_seed", "dispatch", "ep_node", "moe_nodes", "capacity")
 """Axes that only models with experts have a use for."""
 WAITING: Final = 64
 """Samples among which `online` chooses by default."""
@@ -401,8 +399,10 @@ class Plan:
                 "a domain applies only to images, which have no lengths", hint="leave out --lengths and --cp-map"
             )
         if self.domain and self.domain_of[0] * self.domain_of[1] != self.cp:
-            raise ClusterError(f"a domain of {self.domain} ranks does not match cp {self.cp}",
-                               hint=f"--cp {self.domain_of[0] * self.domain_of[1]}")  # fmt: skip
+            raise ClusterError(
+                f"a domain of {self.domain} ranks does not match cp {self.cp}",
+                hint=f"--cp {self.domain_of[0] * self.domain_of[1]}",
+            )
         if self.sp and self.tp == 1:
             raise ClusterError("sequence parallelism needs tensor parallelism", hint="--tp 2, or no --sp")
         if not 0 <= self.zero <= 3:

@@ -50,8 +50,10 @@ class _Twice:
 
     def __init__(self, program: LearnedProgram, classes: I64, begin: int, end: int, model: int) -> None:
         self.program, self.classes, self.model = program, classes, model
-        parts = [np.flatnonzero(mine) for mine in (
-            program.step < begin, program.step == model, program.step == model, program.step >= end)]  # fmt: skip
+        parts = [
+            np.flatnonzero(mine)
+            for mine in (program.step < begin, program.step == model, program.step == model, program.step >= end)
+        ]
         self.places = np.concatenate(parts)
         self.part = np.repeat(range(4), [len(p) for p in parts])
         self.first = np.cumsum([0, *map(len, parts)])

@@ -28,7 +28,7 @@ NORMAL: Final = NormalDist()
 
 
 @dataclass(slots=True)
-class Found:
+class SpreadSamples:
     """(score, weight) of each kind of factor, as logarithms."""
 
     rank: list[tuple[float, float]] = field(default_factory=list)
@@ -47,7 +47,7 @@ def spread_of(
     of a usual one."""
     mean = _means(programs, classes)
     level = np.ones((len(programs), 2))
-    found = Found(), Found()
+    found = SpreadSamples(), SpreadSamples()
     for roles in jobs:
         if len({programs[i].steps for role in roles for i in role}) == 1:
             for side in (0, 1):
@@ -61,7 +61,7 @@ def _compare(
     classes: Sequence[I64],
     mean: F64,
     side: int,
-    found: Found,
+    found: SpreadSamples,
     level: F64,
 ) -> None:
     cells = [(number, i, v, w) for number, role in enumerate(roles) for i in role

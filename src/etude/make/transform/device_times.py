@@ -53,8 +53,10 @@ def with_device_times(job: Job, other: Job, host_factor: float | None = None) ->
     """The job with the device times of another recording of its program. `host_factor`: given, instead of derived from
     the operators that both ran. Raises MismatchError where the two are not recordings of one program."""
     if job.ranks.tolist() != other.ranks.tolist():
-        raise MismatchError(f"the recordings are of {len(job.ranks):,} and {len(other.ranks):,} ranks",
-                            hint="both must have the same ranks")  # fmt: skip
+        raise MismatchError(
+            f"the recordings are of {len(job.ranks):,} and {len(other.ranks):,} ranks",
+            hint="both must have the same ranks",
+        )
     pairs = [_Pair(_of_rank(job, rank), _of_rank(other, rank)) for rank in job.ranks.tolist()]
     pieces, shared, factor = _host_factor(pairs)
     if host_factor is not None:
@@ -67,8 +69,9 @@ def with_device_times(job: Job, other: Job, host_factor: float | None = None) ->
     traces = tuple(pair.exchanged(factor) for pair in pairs)
     total, placed = sum(p.other_ns for p in pairs), sum(p.placed_ns for p in pairs)
     if not total or not placed:
-        raise MismatchError("no operator uses the device in both recordings",
-                            hint="both must be recorded with a device")  # fmt: skip
+        raise MismatchError(
+            "no operator uses the device in both recordings", hint="both must be recorded with a device"
+        )
     changed = job.replace(
         traces=traces, trace_of=np.arange(len(traces), dtype=job.trace_of.dtype), values={}, timing=None
     )
@@ -133,8 +136,9 @@ class _Pair:
     def host_times(self) -> tuple[int, F64]:
         """(Pieces at places that both hosts reached equally often; host time: all here, theirs here, and there)"""
         places = int(max(self.path.max(initial=0), self.other_path.max(initial=0))) + 1
-        here, there = (_by_place(t, p, self.is_call, places)
-                       for t, p in ((self.trace, self.path), (self.other, self.other_path)))  # fmt: skip
+        here, there = (
+            _by_place(t, p, self.is_call, places) for t, p in ((self.trace, self.path), (self.other, self.other_path))
+        )
         steps = _steps(self.trace), _steps(self.other)
         alike = (here[0] > 0) & (here[0] * steps[1] == there[0] * steps[0])
         sums = here[1].sum(), here[1][alike].sum(), there[1][alike].sum() * steps[0] / steps[1]

@@ -99,7 +99,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class FindingList:
     """Collects findings about one job."""
 
     job: Job

@@ -75,7 +75,7 @@ class FeederGraph:
         return found[::-1]
 
 
-class Source(Protocol):
+class GraphSource(Protocol):
     """Where a feeder finds its graphs and its nodes: a job in memory, or files."""
 
     @property
@@ -117,7 +117,7 @@ def raise_cycle(rank: int, ids: Sequence[int]) -> None:
     )
 
 
-class JobSource:
+class MemorySource:
     """Graphs and nodes of a job in memory."""
 
     def __init__(self, job: Job, *, data: bool, ctrl: bool, missing: Missing) -> None:

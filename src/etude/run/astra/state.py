@@ -118,7 +118,7 @@ class Wires(NamedTuple):
 # --- streams: one chunk of one collective on one rank -----------------------------------------------------------------
 TEMPLATE = record(
     "algorithm", "collective", "level", "size", "stride", "group", "window", "turn", "tree", "starts_tree_globally"
-)  # fmt: skip
+)
 STREAM = record(
     "next", "rank", "node", "tag", "phase", "phases", "algorithm", "collective", "size", "index", "stride", "base",
     "group", "direction", "width", "left", "free", "received", "zero", "nonzero", "toggle", "bytes", "offset",

@@ -62,7 +62,7 @@ class StepKind(IntEnum):
     """The host has finished a training step of the program; `row` is its number."""
 
 
-class Origin(IntEnum):
+class StorageOrigin(IntEnum):
     """Where the memory of a storage comes from."""
 
     NONE = 0
@@ -219,7 +219,7 @@ class Views:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comms:
+class CommColumns:
     """Collectives and messages."""
 
     kind: U8
@@ -292,7 +292,7 @@ class Program:
     storages: Storages
     calls: Calls
     views: Views
-    comms: Comms
+    comms: CommColumns
     stand_ins: StandIns
     path: str = field(default="", compare=False)
 
@@ -311,7 +311,7 @@ _TABLES: Final = {
     "storages": Storages,
     "calls": Calls,
     "views": Views,
-    "comms": Comms,
+    "comms": CommColumns,
     "stand_ins": StandIns,
 }
 _WORDS: Final = ("ops", "schemas", "forms", "dtypes", "devices", "reduce_ops", "labels", "group_names")

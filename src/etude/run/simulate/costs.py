@@ -177,11 +177,13 @@ class _Times:
         found = compute_time_ns(self.device, ops)
         if self.curves is None:
             return found
-        from etude.cost.opdb import Origin, shapes_of
+        from etude.cost.opdb import TimeOrigin, shapes_of
 
         time_ns, origin = self.curves.time_ns(shapes_of(trace, rows))
-        measured = ~np.isin(origin, (Origin.NONE, Origin.ROOFLINE))
-        self._origins += np.bincount(np.where(found == UNKNOWN, Origin.NONE, Origin.ROOFLINE)[~measured], minlength=6)
+        measured = ~np.isin(origin, (TimeOrigin.NONE, TimeOrigin.ROOFLINE))
+        self._origins += np.bincount(
+            np.where(found == UNKNOWN, TimeOrigin.NONE, TimeOrigin.ROOFLINE)[~measured], minlength=6
+        )
         self._origins += np.bincount(origin[measured], minlength=6)
         return np.where(measured, np.rint(np.where(measured, time_ns, 0.0)).astype(np.int64), found)
 

@@ -17,10 +17,10 @@ from etude.run.simulate.networks.sharing import make_sharing
 from etude.run.simulate.networks.state import Table
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import ACTION_JITTER, JITTER, STEP_JITTER, Policy
-from etude.run.simulate.state import CLOCK, INSTANCE, LANE, NODE, Rules, State
+from etude.run.simulate.state import CLOCK, INSTANCE, LANE, NODE, EngineState, IssueRules
 
 
-def initial_state(lowered: Lowered, ops: Operations, kinds: Kinds | None = None) -> State:
+def initial_state(lowered: Lowered, ops: Operations, kinds: Kinds | None = None) -> EngineState:
     options, programs, total = lowered.options, lowered.programs, int(lowered.base[-1])
     program = programs.of[lowered.classes.first]
     lane_count = np.diff(programs.lane_start)[program]
@@ -37,9 +37,9 @@ def initial_state(lowered: Lowered, ops: Operations, kinds: Kinds | None = None)
     lanes = np.zeros(int(lane_count.sum()), LANE)
     lanes["busy"], lanes["instance"] = -1, np.repeat(np.arange(len(program)), lane_count)
     overlap = options.overlap
-    return State(
+    return EngineState(
         clock=np.zeros(1, CLOCK),
-        rules=Rules(strict=options.policy == Policy.RECORDED, first_come=options.policy == Policy.READY),
+        rules=IssueRules(strict=options.policy == Policy.RECORDED, first_come=options.policy == Policy.READY),
         programs=programs.tables,
         instances=instances,
         nodes=_nodes(lowered, ops, program),

@@ -90,15 +90,17 @@ def _over_time(visits: Table, wire: F64, operation: I64, names: NDArray[np.str_]
         under_way[i] = _between(edges, came[mine], end[mine], np.ones(len(mine)))
         waiting[i] = _between(edges, came[mine], begin[mine], np.ones(len(mine)))
     number = np.repeat(np.arange(len(used)), len(length))
-    return pa.table({
-        "link": names[used[number]] if len(used) else pa.array([], pa.string()),
-        "from_ns": np.tile(edges[:-1], len(used)),
-        "to_ns": np.tile(edges[1:], len(used)),
-        "utilisation": (moved / (rate[used][:, None] * length)).ravel(),
-        "under_way": (under_way / length).ravel(),
-        "waiting": (waiting / length).ravel(),
-        "operations": _different(which, operation, came, end, edges, shape).ravel(),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "link": names[used[number]] if len(used) else pa.array([], pa.string()),
+            "from_ns": np.tile(edges[:-1], len(used)),
+            "to_ns": np.tile(edges[1:], len(used)),
+            "utilisation": (moved / (rate[used][:, None] * length)).ravel(),
+            "under_way": (under_way / length).ravel(),
+            "waiting": (waiting / length).ravel(),
+            "operations": _different(which, operation, came, end, edges, shape).ravel(),
+        }
+    )
 
 
 def _between(edges: I64, start: F64, end: F64, rate: F64) -> F64:

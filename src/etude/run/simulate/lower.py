@@ -12,8 +12,8 @@ from etude.base.errors import EtudeError, MismatchError, TraceError, UsageError
 from etude.cost.choice import Taken
 from etude.kernels.arrays import I32, I64
 from etude.machine.system import System
+from etude.model.check.findings import FindingList
 from etude.model.check.findings import ProgramClasses as SamePrograms
-from etude.model.check.findings import Report
 from etude.model.check.groups import check_collectives, check_groups
 from etude.model.job import Job
 from etude.model.match import Matching, match
@@ -115,7 +115,7 @@ _REFUSED = ("member_outside", "member_twice", "not_a_member", "collective_order"
 
 def _contradiction(job: Job, matching: Matching) -> EtudeError | None:
     """An error for collectives that contradict each other; missing ones end in a deadlock, which reports them."""
-    report = Report(job)
+    report = FindingList(job)
     check_groups(report, SamePrograms(job.trace_of, ()), matching)
     check_collectives(report, matching)
     for finding in report.sorted():

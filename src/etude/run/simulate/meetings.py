@@ -43,7 +43,7 @@ _SPLIT: Final = (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK, Col
 
 
 @dataclass(slots=True)
-class Meetings:
+class RunningPairs:
     """Kinds of everything that runs; pairs are priced on request."""
 
     devices: tuple[Device, ...]
@@ -77,7 +77,7 @@ class Meetings:
         return said
 
 
-def meetings(lowered: Lowered, ops: Operations) -> Meetings | None:
+def meetings(lowered: Lowered, ops: Operations) -> RunningPairs | None:
     """None unless overlaps have a cost."""
     if not lowered.options.contention:
         return None
@@ -105,7 +105,7 @@ def meetings(lowered: Lowered, ops: Operations) -> Meetings | None:
     )
     silent = (unique[:, 0] == KERNEL) & (unique[:, 3] <= 0) & (unique[:, 4] <= 0)
     grain = lowered.options.grain
-    return Meetings(devices, unique, kinds, near, int(silent[which[:count]].sum()), grain.ctas if grain else 0)
+    return RunningPairs(devices, unique, kinds, near, int(silent[which[:count]].sum()), grain.ctas if grain else 0)
 
 
 def node_rows(trace: Trace, cost_ns: I64, device: int, options: Options) -> tuple[I64, I64]:

@@ -77,7 +77,7 @@ LANE: Final = np.dtype(
 )
 
 
-class Rules(NamedTuple):
+class IssueRules(NamedTuple):
     strict: bool  # lanes keep the recorded order
     first_come: bool  # a lane takes what became ready first
 
@@ -91,9 +91,9 @@ class Programs(NamedTuple):
     lane_rows: I32
 
 
-class State(NamedTuple):
+class EngineState(NamedTuple):
     clock: NDArray[Any]  # one record
-    rules: Rules
+    rules: IssueRules
     programs: Programs
     instances: Table
     nodes: Table

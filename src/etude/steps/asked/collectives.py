@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from etude.base.figures import figure
 from etude.base.parameters import only_one
-from etude.steps.asked.runs import Analysed, Analysis, RunSource
+from etude.steps.asked.runs import Analysed, AnalysisInput, RunSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collectives(Analysis):
+class CollectivesOf(AnalysisInput):
     """Collectives matched across ranks: transfer time, waiting time, algorithm and bus bandwidth
 
     etude collectives run/
@@ -26,7 +26,7 @@ class Collectives(Analysis):
     by_group: bool = figure("switch", "one row per group", False)
 
 
-def inputs(asked: Collectives) -> Analysed:
+def inputs(asked: CollectivesOf) -> Analysed:
     from etude.analyse.collectives import collectives
 
     view = only_one(asked, "each", "by_group")

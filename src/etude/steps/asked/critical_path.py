@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure
 from etude.base.talk import say
-from etude.steps.asked.runs import Analysis, RunSource, Topped
+from etude.steps.asked.runs import AnalysisInput, RunSource, Topped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ LOOSE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticalPath(Analysis, Topped):
+class CriticalPath(AnalysisInput, Topped):
     """The chain of work that set the length of the run, over hosts, kernels, ranks and collectives
 
     etude critical-path run/
@@ -35,8 +35,9 @@ class CriticalPath(Analysis, Topped):
         "count",
         "number of the longest operations for which the gain of making them faster is computed; by default 10, or as "
         "many as --top, none with --json",
-        None, zero=True,
-    )  # fmt: skip
+        None,
+        zero=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

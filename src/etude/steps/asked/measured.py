@@ -153,9 +153,11 @@ def predicted_rows(given: RowsInputs) -> list[dict[str, Any]]:
         import numpy as np
 
         half, most = np.percentile(errors, [50, 90])
-        say(f"{len(errors)} rows predicted, {len(found) - len(errors)} rejected, {len(rows) - len(found)} not "
+        say(
+            f"{len(errors)} rows predicted, {len(found) - len(errors)} rejected, {len(rows) - len(found)} not "
             "training;"
-            f" error {half:.1%} at the median, {most:.1%} at the 90th percentile")  # fmt: skip
+            f" error {half:.1%} at the median, {most:.1%} at the 90th percentile"
+        )
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.parameters import only_one
-from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
+from etude.steps.asked.runs import Analysed, AnalysisInput, RunSource, counted_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ NO_EVENTS = "no memory event is in this job; profile(profile_memory=True) record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory(Analysis):
+class MemoryOf(AnalysisInput):
     """Memory in use over time and its peaks; bandwidth of copies
 
     etude memory trace.json.gz                 needs profile_memory=True
@@ -53,7 +53,7 @@ class Allocated:
         return found if self.each else peaks(found)
 
 
-def memory_inputs(asked: Memory) -> Analysed | Allocated:
+def memory_inputs(asked: MemoryOf) -> Analysed | Allocated:
     from etude.analyse import memory as analyse
     from etude.analyse.counting import counting_of
     from etude.capture.opening import is_profile

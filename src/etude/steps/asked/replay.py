@@ -13,7 +13,7 @@ from etude.base.parameters import only_one
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import JOB_HELP, open_job
 from etude.steps.asked.ranks import RANKS_HELP, ranks_of
-from etude.steps.asked.replay_communication import MACHINE, PLAYED, Measured
+from etude.steps.asked.replay_communication import MACHINE, PLAYED, RepeatedPlay
 
 if TYPE_CHECKING:
     from etude.run.replay import PlayerOptions, Program
@@ -23,7 +23,7 @@ Host = StrEnum("Host", {"FAST": "fast", "RECORDED": "recorded"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(Measured):
+class Replay(RepeatedPlay):
     """Run a job again on this machine: its operators, or synthetic work of the same size; and compare times
 
     etude replay job/ -o replayed/ --iterations 20

@@ -25,7 +25,7 @@ PLAYED, MACHINE, MEASURED = "What is played", "Machine", "Measurement"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class RepeatedPlay:
     """Parameters of what plays a job a number of times."""
 
     speed: Speed = figure(
@@ -37,7 +37,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayCommunication(Measured, Written):
+class ReplayCommunication(RepeatedPlay, Written):
     """Replay the communication of a job, between processes of this machine or under torchrun; every call is checked
 
     etude replay communication job/ --ranks 0-3
@@ -68,7 +68,7 @@ class CommunicationInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedCommunication:
     """The figures of a replay; None in processes that another speaks for."""
 
     figures: dict[str, Any] | None
@@ -95,7 +95,7 @@ def communication_inputs(asked: ReplayCommunication) -> CommunicationInputs:
     return CommunicationInputs(Path(asked.path), asked.ranks, asked.processes, sizes, options, place)
 
 
-def communication_played(given: CommunicationInputs) -> Played:
+def communication_played(given: CommunicationInputs) -> PlayedCommunication:
     """Plans, rehearses and plays."""
     from etude.run.replay.communication import (
         communication_figures,
@@ -117,11 +117,11 @@ def communication_played(given: CommunicationInputs) -> Played:
     with progress("replaying") as advance:
         results = play(programs, given.options, tick=lambda: advance(0))
     if os.environ.get("RANK", "0") != "0":  # under torchrun one process speaks for all
-        return Played(None)
+        return PlayedCommunication(None)
     figures = communication_figures(programs, results, planned)
     if given.place is not None:
         _write(communication_run(job, programs, results), given.place)
-    return Played(figures, len(results), job.world_size)
+    return PlayedCommunication(figures, len(results), job.world_size)
 
 
 def check_processes(ranks: int, world: int, processes: int) -> None:
@@ -134,17 +134,17 @@ def check_processes(ranks: int, world: int, processes: int) -> None:
         raise UsageError(f"{ranks} processes on this machine", where="--ranks", hint=hint)
 
 
-def collectives_played(found: Played) -> Any:
+def collectives_played(found: PlayedCommunication) -> Any:
     return found.figures and found.figures["collectives"]
 
 
-def communication_record(found: Played) -> dict[str, Any] | None:
+def communication_record(found: PlayedCommunication) -> dict[str, Any] | None:
     for line in communication_lines(found):
         say(line)
     return found.figures
 
 
-def communication_lines(found: Played) -> Iterator[str]:
+def communication_lines(found: PlayedCommunication) -> Iterator[str]:
     """What is said of a replay below its collectives."""
     from etude.base.units import format_time
 
@@ -166,7 +166,7 @@ def communication_lines(found: Played) -> Iterator[str]:
     yield f"{played}, median {format_time(step['replayed'])}{recorded}"
 
 
-def communication_code(found: Played) -> int:
+def communication_code(found: PlayedCommunication) -> int:
     """A call that was not as in the trace is an answer of no."""
     checked = found.figures["verified"] if found.figures is not None else None
     if checked and checked["differences"]:

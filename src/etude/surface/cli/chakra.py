@@ -32,9 +32,11 @@ class TimelineVisualizer(FromFile):
     """
 
     source: str = figure(
-        "path", "a text file with lines `issue,...` and `callback,...`", key="input_filename",
+        "path",
+        "a text file with lines `issue,...` and `callback,...`",
+        key="input_filename",
         names=("--input_filename",),
-    )  # fmt: skip
+    )
     num_npus: int = figure("count", "number of NPUs of the system", names=("--num_npus",), like="8")
     npu_frequency: int = figure("count", "clock of the cycles in the file, in MHz", names=("--npu_frequency",))
     log: str | None = figure(

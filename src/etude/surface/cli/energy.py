@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.steps.asked.energy import (
-    Energy,
+    EnergyOf,
     EnergyPredict,
     energy_inputs,
     energy_of,
@@ -52,7 +52,7 @@ def _is_run(word: str) -> bool:
 
 
 VERBS: tuple[Verb[Any, Any, Any], ...] = (
-    Verb(name="energy", asks=Energy, inputs=energy_inputs, run=energy_of, reads=energy_shown),
+    Verb(name="energy", asks=EnergyOf, inputs=energy_inputs, run=energy_of, reads=energy_shown),
     Verb(
         name="energy predict", asks=EnergyPredict, inputs=energy_predict_inputs, run=predicted_energy,
         reads=energy_shown,

@@ -25,9 +25,10 @@ class Link(LinkInput, Written):
     """
 
     out: str = figure(
-        "out", "the `.et` file to write (`.et.gz`: compressed), or the folder for a run of several ranks",
+        "out",
+        "the `.et` file to write (`.et.gz`: compressed), or the folder for a run of several ranks",
         names=("-o",),
-    )  # fmt: skip
+    )
     as_official: bool = figure("switch", "write what Chakra's own linker and converter produce, byte for byte", False)
     output: Printed = part(Printed)
 

@@ -22,14 +22,14 @@ _NAMES_A_FILE: Final = re.compile(r"[\\@]|(?<!\d[KMGT][Bb])/|/(?!s\b)|\.[A-Za-z]
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class FolderAccess:
     """The folders of a server, with every link resolved. Without `write` nothing is written."""
 
     root: Path
     write: Path | None = None
 
     @classmethod
-    def of(cls, root: str | os.PathLike[str], write: str | os.PathLike[str] | None = None) -> Access:
+    def of(cls, root: str | os.PathLike[str], write: str | os.PathLike[str] | None = None) -> FolderAccess:
         """The access of two folders that exist."""
         return cls(_folder(Path(root), "--root"), None if write is None else _folder(Path(write), "--write"))
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.tell.view.about import about
-from etude.tell.view.flows import Counter, Flows
-from etude.tell.view.path import TRACK, Path
+from etude.tell.view.flows import Counter, SliceFlows
+from etude.tell.view.path import TRACK, PathPieces
 from etude.tell.view.slices import Slices, Sort
 
 _ROWS = 1 << 18
@@ -24,8 +24,8 @@ _ROWS = 1 << 18
 
 
 def write(
-    job: Job, slices: Slices, flows: Flows, counters: Sequence[Counter], path: Path, file: BinaryIO
-) -> None:  # fmt: skip
+    job: Job, slices: Slices, flows: SliceFlows, counters: Sequence[Counter], path: PathPieces, file: BinaryIO
+) -> None:
     """Writes the trace to an open file. Times are µs with three decimals."""
     file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     file.write(",\n".join(_names(slices, path)).encode())
@@ -51,7 +51,7 @@ def _path_pid(slices: Slices) -> int:
     return max(slices.ranks, default=-1) + 1
 
 
-def _names(slices: Slices, path: Path) -> Iterator[str]:
+def _names(slices: Slices, path: PathPieces) -> Iterator[str]:
     def meta(what: str, pid: int, tid: int, **args: object) -> str:
         return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
 
@@ -76,17 +76,19 @@ def _slices(job: Job, slices: Slices, pid: I64, tid: I64) -> Iterator[pa.Array]:
     for a in range(0, len(slices), _ROWS):
         part = slice(a, a + _ROWS)
         args = (
-            _text(known.source_id[part]), _numbers("bytes", known.size_bytes[part]),
-            _numbers("stream", known.stream[part]), _texts("shapes", known.shapes[part], known.texts),
+            _text(known.source_id[part]),
+            _numbers("bytes", known.size_bytes[part]),
+            _numbers("stream", known.stream[part]),
+            _texts("shapes", known.shapes[part], known.texts),
             _texts("group", known.group[part], known.texts),
-        )  # fmt: skip
+        )
         yield _complete(
             names.take(pa.array(slices.name[part])), slices.sort[part], pid[part], tid[part],
             (slices.start_ns[part], slices.end_ns[part]), args,
         )  # fmt: skip
 
 
-def _path(path: Path, pid: int) -> Iterator[pa.Array]:
+def _path(path: PathPieces, pid: int) -> Iterator[pa.Array]:
     if not len(path):
         return
     names = pa.array([json.dumps(n) for n in path.names], pa.string())
@@ -98,7 +100,7 @@ def _path(path: Path, pid: int) -> Iterator[pa.Array]:
 
 def _complete(
     names: pa.Array, sort: NDArray[np.uint8], pid: I64, tid: I64, times: tuple[I64, I64], args: Sequence[pa.Array]
-) -> pa.Array:  # fmt: skip
+) -> pa.Array:
     """Events with a start and a length; the first of `args` is the id, the others begin with a comma."""
     sorts = pa.array([s.label for s in Sort], pa.string())
     return pc.binary_join_element_wise(
@@ -118,7 +120,7 @@ def _texts(name: str, codes: NDArray[np.int32], texts: Sequence[str]) -> pa.Arra
     return parts.take(pa.array(np.where(codes < 0, len(texts), codes)))
 
 
-def _flows(slices: Slices, flows: Flows, pid: I64, tid: I64) -> Iterator[pa.Array]:
+def _flows(slices: Slices, flows: SliceFlows, pid: I64, tid: I64) -> Iterator[pa.Array]:
     who = np.repeat(np.arange(len(slices)), np.diff(flows.start))
     order = np.lexsort((slices.start_ns[who], flows.id))
     who, flow = who[order], flows.id[order]

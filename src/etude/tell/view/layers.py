@@ -81,8 +81,9 @@ def _ordered(size: int, tops: NDArray[np.int64], ends: NDArray[np.int64], layer:
     return levels
 
 
-def _places(levels: list[NDArray[np.int64]], tops: NDArray[np.int64], ends: NDArray[np.int64], width: F64,
-            size: int) -> F64:  # fmt: skip
+def _places(
+    levels: list[NDArray[np.int64]], tops: NDArray[np.int64], ends: NDArray[np.int64], width: F64, size: int
+) -> F64:
     x = np.zeros(size)
     offsets = []
     for level in levels:

@@ -224,8 +224,9 @@ def _unnamed(kind: Kind, collective: Collective) -> str:
     return collective.name.lower() if collective else kind.wire_name.removesuffix("_NODE").lower()
 
 
-def _ordered(parts: Sequence[tuple[NDArray[np.generic], ...]], lanes: tuple[Lane, ...], names: tuple[str, ...],
-             untimed: int) -> Slices:  # fmt: skip
+def _ordered(
+    parts: Sequence[tuple[NDArray[np.generic], ...]], lanes: tuple[Lane, ...], names: tuple[str, ...], untimed: int
+) -> Slices:
     kinds = (np.int32, np.int64, np.int64, np.int32, np.uint8, np.int32, np.int32)
     columns = [np.concatenate([np.zeros(0, k), *(p[c] for p in parts)]) for c, k in enumerate(kinds)]
     order = np.lexsort((-columns[2], columns[1], columns[0]))

@@ -38,7 +38,7 @@ from etude.steps import grown
 from etude.world.serve.network import gathered_ns, reduced_ns
 from etude.world.serve.pass_time import times_ns
 from etude.world.serve.stacks import ServingStack
-from etude.world.serve.steps import Shape, StepCost, step_cost
+from etude.world.serve.steps import PassContent, StepCost, step_cost
 
 PARTS: Final = (
     "products", "dense", "narrow", "experts", "wide_experts", "narrow_experts", "packed_experts", "rest", "network",
@@ -296,7 +296,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
 def _error(made: PassTables, node_level_ns: F64) -> F64:
     """Error of the interpolated times of BETWEEN."""
     asked = [
-        Shape(
+        PassContent(
             s.chunk, s.chunk * s.past + s.chunk * (s.chunk + 1) / 2, s.decode, s.decode * s.keys,
             s.decode + bool(s.chunk), s.keys,
         )

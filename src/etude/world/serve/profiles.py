@@ -98,9 +98,11 @@ def profile_tables(folder: Path, model: Model, tp: int, *, spread: int = 1, grou
         head_ns += 1000 * _curve(last["sequences"][rows], last["time_us"][rows], sequences)
     attention = _attention(_columns(part / "attention.csv", AXES))
     return {
-        "tokens": tokens, "layers_ns": layers_ns, "head": (sequences, head_ns),
+        "tokens": tokens,
+        "layers_ns": layers_ns,
+        "head": (sequences, head_ns),
         "attention": (*attention[:4], attention[4] * 1000 * model.layers),
-    }  # fmt: skip
+    }
 
 
 def _check_model(named: str, model: Model, folder: Path) -> None:

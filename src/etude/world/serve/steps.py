@@ -58,7 +58,7 @@ class StepCost(NamedTuple):
 NONE: Final = np.zeros(0, np.int64)
 
 
-class Shape(NamedTuple):
+class PassContent(NamedTuple):
     """What is in a pass."""
 
     prompt_tokens: int

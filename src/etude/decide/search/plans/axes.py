@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import key_of
-from etude.base.grammar import Piece, line
+from etude.base.grammar import LinePiece, line
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Family, Model
@@ -123,9 +123,9 @@ def parse_over(text: str) -> dict[str, list[Any] | None]:
     return found
 
 
-def _axes(whole: Piece) -> list[Piece]:
+def _axes(whole: LinePiece) -> list[LinePiece]:
     """The axes of a line, each with all of its values."""
-    found: list[Piece] = []
+    found: list[LinePiece] = []
     for part in whole.split(","):
         name, values = part.cut("=")
         is_axis = name.text.replace("-", "_") in (*FIELDS, SYSTEM, PLACEMENT)

@@ -272,14 +272,14 @@ def times(
     `hop` is the time from a stage to a stage on another rank; `overlap` the time saved by a forward and a backward that
     run together. Raises DeadlockError if ranks wait for one another.
     """
-    from etude.make.generate.schedules.pipeline_kernels import Actions, Costs, run
+    from etude.make.generate.schedules.pipeline_kernels import ActionCosts, Actions, run
 
     cost = np.zeros((len(Action), max(schedule.stages, 1)))
     cost[Action.FORWARD], cost[Action.INPUT], cost[Action.WEIGHT] = forward, input, weight
     cost[Action.BACKWARD] = cost[Action.INPUT] + cost[Action.WEIGHT]
     s = schedule
     actions = Actions(s.start, s.action, s.stage, s.micro_batch, s.paired, s.window, s.goes_back)
-    costs = Costs(cost, -float(overlap), float(hop))
+    costs = ActionCosts(cost, -float(overlap), float(hop))
     begin, end, at = run(actions, costs, s.micro_batches)
     stuck = np.flatnonzero(at < schedule.start[1:])
     if len(stuck):

@@ -27,7 +27,7 @@ class Actions(NamedTuple):
     back: int  # the first stage that goes backward
 
 
-class Costs(NamedTuple):
+class ActionCosts(NamedTuple):
     action: F64  # of each (action, stage)
     pair: float  # additional time of a pair; negative if they overlap
     hop: float  # transfer time of a result to another rank

@@ -63,8 +63,10 @@ class Section:
             )
         taken = {"gpus", "global_batch", "train", "lengths", "steps"} & set(self.plan)
         if taken:
-            raise ClusterError(f"`{sorted(taken)[0]}` does not belong in a section's plan",
-                               hint="`gpus` and `mode` are the section's, `batch` is that of all")  # fmt: skip
+            raise ClusterError(
+                f"`{sorted(taken)[0]}` does not belong in a section's plan",
+                hint="`gpus` and `mode` are the section's, `batch` is that of all",
+            )
         if self.makes_tokens:
             self._check_rollout()
         elif self.prompt or self.output or self.serving:
@@ -277,9 +279,11 @@ def _check(found: Sections, where: str) -> None:
             and border.carries == Carries.HIDDEN
             and (reaches.kind == "forward" or reaches.first)
         ):
-            raise ClusterError(f"`{border.source}` gets no gradients from `{border.target}`, whose backward pass "
-                               "ends earlier",
-                               where=where, hint=f"mode: forward for `{border.source}`")  # fmt: skip
+            raise ClusterError(
+                f"`{border.source}` gets no gradients from `{border.target}`, whose backward pass ends earlier",
+                where=where,
+                hint=f"mode: forward for `{border.source}`",
+            )
 
 
 def _check_joint(found: Sections, border: Border, where: str) -> None:

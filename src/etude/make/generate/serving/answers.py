@@ -8,7 +8,7 @@ import numpy as np
 
 from etude.cost.aten_matrix import VARLEN
 from etude.kernels.arrays import I64
-from etude.make.generate.ranks import Grid
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.serving.batching import TARGET
 from etude.make.generate.serving.job import ServedJob
 from etude.make.generate.serving.program import in_turn
@@ -19,7 +19,7 @@ from etude.model.trace import Trace
 
 def last_stage(served: ServedJob, copy: int) -> int:
     """Position of a rank whose passes end with tokens of this copy of the model."""
-    grid = Grid.of(served.plan)
+    grid = RankGrid.of(served.plan)
     here = (grid.at["dp"] == copy) & (grid.at["pp"] == served.plan.pp - 1) & (grid.at["tp"] == 0)
     return int(np.flatnonzero(here)[0])
 

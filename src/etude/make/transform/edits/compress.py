@@ -80,7 +80,7 @@ def rewrite(
     _behind(here, calls.rows, np.where(kind == Kind.SEND, 0, behind_ns), np.where(inside, own + 1, stream))
 
 
-class Calls(NamedTuple):
+class CodedCalls(NamedTuple):
     """Communication to be coded: the uncoded part, and the part on the wire."""
 
     rows: I64
@@ -91,8 +91,8 @@ class Calls(NamedTuple):
     decode_ns: F64
     chunks: I64
 
-    def take(self, which: Bool) -> Calls:
-        return Calls(*(column[which] for column in self))  # type: ignore[arg-type]
+    def take(self, which: Bool) -> CodedCalls:
+        return CodedCalls(*(column[which] for column in self))  # type: ignore[arg-type]
 
 
 def _coded(here: Here, rows: I64) -> Bool:
@@ -135,7 +135,7 @@ def tensor_classes(here: Here, rows: I64) -> I64:
     return np.where(of_cache & (trace.kind[rows] != Kind.COLL), CLASSES.index("kv"), found)
 
 
-def _calls(here: Here, rows: I64, part: F64, codec: tuple[float, float, int], chunk: I64) -> Calls:
+def _calls(here: Here, rows: I64, part: F64, codec: tuple[float, float, int], chunk: I64) -> CodedCalls:
     encode, decode, fixed = codec
     trace, raw, p = here.trace, _raw(here.trace, rows), here.members(rows).astype(np.float64)
     what = trace.collective[rows]
@@ -152,10 +152,10 @@ def _calls(here: Here, rows: I64, part: F64, codec: tuple[float, float, int], ch
     sent, got = np.where(whole, raw, sent), np.where(whole, 2 * raw * others, got)
     encode_ns, decode_ns = fixed + sent / encode, fixed + got / decode
     chunks = np.where(chunk > 0, -(-raw // np.maximum(chunk, 1)), 1)
-    return Calls(rows, raw, rounded(raw * part), encode_ns, decode_ns, np.maximum(chunks, 1))
+    return CodedCalls(rows, raw, rounded(raw * part), encode_ns, decode_ns, np.maximum(chunks, 1))
 
 
-def _exposed(here: Here, calls: Calls, link: float) -> tuple[F64, F64]:
+def _exposed(here: Here, calls: CodedCalls, link: float) -> tuple[F64, F64]:
     """Time before and after the wire: of the first chunk, and of the last one with the codec's backlog."""
     first, last = calls.encode_ns / calls.chunks, calls.decode_ns / calls.chunks
     many = calls.chunks > 1
@@ -179,7 +179,7 @@ def _times(here: Here, rows: I64, sent: I64, link: float) -> F64:
     return found
 
 
-def _resize(here: Here, calls: Calls) -> None:
+def _resize(here: Here, calls: CodedCalls) -> None:
     """Bytes on the wire; a recorded time was for the raw bytes, and is unknown for these."""
     trace, rows, made = here.trace, calls.rows, here.made
     for name in ("in_bytes", "out_bytes"):
@@ -239,12 +239,14 @@ EDIT = Definition(
         "fixed": Parameter(read=time, default="0", doc="fixed time of each encoding and each decoding"),
         "overhead": Parameter(read=number(), default="0", doc="additional coded bytes per raw byte: scales"),
         "where": Parameter(
-            read=choice("auto", "around", "inside"), default="auto",
+            read=choice("auto", "around", "inside"),
+            default="auto",
             doc="around the call, or inside its steps; auto: inside reductions",
         ),
         "chunk": Parameter(read=size, default="0", doc="raw bytes of a chunk inside a call; 0: all in one"),
         "lane": Parameter(
-            read=choice("compute", "own"), default="compute",
+            read=choice("compute", "own"),
+            default="compute",
             doc="stream of codecs around a call: the compute stream, or their own",
         ),
         "when": Parameter(read=choice("always", "pays"), default="always", doc="pays: only calls that become faster"),
@@ -254,4 +256,4 @@ EDIT = Definition(
     rewrite=rewrite,
     timed=True,
     machine=lambda *, when, chunk, **_: when == "pays" or chunk > 0,
-)  # fmt: skip
+)

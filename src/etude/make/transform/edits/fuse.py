@@ -171,14 +171,15 @@ def _names(trace: Trace, kept: I64, before: I64) -> tuple[list[str], I64]:
 
 EDIT = Definition(
     doc="a chain on one lane whose inner results have one reader becomes one node: FLOPs add, intermediate results "
-        "cost nothing",
+    "cost nothing",
     cannot="whether such a kernel exists; results that are read again without an edge",
     parameters={
         "chain": Parameter(
-            read=names, default=",".join(LIGHT),
+            read=names,
+            default=",".join(LIGHT),
             doc="classes of operators, or names: elementwise,norm or aten::add,aten::rms_norm",
         )
     },
     selects="compute",
     rewrite=rewrite,
-)  # fmt: skip
+)

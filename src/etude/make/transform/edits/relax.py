@@ -117,10 +117,11 @@ EDIT = Definition(
         "agree": Parameter(read=str, default=NOBODY, doc="group whose members take the order of their first rank: tp"),
         "control": Parameter(read=size, default="64B", doc="bytes that this rank sends to the others, once per pass"),
         "in_flight": Parameter(
-            read=choice("free", "keep"), default="free",
+            read=choice("free", "keep"),
+            default="free",
             doc="micro-batches in flight on a rank: any number, or at most those of the schedule",
         ),
     },
     selects="node",
     rewrite=rewrite,
-)  # fmt: skip
+)

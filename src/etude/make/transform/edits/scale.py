@@ -71,9 +71,10 @@ def _axis(job: Job, axis: str) -> tuple[Bool, int]:
     named = Selector(group=(axis,))
     labels = _labelled(job, named)
     chosen = [
-        g for g, name in enumerate(job.groups.names)
+        g
+        for g, name in enumerate(job.groups.names)
         if (g in labels or named.groups_named([name])) and job.groups.ranks(g) is not None
-    ]  # fmt: skip
+    ]
     chosen += [g for g in range(len(job.groups)) if axis == WORLD and len(_members(job, g)) == job.world_size]
     sizes = {len(np.unique(_members(job, g))) for g in chosen}
     if axis == WORLD and not chosen:
@@ -120,8 +121,10 @@ def _traces(job: Job, grows: Bool, times: int) -> tuple[tuple[Trace, ...], list[
         at = np.flatnonzero(job.trace_of == number)
         bound = grows[job.group_of[job.group_start[at][:, None] + np.arange(len(trace.group_slots))]]
         if (bound != bound[:1]).any():
-            raise UsageError("ranks that share a program have groups of the axis at different places",
-                             hint="`etude.extend.expand(job)` gives every rank its own program")  # fmt: skip
+            raise UsageError(
+                "ranks that share a program have groups of the axis at different places",
+                hint="`etude.extend.expand(job)` gives every rank its own program",
+            )
         first = bound[0] if len(at) else np.zeros(len(trace.group_slots), bool)
         slots.append(np.append(first, True))  # the last: all ranks
         new = {name: _cut(trace, getattr(trace, name), name, slots[-1], times) for name in ("in_bytes", "out_bytes")}

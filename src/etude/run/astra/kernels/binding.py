@@ -28,7 +28,7 @@ class GroupTables(NamedTuple):
     group_of: NDArray[np.int32]
 
 
-class Edges(NamedTuple):
+class NodeDependencies(NamedTuple):
     """Dependencies of nodes of all ranks: where each node's end in its rank, and rows of its rank."""
 
     end: I64

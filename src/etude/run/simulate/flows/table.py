@@ -68,7 +68,7 @@ def flow_table(job: Job, system: System, *, collective: dict[str, str] | None = 
     result, _ = simulate_with_links(job, system, options)
     assert result.timing is not None
     start_ns = np.concatenate(result.timing.start_ns)
-    rows = _Rows(ops, start_ns)
+    rows = _FlowRows(ops, start_ns)
     by_start = np.argsort(rows.begin_ns[number], kind="stable").tolist()
     for k in by_start:
         if k < len(made):
@@ -88,7 +88,7 @@ def _carried(
     return lowered, made, messages, number, ops, [*ops.notes, *notes]
 
 
-class _Rows:
+class _FlowRows:
     """The table, operation by operation."""
 
     def __init__(self, ops: Operations, start_ns: I64) -> None:

@@ -14,8 +14,9 @@ def finished(size: F64, rate: F64, start: F64, limit: float) -> F64:
     """End times of transfers that begin at `start`; `limit` 0: no limit."""
     if not limit or not len(size):
         return start + size / rate
-    return np.asarray(_shared(size, rate, start, np.argsort(rate, kind="stable"), np.argsort(start, kind="stable"),
-                              float(limit)))  # fmt: skip
+    return np.asarray(
+        _shared(size, rate, start, np.argsort(rate, kind="stable"), np.argsort(start, kind="stable"), float(limit))
+    )
 
 
 @kernel

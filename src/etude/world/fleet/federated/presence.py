@@ -17,7 +17,7 @@ from etude.world.fleet.federated.clients import Clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
+class GroupPresence:
     """What all groups of clients are like."""
 
     available: float = figure("number", "fraction of the rounds in which a group is available", 1.0)
@@ -28,7 +28,7 @@ class Together:
             raise ClusterError(f"available {self.available:g} is not between 0 and 1", hint="available=0.9")
 
 
-def presence(clients: Clients, together: Together, rounds: int, seed: int) -> Bool:
+def presence(clients: Clients, together: GroupPresence, rounds: int, seed: int) -> Bool:
     """[round, client]. The draws are independent of the sampling, so all samplers see the same absences."""
     rng = np.random.default_rng((seed, 1))
     there = two_states(clients.available, clients.away, rounds, rng)
@@ -49,9 +49,9 @@ def two_states(available: F64, away: F64, rounds: int, rng: np.random.Generator)
         worst = int(np.flatnonzero((back > 1) | (leave > 1))[0])
         raise UsageError(
             f"available {available[worst]:g} with absences of {away[worst]:g} rounds is not possible: it would be "
-            "available for less than one round at a time", hint="use longer absences, or 0 for rounds that are drawn "
-                                                                "anew",
-        )  # fmt: skip
+            "available for less than one round at a time",
+            hint="use longer absences, or 0 for rounds that are drawn anew",
+        )
     out = np.empty((rounds, len(available)), np.bool_)
     now = rng.random(len(available)) < available
     for k in range(rounds):

@@ -27,7 +27,7 @@ FAR: Final = 50.0
 
 
 @dataclass(slots=True)
-class Seen:
+class ClientStatistics:
     """Statistics of each client so far."""
 
     rounds: int
@@ -38,7 +38,7 @@ class Seen:
     last: Bool
 
     @classmethod
-    def nothing(cls, count: int) -> Seen:
+    def nothing(cls, count: int) -> ClientStatistics:
         return cls(0, np.zeros(count), np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_))
 
     def watch(self, there: Bool) -> None:
@@ -48,7 +48,7 @@ class Seen:
         self.last = there
 
 
-def availability_weights(there: I64, seen: Seen) -> F64:
+def availability_weights(there: I64, seen: ClientStatistics) -> F64:
     """Weights of available clients. Counts begin with one and one, so that none is certain after a round."""
     often = (seen.there[there] + 1) / (seen.rounds + 2)
     stays = (seen.stayed[there] + 1) / (seen.there[there] + 1)
@@ -67,7 +67,12 @@ def place_in_group(times: F64, group: I64) -> I64:
 
 
 def sampled(
-    rng: np.random.Generator, there: I64, clients: Clients, count: int, sample: str, seen: Seen | None = None
+    rng: np.random.Generator,
+    there: I64,
+    clients: Clients,
+    count: int,
+    sample: str,
+    seen: ClientStatistics | None = None,
 ) -> I64:
     """Without replacement; all if there are no more than wanted."""
     if len(there) <= count:

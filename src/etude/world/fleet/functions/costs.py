@@ -24,7 +24,7 @@ NUMBERS: Final = (16, 64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class ExpertPieces:
     """Times and sizes of one model on one device."""
 
     beside_ns: I64
@@ -64,7 +64,7 @@ class _On:
     system: Any = field(compare=False)
 
 
-def expert_pieces(spec: Functions) -> Pieces:
+def expert_pieces(spec: Functions) -> ExpertPieces:
     from etude.machine import open_system
     from etude.make.generate.model import open_model
 
@@ -73,9 +73,10 @@ def expert_pieces(spec: Functions) -> Pieces:
         raise UsageError(f"`{model.name}` has no experts", where=spec.model, hint="model: qwen3-30b-a3b")
     if spec.experts_per_function > model.experts:
         raise UsageError(
-            f"experts_per_function: {spec.experts_per_function} of {model.experts}", where=spec.model,
+            f"experts_per_function: {spec.experts_per_function} of {model.experts}",
+            where=spec.model,
             hint=f"experts_per_function: {model.experts}",
-        )  # fmt: skip
+        )
     on = _On(repr(system), system)
     beside, weights, _ = _passes(model, on, spec.prompt, spec.output)
     expert = (3 if model.gated else 2) * model.hidden * (model.expert_ffn or model.ffn) * WIDTH
@@ -85,9 +86,9 @@ def expert_pieces(spec: Functions) -> Pieces:
     rows = [1 << k for k in range(0, spec.prompt.bit_length() + 1, 2)]
     rows += [spec.prompt] if rows[-1] < spec.prompt else []
     times = np.array([[_experts(model, on, n, r) for r in rows] for n in numbers])
-    return Pieces(
+    return ExpertPieces(
         beside, np.array(numbers), np.array(rows), times, weights - held, expert, model.experts, model.top_k
-    )  # fmt: skip
+    )
 
 
 def _experts(model: Model, on: _On, number: int, rows: int) -> float:

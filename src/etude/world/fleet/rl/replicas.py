@@ -24,7 +24,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(slots=True)
-class Account:
+class DeviceTime:
     """Device time by use, ns."""
 
     make: float = 0.0
@@ -34,7 +34,7 @@ class Account:
 
 
 @dataclass(slots=True)
-class Replica:
+class RolloutReplica:
     group: str
     devices: int
     step_ns: dict[str, F64]
@@ -53,7 +53,7 @@ class Replica:
     version: int = 0
     steps_made: float = 0.0
     """Steps summed over all samples."""
-    account: Account = field(default_factory=Account)
+    account: DeviceTime = field(default_factory=DeviceTime)
 
     @property
     def free(self) -> int:

@@ -30,8 +30,9 @@ def max_min(rates: F64, weight: F64, most: F64, capacity: F64) -> F64:
     row = np.repeat(np.arange(n), kinds)
     of_job = csr_array((rates.ravel(), (row, np.arange(n * kinds))), shape=(n, n * kinds))
     devices = csr_array((np.ones(n * kinds), (row, np.arange(n * kinds))), shape=(n, n * kinds))
-    of_kind = csr_array((np.ones(n * kinds), (np.tile(np.arange(kinds), n), np.arange(n * kinds))),
-                        shape=(kinds, n * kinds))  # fmt: skip
+    of_kind = csr_array(
+        (np.ones(n * kinds), (np.tile(np.arange(kinds), n), np.arange(n * kinds))), shape=(kinds, n * kinds)
+    )
     none = csr_array((n + kinds, 1))
     limits = hstack([vstack([devices, of_kind]), none])
     bound = np.concatenate([most, capacity])

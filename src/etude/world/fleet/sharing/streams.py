@@ -23,7 +23,7 @@ LIMITS: Final = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class PoolStream:
     model: str = figure("text", "model that is served")
     system: str = figure("text", "system of its nodes")
     nodes: str = figure("text", "group of nodes of its replicas")
@@ -52,12 +52,12 @@ class Stream:
         return {"": {LIMITS[key]: parse_time(value) / 1e9 for key, value in self.slo.items()}}
 
 
-def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> list[Stream]:
+def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> list[PoolStream]:
     found = []
     for number, one in enumerate(given):
         at = f"{where}: streams[{number}]"
         try:
-            stream = read(Stream, one, at)
+            stream = read(PoolStream, one, at)
         except ClusterError as problem:
             raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
         devices = int(cluster.gpus[cluster.nodes_of(stream.nodes)].sum())
@@ -80,10 +80,10 @@ def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> l
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class PreparedStream:
     """A stream before it is served."""
 
-    stream: Stream
+    stream: PoolStream
     groups: list[Any]
     engine: Any
     options: dict[str, Any]
@@ -97,7 +97,7 @@ class Placed:
         return serve(self.drawn, self.engine, self.groups, **(self.options | more))
 
 
-def placed(stream: Stream, *, seed: int = 0) -> Placed:
+def placed(stream: PoolStream, *, seed: int = 0) -> PreparedStream:
     """Prepares a stream as `etude serve MODEL --system --tp --replicas --requests --slo` does."""
     from etude.make.generate.model import open_model
     from etude.world.serve import Engine, request_stream
@@ -116,4 +116,4 @@ def placed(stream: Stream, *, seed: int = 0) -> Placed:
         stream.requests or None, first=stream.first, rate_per_s=stream.rate, count=stream.count, prompt=stream.prompt,
         output=stream.output, cv=stream.burst, diurnal=stream.diurnal, seed=seed,
     )  # fmt: skip
-    return Placed(stream, groups, engine, options, drawn, one.token_bytes)
+    return PreparedStream(stream, groups, engine, options, drawn, one.token_bytes)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from etude.base.grammar import Piece, pairs
+from etude.base.grammar import LinePiece, pairs
 from etude.kernels.arrays import I64
 from etude.world.serve import state as of
 from etude.world.serve.prefix import evict
@@ -15,7 +15,7 @@ from etude.world.serve.prefix import evict
 EVERY_NS: Final = 10_000_000_000
 
 
-class Held:
+class HeldTime:
     """Time that each replica is held, and the changes."""
 
     def __init__(self, replicas: int) -> None:
@@ -55,7 +55,7 @@ def arrived(state: of.State, since_ns: int, until_ns: int) -> I64:
     return np.flatnonzero((arrival >= since_ns) & (arrival < until_ns) & ~waits)
 
 
-def read_rule(text: Piece, known: Collection[str]) -> tuple[Piece, dict[str, Piece]]:
+def read_rule(text: LinePiece, known: Collection[str]) -> tuple[LinePiece, dict[str, LinePiece]]:
     """`HEAD,name=value,...`."""
     head, *parts = text.split(",")
     return head, pairs(parts, known)
