@@ -29,7 +29,6 @@ from etude.cost.needs import (
     has_weights,
     is_decode,
     is_product,
-    kept_part,
     sparse_need,
 )
 from etude.cost.ops import DTYPE_BYTES, OpTable, matmul
@@ -185,38 +184,6 @@ def unit_shares(device: Device, units: Sequence[str], dtype: str) -> dict[str, f
     rates = {unit: device.on_units([unit]).peak(dtype) for unit in units}
     whole = sum(rates.values())
     return {unit: rate / whole if whole else 0.0 for unit, rate in rates.items()}
-
-
-def units_ns(flops: float, size_bytes: float, peaks: Sequence[float], bandwidth: float) -> tuple[float, list[float]]:
-    """Time of an operator on units that share one memory, and the fraction that each unit takes: in proportion to their
-    rates if that is faster, and all of it on the fastest if the memory is the limit."""
-    if not peaks or min(peaks) <= 0 or not bandwidth > 0 or flops < 0 or size_bytes < 0:
-        raise UsageError("a unit or a memory without a rate, or negative work", hint="at least one unit")
-    memory = size_bytes / bandwidth
-    fastest = max(range(len(peaks)), key=lambda i: peaks[i])
-    alone = max(flops / peaks[fastest], memory)
-    together = max(flops / sum(peaks), memory)
-    if together < alone:
-        return together * 1e9, [peak / sum(peaks) for peak in peaks]
-    return alone * 1e9, [float(i == fastest) for i in range(len(peaks))]
-
-
-def array_iterations(shape: tuple[int, int, int], tile: tuple[int, int, int]) -> int:
-    """Tiles of a product on a fixed array."""
-    a, b, c = (-(-whole // part) for whole, part in zip(shape, tile, strict=True))
-    return a * b * c
-
-
-def sparse_bytes(tokens: int, head: int, heads: Sequence[tuple[int, float]], centroid_bytes: float) -> float:
-    """Bytes that a decode step reads from a cache of keys and values in bf16: for each head (block, kept part) its kept
-    whole blocks, and a centroid for each block."""
-    total = 0.0
-    for block, kept in heads:
-        if block < 1 or not 0 <= kept <= 1:
-            raise UsageError(f"blocks of {block} of which {kept:g} are kept")
-        part, blocks = kept_part(np.array([float(tokens)]), block, kept)
-        total += float(part[0] * tokens * 2 * head * 2 + blocks[0] * head * centroid_bytes)
-    return total
 
 
 def _peak(device: Device, dtype: str) -> float:

@@ -113,7 +113,7 @@ class Curves:
             self._by_op.setdefault((op, dtype), []).append(dims)
 
     def time_ns(self, shapes: Shapes) -> tuple[F64, NDArray[np.uint8]]:
-        """Time of each op (NaN if unknown) and its `Origin`."""
+        """Time of each op (NaN if unknown) and its `TimeOrigin`."""
         first, which = distinct(shapes)
         once = shapes.take(first)
         base, known = _base_ns(self.device, once)

@@ -67,7 +67,7 @@ class ScoreKind:
     rows: Callable[[Path, ScoreRequest], list[Item]]
     predict: Callable[[Item, ScoreRequest], PredictedRow]
     reads: frozenset[str] = frozenset()
-    """Options that it reads, by the names of `Asked`."""
+    """Options that it reads, by the names of `ScoreRequest`."""
     check: Callable[[ScoreRequest], object] = lambda asked: None
     """Raises an EtudeError for options that no row could be predicted with."""
 

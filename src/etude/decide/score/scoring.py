@@ -77,7 +77,7 @@ def prepared(
     **options: Any,
 ) -> PreparedRows:  # fmt: skip
     """`kind` instead of the one that the content shows; the `first` rows, or those that `rows` names (`3,7-9`; both
-    count from 1). `options` are those of `Asked`; `spelled` writes their names in messages."""
+    count from 1). `options` are those of `ScoreRequest`; `spelled` writes their names in messages."""
     place, asked = Path(path), ScoreRequest(**options)
     found = kind_of(place, kind, spelled)
     refuse_unread(found, asked, spelled)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from etude.base.errors import UsageError
@@ -39,9 +38,6 @@ class Crew:
                 raise UsageError(f"{call.shown()}: {answer['error']}")
             found.append(functions.columns_of(answer))
         return found
-
-    def keep_in(self, folder: Path) -> None:
-        settle(folder, self._results)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ CLOCK: Final = np.dtype(
         ("now_ns", np.int64),
         ("instant", np.int64),  # instants so far
         ("done_nodes", np.int64),
-        ("touched", np.int64),  # entries in use of the lists of `State`
+        ("touched", np.int64),  # entries in use of the lists of `EngineState`
         ("starting", np.int64),
         ("wake_ns", np.int64),  # when ranks start next, or NEVER
     ],

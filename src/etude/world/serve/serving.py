@@ -136,7 +136,7 @@ def serve(
     **given: Any,
 ) -> Served:
     """All requests, until the last has its answer. `cost` applies to all replicas, with their `blocks` and `energy`, or
-    is a list of groups; `given` are `Options`."""
+    is a list of groups; `given` are `ServingOptions`."""
     if replicas < 1:
         raise UsageError(f"{replicas} replicas")
     groups = [Group(cost, replicas, of.BOTH, blocks, energy)] if isinstance(cost, StepCost) else list(cost)

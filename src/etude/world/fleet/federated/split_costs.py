@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64
+from etude.world.fleet.system_key import SystemKey
 
 if TYPE_CHECKING:
     from etude.machine import System
@@ -94,25 +95,11 @@ def whole_step_s(asked: SplitModel, system: System, length: int) -> float:
 
 def _blocks(asked: SplitModel, system: System, length: int, rank: int) -> tuple[F64, F64, F64]:
     """Times in ns of (embedding, layers, head): forward, backward, and update."""
-    return _predicted(asked, _On(repr(system), system), length, rank)
-
-
-@dataclass(frozen=True, slots=True)
-class _On:
-    """A system as a cache key, compared by its text."""
-
-    text: str
-    system: Any
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _On) and other.text == self.text
+    return _predicted(asked, SystemKey.of(system), length, rank)
 
 
 @lru_cache(maxsize=512)
-def _predicted(asked: SplitModel, on: _On, length: int, rank: int) -> tuple[F64, F64, F64]:
+def _predicted(asked: SplitModel, on: SystemKey, length: int, rank: int) -> tuple[F64, F64, F64]:
     from etude.cost.stacks import open_stack
     from etude.steps import predict
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64, I64
 from etude.world.fleet.functions.spec import Functions
+from etude.world.fleet.system_key import SystemKey
 
 if TYPE_CHECKING:
     from etude.make.generate.model import Model
@@ -56,14 +57,6 @@ class ExpertPieces:
         return np.rint(found).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _On:
-    """A system as a cache key, compared by its text."""
-
-    text: str
-    system: Any = field(compare=False)
-
-
 def expert_pieces(spec: Functions) -> ExpertPieces:
     from etude.machine import open_system
     from etude.make.generate.model import open_model
@@ -77,7 +70,7 @@ def expert_pieces(spec: Functions) -> ExpertPieces:
             where=spec.model,
             hint=f"experts_per_function: {model.experts}",
         )
-    on = _On(repr(system), system)
+    on = SystemKey.of(system)
     beside, weights, _ = _passes(model, on, spec.prompt, spec.output)
     expert = (3 if model.gated else 2) * model.hidden * (model.expert_ffn or model.ffn) * WIDTH
     held = (beside.shape[1] - 1) * model.experts * expert
@@ -91,14 +84,14 @@ def expert_pieces(spec: Functions) -> ExpertPieces:
     )
 
 
-def _experts(model: Model, on: _On, number: int, rows: int) -> float:
+def _experts(model: Model, on: SystemKey, number: int, rows: int) -> float:
     """Time of a layer with `number` experts that each of `rows` tokens chooses, ns."""
     alone = model.replace(layers=1, experts=number, top_k=number, dense_layers=0, moe_every=1, shared_ffn=0)
     return float(_passes(alone, on, rows, 1)[2][0, 0])
 
 
 @lru_cache(maxsize=256)
-def _passes(model: Model, on: _On, prompt: int, output: int) -> tuple[I64, int, I64]:
+def _passes(model: Model, on: SystemKey, prompt: int, output: int) -> tuple[I64, int, I64]:
     """Times without experts, bytes of all weights, and times of experts (pass, layer); ns."""
     from etude.make.generate import Plan
     from etude.make.generate.serving import Serving, serve
