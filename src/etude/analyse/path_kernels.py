@@ -171,7 +171,7 @@ def last_ended(columns, time):
 
 @kernel(allocates=False)
 def _held(columns, row):
-    """Until when what it waited for beside its launch held a device node up, or its lane did."""
+    """Until when what it waited for besides its launch held a device node up, or its lane did."""
     before = columns.lane_prev[row]
     until = np.int64(UNKNOWN) if before < 0 else columns.end[before]
     for e in range(columns.dep_start[row], columns.dep_start[row + 1]):

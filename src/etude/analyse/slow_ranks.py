@@ -108,7 +108,7 @@ def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Sl
     if use == Use.COMPUTE and stretches.by_step:
         past = _than_before(found, shape, rounded, least)
         if len(past) > len(told) and (units < PEERS or len(past) > max(1, units // MOST_NAMED)):
-            told = past  # few are comparable, or so many are slow that the median is no reference
+            told = past  # few are comparable, or so many are slow that the median is not a reference
     return [replace(one, uneven=adjusted) for one in told]
 
 

@@ -76,7 +76,7 @@ def figure(
       like          a valid value that differs from the default, for examples and tests
       names         further spellings as a flag: `-s`, `--device`
       panel, rare   its panel of the help; shown by --help-all alone
-      metavar       what stands for its value in the help
+      metavar       what represents its value in the help
       key           its name on surfaces, where the field has another: `as` is a word of Python
       plain         a text that never names a file: assistants may give any
       local         not for assistants: it reaches beyond the files of a server
@@ -189,7 +189,7 @@ def _written_map(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_unit(kind: str, value: Any) -> Any:
-    """A figure with its unit, exactly; a bare number where it has none or is no whole one."""
+    """A figure with its unit, exactly; a bare number where it has none or is not a whole one."""
     write = _WRITE.get(kind)
     return write(int(value), digits=None) if write and value == int(value) else value
 
@@ -378,7 +378,7 @@ def safe_loader() -> Any:
 
 
 def parse(text: str, where: str) -> Any:
-    """What YAML or JSON holds; a key that stands twice is refused."""
+    """What YAML or JSON holds; a key that occurs twice is refused."""
     import yaml
 
     class Loader(safe_loader()):  # type: ignore[misc]

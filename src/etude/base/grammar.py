@@ -70,20 +70,20 @@ class LinePiece:
         return replace(self, text=text.strip(), column=self.column + first + blanks, inside=self.inside or self.text)
 
     def cut(self, mark: str, *, last: bool = False) -> tuple[LinePiece, LinePiece | None]:
-        """What stands before the first (or the last) mark and behind it; None without one."""
+        """What is before the first (or the last) mark and behind it; None without one."""
         at = self.text.rfind(mark) if last else self.text.find(mark)
         return (self, None) if at < 0 else (self.part(0, at), self.part(at + len(mark)))
 
     def split(self, mark: str) -> tuple[LinePiece, ...]:
-        """What stands between marks; nothing between them is refused."""
+        """What is between marks; nothing between them is refused."""
         return self._between(re.escape(mark), mark)
 
     def words(self) -> tuple[LinePiece, ...]:
-        """What stands between commas or blanks."""
+        """What is between commas or blanks."""
         return self._between(r"\s*,\s*|\s+", ",")
 
     def shell_words(self) -> tuple[LinePiece, ...]:
-        """What stands between blanks outside quotation marks, which are removed."""
+        """What is between blanks outside quotation marks, which are removed."""
         found, begin, stream = [], 0, StringIO(self.text)
         reader = shlex.shlex(stream, posix=True, punctuation_chars=False)
         reader.whitespace_split, reader.commenters = True, ""

@@ -73,7 +73,7 @@ _KNOWN: Final[dict[type[Any], dict[str, VerbParameter]]] = {}
 
 
 def parameters_of(cls: type[Any]) -> Mapping[str, VerbParameter]:
-    """All parameters of a declaration by name, in its order; those of parts where the part stands."""
+    """All parameters of a declaration by name, in its order; those of parts in the place of the part."""
     if cls not in _KNOWN:
         found: dict[str, VerbParameter] = {}
         for parameter in _declared(cls):
@@ -234,7 +234,7 @@ class _Asked:
 
 
 def request_of(asked: Any) -> VerbRequest:
-    """What lies behind a value of `ask`: for provenance and messages, not for the run."""
+    """What is behind a value of `ask`: for provenance and messages, not for the run."""
     return cast(VerbRequest, object.__getattribute__(asked, "_request"))
 
 
@@ -301,7 +301,7 @@ def only_one(asked: Any, *names: str) -> str:
 
 def only_with(asked: Any, other: str, *names: str) -> None:
     """Refuses those of these parameters that were given: they are read only with another, which is not there. For what
-    `needs` cannot say, since a file may stand in for the other."""
+    `needs` cannot say, since a file may replace the other."""
     for name in names:
         if is_given(asked, name):
             raise UsageError(
@@ -310,7 +310,7 @@ def only_with(asked: Any, other: str, *names: str) -> None:
 
 
 def replaces(asked: Any, one: str, *others: str) -> None:
-    """Refuses those of the other parameters that were given: this one stands in for them."""
+    """Refuses those of the other parameters that were given: this one replaces them."""
     for other in others:
         if is_given(asked, other):
             raise UsageError(

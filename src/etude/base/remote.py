@@ -1,4 +1,4 @@
-"""Files that lie elsewhere: `s3://`, `gs://`, `http(s)://`, `memory://` and what else fsspec has a driver for.
+"""Files that are elsewhere: `s3://`, `gs://`, `http(s)://`, `memory://` and what else fsspec has a driver for.
 
     path = local("s3://bucket/run/")        # a copy of the folder, kept between calls; a path of this machine is itself
 
@@ -45,7 +45,7 @@ _URL: Final = re.compile(rf"({'|'.join(sorted(DRIVERS, key=len, reverse=True))})
 _TAGS: Final = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "Last-Modified", "mtime", "updated",
                 "modified", "created")  # fmt: skip
 _PAGES: Final = ("http", "https")
-"""Schemes without folders: a page of links stands for one."""
+"""Schemes without folders: a page of links is used as one."""
 
 Advance = Callable[..., None]
 
@@ -61,14 +61,14 @@ class RemoteFile:
 
 
 def url_of(path: str | os.PathLike[str]) -> str:
-    """The address that a text or a path stands for; empty where it is a path of this machine. `Path` makes one slash
+    """The address that a text or a path means; empty where it is a path of this machine. `Path` makes one slash
     of two, so `s3:/bucket` is one too."""
     found = _URL.fullmatch(os.fspath(path))
     return f"{found[1]}://{found[2]}" if found else ""
 
 
 def local(path: str | os.PathLike[str], advance: Advance = lambda amount, note="": None) -> Path:
-    """`path` itself, or the copy of what lies at an address: a file, a folder, or the files `name.*` of a prefix
+    """`path` itself, or the copy of what is at an address: a file, a folder, or the files `name.*` of a prefix
     `folder/name`. `advance` is called with bytes as they arrive, and the file they belong to."""
     url = url_of(path)
     return fetch(url, advance) if url else Path(path)
@@ -123,7 +123,7 @@ def _temporary() -> Path:
     return Path(tempfile.mkdtemp(prefix="etude-"))
 
 
-# -- what lies there ---------------------------------------------------------------------------------------------------
+# -- what is there ----------------------------------------------------------------------------------------------------
 
 
 def _listing(url: str) -> tuple[Any, str, list[RemoteFile]]:
@@ -162,7 +162,7 @@ def _of_page(files: Any, path: str, name: str) -> list[RemoteFile]:
 
 
 def _of_prefix(files: Any, url: str, path: str, name: str) -> tuple[Any, str, list[RemoteFile]]:
-    """The files `name.*` beside where `name` would be."""
+    """The files `name.*` next to where `name` would be."""
     parent = path.rstrip("/").rpartition("/")[0]
     folder = parent.rpartition("/")[2] or "job"
     if url.partition("://")[0] in _PAGES:

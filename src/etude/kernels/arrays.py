@@ -27,7 +27,7 @@ def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_read(column: NDArray[Any]) -> NDArray[Any]:
-    """A column that a kernel only reads: contiguous, and not to be written. Numba compiles a kernel anew for each mix
+    """A column that a kernel only reads: contiguous, and not to be written. Numba compiles a kernel again for each mix
     of columns that may be written and strided ones."""
     view = np.ascontiguousarray(column).view()
     view.flags.writeable = False

@@ -3,7 +3,7 @@
 open_system("dgx-h100")                  the catalogue; `.resized(512)` is 64 nodes of it
 open_system("rtx5090")                   a device of the catalogue by itself
 open_system("my_cluster.yaml")           levels, and a device of the catalogue or of its own
-open_system("my_graph.yaml")             `topology: cluster.yaml`, an InfraGraph beside it
+open_system("my_graph.yaml")             `topology: cluster.yaml`, an InfraGraph next to it
 open_system("cluster.infragraph.yaml")   an InfraGraph by itself, known by its content
 """
 

@@ -298,7 +298,7 @@ def _walk(ways, tail, net, distances):  # type: ignore[no-untyped-def]
         rest = ways.flow[i]
         if v == goal[i]:
             continue
-        # The source may lie on the tail of the goal.
+        # The source may be on the tail of the goal.
         tails = 0
         at = goal[i]
         while at != anchor[i] and at != v:

@@ -24,7 +24,7 @@ class Origin(IntEnum):
 class Timing:
     """Start and end of every node, in blocks: one per rank if measured, one per class of ranks if folded.
 
-    The i-th rank that is present has block block_of[i]; row j of a block is node j. UNKNOWN is no time.
+    The i-th rank that is present has block block_of[i]; row j of a block is node j. UNKNOWN means no time.
 
     timing: etude.extend.Timing = run.timing
     """

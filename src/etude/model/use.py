@@ -71,7 +71,7 @@ def uses(trace: Trace) -> U8:
 
 
 def has_device(trace: Trace) -> bool:
-    """Whether anything runs besides the host, or there is no host. Messages without a place are no sign of a device:
+    """Whether anything runs besides the host, or there is no host. Messages without a place are not a sign of a device:
     those of gloo run on the host."""
     if not (trace.cpu == 1).any():
         return True

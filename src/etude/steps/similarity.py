@@ -119,7 +119,7 @@ class _Side:
 
     @cached_property
     def spread_of_steps(self) -> float | None:
-        """The same from step to step, on the mean of the ranks."""
+        """The same from step to step, averaged over the ranks."""
         found = []
         for trace, _ in self.programs[:MAX_OWN]:
             step = np.where(trace.step == UNKNOWN, -1, trace.step)

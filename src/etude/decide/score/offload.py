@@ -12,7 +12,7 @@ from etude.machine import System, open_system
 
 SYSTEM: Final = "h200-server"
 FIGURES: Final = {"stall": "stall_s", "serial": "serial_s", "transfer": "transfer_s"}
-"""Times beside that of the whole row, which is `time_s`."""
+"""Times besides that of the whole row, which is `time_s`."""
 
 
 def predict(item: Item, asked: ScoreRequest) -> PredictedRow:

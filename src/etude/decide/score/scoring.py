@@ -103,7 +103,7 @@ def document(scored: Sequence[Scored]) -> dict[str, Any]:
 def scored_files(
     paths: Sequence[str | PathLike[str]], *, kind: str = "", spelled: Spelled = flag
 ) -> tuple[list[Path], list[str]]:
-    """The files of paths, and notes: a folder that is not itself of a kind stands for those of its files that are."""
+    """The files of paths, and notes: a folder that is not itself of a kind means those of its files that are."""
     found: list[Path] = []
     notes: list[str] = []
     for path in map(Path, paths):

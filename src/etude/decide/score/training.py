@@ -69,7 +69,7 @@ def _eager(row: CsvRow, number: int, ops: Path | None, stack: Stack | None, syst
 
 
 def _unsaid(row: CsvRow, case: rows.Case, asked: ScoreRequest) -> list[str]:
-    """What the case of a row has that the row does not state, beside what its recipe says."""
+    """What the case of a row has that the row does not state, besides what its recipe says."""
     said = [] if asked.system else [f"system {case.system.name} for the GPU `{row['gpu_type']}`"]
     if not asked.stack and row.get("stack") and case.stack.name != row["stack"]:
         said.append(f"stack {case.stack.name} for `{row['stack']}`")

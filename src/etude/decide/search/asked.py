@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
-"""Columns of a table of plans beside its axes."""
+"""Columns of a table of plans besides its axes."""
 OF_SPACE = ("model", "hf", "over", "score", "limit", "system", "network", "price", "plan")
 OF_MODELS, HOW = "A search over plans of a model", "Search"
 

@@ -131,7 +131,7 @@ Edge = tuple[int, int, int, int]
 
 
 def sky_of(graphs: list[tuple[int, list[Edge]]], nodes: int) -> Sky:
-    """From the edges of each time; a rate of 0 is no link."""
+    """From the edges of each time; a rate of 0 means no link."""
     numbers: dict[tuple[int, int], int] = {}
     most = max((2 * sum(edge[3] > 0 for edge in edges) for _, edges in graphs), default=0)
     first = np.zeros((len(graphs), nodes + 1), np.int64)

@@ -1,4 +1,4 @@
-"""What lies in a small device's memory and what with the host, and who computes what: one sequence on a client.
+"""What is kept in a small device's memory and what on the host, and who computes what: one sequence on a client.
 
 search: memory
 model: qwen3-30b-a3b
@@ -10,8 +10,8 @@ output: 64
 bits: 4.5
 score: request             # or tokens (a second), or ttft
 
-Every tensor of a layer lies in the device, or with the host; then it is copied when its turn comes, or the host
-computes it. Copies go on beside all else. A pass takes as long as the longest of: everything that is computed, one
+Every tensor of a layer is in the device, or on the host; then it is copied when its turn comes, or the host
+computes it. Copies overlap with all else. A pass takes as long as the longest of: everything that is computed, one
 after another; the link; the host's memory. Methods: `ilp`, `all`, and `greedy`, which fills the device by density of
 use.
 """

@@ -112,7 +112,7 @@ class _Routes:
             start_now, links_now = self._paths(place, flow)
             if (start_now != start).any():
                 return False
-            # Of each link the last image stands; a link with two, or two with one, is found by looking again.
+            # Of each link the last image counts; a link with two, or two with one, is found by looking again.
             to[links], back[links_now] = links_now, links
             if (to[links] != links_now).any() or (back[links_now] != links).any():
                 return False

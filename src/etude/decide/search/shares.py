@@ -299,7 +299,7 @@ def _numbers(plan: Plan) -> list[int]:
 
 
 def _limits(of_ranks: Sequence[Any], classes: DeviceClasses) -> tuple[float, ...]:
-    """How many equal parts of activations each class has room for, beside weights and states; endless if unknown."""
+    """How many equal parts of activations each class has room for, besides weights and states; endless if unknown."""
     found = []
     for device in classes.devices:
         rooms = [(device.memory_bytes - m.static_bytes) / max(m.moving_bytes, 1) for m in of_ranks]

@@ -49,7 +49,7 @@ class SatellitePaths(NamedTuple):
     """From one satellite to all."""
 
     at_ns: I64
-    """When a request would arrive; NEVER where there is no way."""
+    """When a request would arrive; NEVER where there is no route."""
     row: I64
     """Row of the link over which it comes."""
     node: I64

@@ -70,7 +70,7 @@ def _metric(spec: StudySpec, rows: Sequence[Row], name: str) -> Callable[..., An
 
 
 def _mean(values: list[Any]) -> Any:
-    """Over seeds; what is no number must be one and the same."""
+    """Over seeds; what is not a number must be one and the same."""
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return values[0] if len(set(values)) == 1 else float(np.mean(values))
     if any(v != values[0] for v in values):

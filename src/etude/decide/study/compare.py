@@ -15,7 +15,7 @@ def compared(spec: StudySpec, rows: Sequence[Row]) -> list[Row]:
     """A row for each variant, metric and place in the sweep.
 
     `ratio` is the variant over the baseline, `difference` the mean of variant less baseline. With several seeds `low`
-    and `high` hold the ratio with 95% confidence, `p` is that of the test of paired differences, and the verdict stands
+    and `high` hold the ratio with 95% confidence, `p` is that of the test of paired differences, and the verdict holds
     if Holm's procedure over all rows of the study rejects equality. Without seeds nothing is drawn, and nothing is
     tested.
     """

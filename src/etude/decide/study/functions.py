@@ -1,6 +1,6 @@
 """A Python function over the points of a space: here, in processes of this machine, or on Ray. Each point once.
 
-The function takes a point as keywords, and what all points share (a job, a table) beside them. It returns a number, or
+The function takes a point as keywords, and what all points share (a job, a table) after them. It returns a number, or
 columns as a mapping; what it raises is the error of its point.
 """
 

@@ -24,7 +24,7 @@ class StudyTask:
     commands: tuple[tuple[str, ...], ...]
     files: Mapping[str, str]
     inputs: Mapping[str, str]
-    """Name in the folder -> where it lies."""
+    """Name in the folder -> where it is."""
     trusted: bool = False
 
     def shown(self) -> str:
@@ -116,7 +116,7 @@ def _one_text_per_name(points: Sequence[Point], where: str) -> None:
 
 
 def _inputs(commands: Sequence[Sequence[str]], files: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Words of commands that name a file or folder beside the study file."""
+    """Words of commands that name a file or folder next to the study file."""
     found = {}
     for words in commands:
         for word in words[1:]:

@@ -44,7 +44,7 @@ class TaskAnswers:
             self.files[key] = {name: (folder / name).read_bytes() for name in written}
 
     def repeated(self, key: str, folder: Path) -> dict[str, Any] | None:
-        """The answer, and what was written lies in the folder again; None: not known."""
+        """The answer, and what was written is in the folder again; None: not known."""
         for name, content in self.files.get(key, {}).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)

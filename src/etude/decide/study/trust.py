@@ -104,7 +104,7 @@ def _written(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _outside(value: str, inputs: Mapping[str, str]) -> bool:
-    """Whether a path leaves the folder of the point, by itself or by an input, which lies beside the study."""
+    """Whether a path leaves the folder of the point, by itself or by an input, which is next to the study."""
     if not value or value.startswith("~") or os.path.isabs(value) or PureWindowsPath(value).anchor:
         return bool(value)
     parts = Path(os.path.normpath(value)).parts

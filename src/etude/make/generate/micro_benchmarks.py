@@ -1,4 +1,4 @@
-"""Micro-benchmarks: one collective or one pattern of messages, any number of times, with or without compute beside it.
+"""Micro-benchmarks: one collective or one pattern of messages, any number of times, with or without compute.
 
 Every rank of a role runs the same program, so a job of any number of ranks is a few traces and a table.
 """

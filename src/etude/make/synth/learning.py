@@ -34,7 +34,7 @@ ALIKE_NS: Final = 0.05
 
 
 def learn(jobs: Sequence[Job], at_least: int = 1) -> Learned:
-    """What there is to learn of these jobs. `at_least`: nodes that every number must stand for.
+    """What there is to learn of these jobs. `at_least`: nodes that every number must cover.
 
     learned = etude.extend.learn([job])
     """

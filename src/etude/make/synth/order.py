@@ -65,7 +65,7 @@ class _Twice:
         self.mine = parts[1]
 
     def waits(self, data: Waits, ctrl: Waits) -> tuple[Waits, Waits]:
-        """What each place of this sequence waits for. What stands before the block and is waited for from inside or
+        """What each place of this sequence waits for. What is before the block and is waited for from inside or
         behind it is left out: it is as far back as there are steps. Who waited for nothing else waits for the end of
         its lane in the step before."""
         found: tuple[Waits, Waits] = ([], [])
@@ -86,7 +86,7 @@ class _Twice:
         return int(self.at[self._twin(j)] - len(self.mine))
 
     def _twin(self, j: int) -> int:
-        """The place in the model step that stands for a place of another step: of its class the
+        """The place in the model step that corresponds to a place of another step: of its class the
         one that comes as late, where both have as many; or else what comes as late on its lane."""
         step = int(self.program.step[j])
         if step == self.model:

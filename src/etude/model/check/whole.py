@@ -29,7 +29,7 @@ __all__ = ["Finding", "RankByRank", "check"]
 def check(job: Job, *, complete: bool = False) -> list[Finding]:
     """What is wrong with a job: errors first, then by rank and node; [] if nothing is.
 
-    One finding stands for all nodes of a rank, and all ranks, that have the same problem. A job may hold some ranks of
+    One finding covers all nodes of a rank, and all ranks, that have the same problem. A job may hold some ranks of
     its world only: what would need the others is not judged, unless the job should be `complete`.
 
     [str(finding) for finding in etude.check(job)]

@@ -36,7 +36,7 @@ class NodeColumns(NamedTuple):
     """Rank r owns rows rank_start[r]:rank_start[r+1]. Sizes and counts are below 0 where nothing was recorded.
 
     Node i waits for dep[dep_start[i]:dep_start[i+1]], data and control dependencies together, as rows of this table;
-    -1 stands for an id that no node of the rank has.
+    -1 means an id that no node of the rank has.
     """
 
     rank_start: I64
@@ -180,7 +180,7 @@ def _places(numbers: I64, ids: I64) -> NDArray[np.int32]:
 
 
 def _odd_cells(ranks: _RankTraces) -> Iterator[tuple[int, str, ValueKind, Trace, Any, Any]]:
-    """First row of a rank, and of each attribute that matters here and lies in cells: its name, kind, nodes, cells."""
+    """First row of a rank, and of each attribute that matters here and is in cells: its name, kind, nodes, cells."""
     has: dict[int, bool] = {}
     for start, trace in zip(ranks.start.tolist(), ranks.traces, strict=False):
         if id(trace.layouts) not in has:

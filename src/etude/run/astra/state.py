@@ -6,7 +6,7 @@ dry, until the machine, which is notified, stops. So neither is ever handed out.
 
 Pools begin as zeros that were never written, so that room which is never needed costs nothing: a free record whose
 `next` is 0 was never used, and the one after it is the next free one. For the same reason 0 is an empty slot in the
-tables of times and of matches and an empty line at a link. Everywhere else -1 stands for nothing.
+tables of times and of matches and an empty line at a link. Everywhere else -1 means nothing.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class AstraProgram(NamedTuple):
     busy: I64
     """[rank, resource]: nodes that hold it"""
     lines: Records
-    """[rank, resource]: where in `ready` the heap of ready nodes lies"""
+    """[rank, resource]: where in `ready` the heap of ready nodes is"""
     ready: I32
     fresh: I64
     """Nodes that became ready during a pass."""

@@ -1,7 +1,7 @@
 """Is a node as fast as it should be? Micro jobs measure it, and its figures are compared with others and with earlier
 ones.
 
-node       a node's figures, and the file they lie in
+node       a node's figures, and the file they are in
 measure    the micro jobs, on PyTorch
 ranking    nodes ranked; slow devices, links and hosts separately
 """

@@ -1,4 +1,4 @@
-"""Node: what was measured of one machine, and the JSON file it lies in. No host name is in it."""
+"""Node: what was measured of one machine, and the JSON file it is in. No host name is in it."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from etude.steps.asked.times_on import TimesOnInput, times_system, with_times
 
 if TYPE_CHECKING:
     from etude.machine.system import System
-    from etude.make.transform.edits import Edited
-    from etude.make.transform.edits import EditJob as OneEdit
+    from etude.make.transform.edits import Edit, Edited
     from etude.model.job import Job
 
 
@@ -51,7 +50,7 @@ class EditJob(JobOut, TimesOnInput, JobInput):
 @dataclass(frozen=True, slots=True)
 class EditInputs:
     source: JobSource
-    edits: "tuple[OneEdit, ...]"
+    edits: "tuple[Edit, ...]"
     machine: "System | None"
     times_on: "System | None"
     simulate: bool

@@ -1,4 +1,4 @@
-"""What is asked of the speed of a node, beside others or beside itself earlier."""
+"""What is asked of the speed of a node, compared with others or with itself earlier."""
 
 from dataclasses import dataclass
 from pathlib import Path

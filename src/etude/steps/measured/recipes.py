@@ -19,7 +19,7 @@ from etude.steps.plans import feasible, promise
 
 AXES: Final = ("tp", "pp", "cp", "ep")
 CHUNKS: Final = "chunks"
-"""Of a recipe, beside the fields of a plan: `3` is the most chunks of a pipeline rank where none are said, `layer` one
+"""Of a recipe, besides the fields of a plan: `3` is the most chunks of a pipeline rank where none are said, `layer` one
 chunk for a layer and none in the first and the last."""
 WORDS: Final = ("selective", "full")
 """Key of a recipe: what its stack means by these words for recomputation."""

@@ -2,7 +2,7 @@
 
     tokens_by_room(parts_of(open_model("llama3-8b"), 4096), open_device("rtx5090"), open_device("desktop"), [8e9])
 
-What is read most for each byte held lies in the device (`etude.cost.tiers.placing`). Nothing but reads takes time.
+What is read most for each byte held is in the device (`etude.cost.tiers.placing`). Nothing but reads takes time.
 """
 
 from __future__ import annotations

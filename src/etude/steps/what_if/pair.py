@@ -83,7 +83,7 @@ def what_if(found: Prediction, edits: Sequence[str | Edit], *, check: bool = Fal
     """The job of a prediction edited and simulated again on the same system. `options` are those it was made with.
 
     Edits see the times that compute takes on the system, so that `speed` has something to change. `check`: what does
-    not fit the device although some of it lies elsewhere is refused.
+    not fit the device although some of it is elsewhere is refused.
     """
     generated, by = found.generated, efficiency_of(found.generated.model, found.system, found.stack)
     machine = tuned(found.system, by)

@@ -96,7 +96,7 @@ class LinkSource:
 
 
 def _refuse_other_profilers(path: Path) -> None:
-    """What is not of PyTorch is opened, not linked. PyTorch's own files beside it come first."""
+    """What is not of PyTorch is opened, not linked. PyTorch's own files next to it come first."""
     found = profiles.files_of(path)
     if not found or (path.is_dir() and runs.runs_in(path)):
         return

@@ -27,7 +27,7 @@ METAVAR: Final = {
     "bandwidth": "RATE", "rate": "RATE", "choice": "NAME", "noun": "NAME", "path": "PATH", "paths": "PATH",
     "out": "PATH",
 }  # fmt: skip
-"""Kind -> what stands for a value; TEXT for the others."""
+"""Kind -> what represents a value; TEXT for the others."""
 
 
 class VerbCommand(TyperCommand):
@@ -105,7 +105,7 @@ def group_of(name: str, line: str) -> Any:
 
 
 def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
-    """Runs a verb with what Typer has parsed; a file of `--yaml` lies beneath the flags."""
+    """Runs a verb with what Typer has parsed; a file of `--yaml` is below the flags."""
     from etude.base.figures import read_mapping
     from etude.surface.cli.output import emit, print_read, shortened
 
@@ -136,7 +136,7 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
 
 
 def by_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameter -> value; an argument may stand in its place or as a flag, not both."""
+    """Parameter -> value; an argument may be given in its place or as a flag, not both."""
     found: dict[str, Any] = {}
     for identifier, value in given.items():
         name = identifier.removeprefix("_option_")

@@ -45,7 +45,7 @@ class TimelineVisualizer(FromFile):
 
 
 def meant(args: list[str]) -> "str | tuple[str, list[str]]":
-    """Options of the official converter stand before its word: `converter --log-filename x.log PyTorch --input ...`."""
+    """Options of the official converter come before its word: `converter --log-filename x.log PyTorch --input ...`."""
     if args[:1] != ["converter"] or not "".join(args[1:2]).startswith("--log-filename"):
         return ""
     at = 2 if "=" in args[1] else 3

@@ -93,7 +93,7 @@ def _write(decoded: Any, path: Path) -> None:
 
 
 def record(found: LinkResult) -> dict[str, Any]:
-    """The report; what was written is said beside it."""
+    """The report; what was written is said with it."""
     if found.run is None:
         say(f"wrote {found.out}")
         _tell_other_rank(found)

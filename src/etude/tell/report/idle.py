@@ -24,7 +24,7 @@ ON_HOST = {"host": "Python, autograd, hooks", "dependency": "waiting for another
 """The same for a run whose device is the host."""
 MUCH, MAIN = 0.25, 0.5
 OF_HOST = ("host", "dependency")
-"""Causes that lie with the host."""
+"""Causes on the host."""
 RANKS = 16
 
 

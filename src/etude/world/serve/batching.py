@@ -38,7 +38,7 @@ def time_of(mine, put_together, rules, machines):
     return time_ns + np.int64(np.ceil(mine[at.MOVED] * rules.swap_ns)) + mine[at.LOADING]
 
 
-# -- what a hook may stand in for --------------------------------------------------------------------------------------
+# -- what a hook may replace ------------------------------------------------------------------------------------------
 
 
 @kernel(allocates=False, inline=True)

@@ -108,7 +108,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Selected communication runs beside compute: gradients as soon as they are complete, others on a separate
+    """Selected communication overlaps with compute: gradients as soon as they are complete, others on a separate
     stream."""
 
     select: Selector = figure("one", "which nodes", of=Selector)

@@ -157,7 +157,7 @@ class Model:
     dense_features: int = figure("count", "numeric features", 0, zero=True)
     bottom: tuple[int, ...] = figure("list", "widths of the bottom MLP", (), of=int)
     top: tuple[int, ...] = figure("list", "widths of the top MLP", (), of=int)
-    # composed of parts; towers beside a decoder
+    # composed of parts; towers next to a decoder
     streams: tuple[TokenStream, ...] = figure(
         "list", "streams through the parts; the first follows the plan", (), of=TokenStream
     )

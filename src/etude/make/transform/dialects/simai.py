@@ -7,8 +7,8 @@
 
 Tensor-parallel groups are neighbours, data-parallel ones as far apart as these are wide: the text has no others.
 Compute before a collective is its forward time. The text has no dependencies: collectives run one after the other,
-those of data-parallel groups in the backward pass, behind all compute. 1 ns stands where nothing computes. An
-all-reduce of all ranks beside groups is one among neighbours and one across them.
+those of data-parallel groups in the backward pass, behind all compute. 1 ns is written where nothing computes. An
+all-reduce of all ranks next to groups is one among neighbours and one across them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ With S raw bytes of a message and T(S) its time, coding `around` it takes
     2 fixed + S/encode + T(S/r) + S/decode,      1/r = 1/ratio + overhead
 
 An all-gather of p members encodes its own part and decodes those of the others; an all-to-all codes all but its own
-part. A reduction cannot be coded around, since sums of codes are no codes: it is coded `inside`, where every hop
+part. A reduction cannot be coded around, since sums of codes are not codes: it is coded `inside`, where every hop
 decodes, adds and encodes. Inside, chunks of `chunk` raw bytes go through encoder, link and decoder as a pipeline, each
 on a lane of its own: with n of them and times x, y, z of a chunk, and a that of the first bit,
 

@@ -1,4 +1,4 @@
-"""offload: what selected nodes need lies in a tier of memory below the device's, and is loaded before they run.
+"""offload: what selected nodes need is in a tier of memory below the device's, and is loaded before they run.
 
 offload what=weights to=host prefetch=1               each product's weights, while the product before it runs
 offload what=weights by=layer                         a layer's at once, while the layer before it runs
@@ -231,7 +231,7 @@ class _Tensors:
         self._say("outputs", loads[1], tensor[loads[0]], size[loads[0]])
         self._say("outputs", found.row[made], tensor[made], size[made])
         self._say("inputs", stores[1], tensor[stores[0]], size[stores[0]])
-        # What goes for a load lies there until that load begins: no less than until the load before it is over.
+        # What goes for a load is there until that load begins: no less than until the load before it is over.
         gone = np.flatnonzero((kept.gone_at >= 0) & (kept.gone_at != np.arange(n)))
         turn = np.searchsorted(loads[0], kept.gone_at[gone])
         turn = np.where(np.append(loads[0], -1)[turn] == kept.gone_at[gone], turn, 0)

@@ -3,7 +3,7 @@
     scale axis=dp to=64        as many copies of every rank as the groups of the axis grow by
 
 Assumed, and said: each copy does what the rank that was recorded did, at the same speed; what is sharded over the axis
-stays the same in all, so that each rank's part becomes smaller; ranks of a copy lie together, behind those before.
+stays the same in all, so that each rank's part becomes smaller; ranks of a copy are together, behind those before.
 """
 
 from __future__ import annotations

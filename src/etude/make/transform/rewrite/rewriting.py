@@ -363,7 +363,7 @@ class Rewriting:
 def _with_lists(columns: Mapping[str, Any], attribute: str, rows: I32, offsets: I64) -> dict[str, Any]:
     """Layouts and cells in which these rows have lists of text as an attribute, replacing existing ones."""
     layouts, layout, cells = list(columns["layouts"]), np.array(columns["layout"]), np.array(columns["cells"])
-    order = np.argsort(rows)  # cells lie in the order of rows
+    order = np.argsort(rows)  # cells are in the order of rows
     rows, offsets = rows[order], offsets[order]
     wanted = Attr(attribute, ValueKind.STRING_LIST)
     in_cells = [[(a.name, a.kind) for a in one if a.in_cell] for one in layouts]

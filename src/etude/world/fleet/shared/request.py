@@ -34,7 +34,7 @@ SHARED: Final = "Sharing"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedFleet:
-    """What happened on devices that several share; `.record()` has its figures, `.tables` what lies behind them."""
+    """What happened on devices that several share; `.record()` has its figures, `.tables` what is behind them."""
 
     kind: str
     """`jobs`, `rl`, `jobs and rl`, `services`, `backbone`, `radio` or `functions`."""

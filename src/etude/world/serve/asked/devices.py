@@ -40,7 +40,7 @@ class DevicesInput:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeDevices(DevicesInput):
-    """Calls of workflows placed on devices of several kinds, one at a time on each; policies beside round robin
+    """Calls of workflows placed on devices of several kinds, one at a time on each; policies next to round robin
 
     etude serve devices "dags/*.yaml" --devices devices.yaml
     etude serve devices flow.yaml --devices devices.yaml --place heft,reuse,future:4
@@ -60,7 +60,7 @@ class Placing:
     stack: str
     seed: int
     shown: str
-    """The placement whose figures stand for all."""
+    """The placement whose figures represent all."""
 
     def run(self) -> PlacementRows:
         """Every placement of every call."""

@@ -46,7 +46,7 @@ ROTARY: Final = 2 * 48
 """Bytes that PyTorch moves for the rotary embedding of one element of queries and one of keys, operator by operator: to
 fp32 (2 + 4), pairs swapped (4 + 4), times cosines (4 + 4), times sines (4 + 4), their sum (8 + 4), and back (4 + 2)."""
 LIKE: Final = {"image": ("flux.1-dev", 11.9), "video": ("wan2.1-14b", 14.3)}
-"""Model, and its billions of parameters, whose shape stands for an unknown model, with a scaled number of layers."""
+"""Model, and its billions of parameters, whose shape represents an unknown model, with a scaled number of layers."""
 FLAT: Final = 1 / 3
 """Work per pixel of an image decoder over that of one whose kernels cover three frames."""
 
