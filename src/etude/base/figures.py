@@ -14,7 +14,8 @@ carries a unit; `latency_ns` is read too). Unknown keys are refused, and so is e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from enum import Enum
 from hashlib import sha256
@@ -135,6 +136,15 @@ def read(cls: type[T], given: Any, where: str) -> T:
     except ClusterError as problem:
         place = ": ".join(filter(None, (where, problem.where)))
         raise ClusterError(problem.problem, where=place, hint=problem.hint) from None
+
+
+@contextmanager
+def usage_errors(where: str = "") -> Iterator[None]:
+    """Turns what is wrong in a file, or with a figure, into an error of use; `where` if the problem has no place."""
+    try:
+        yield
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
 
 
 def _by_key(given: Mapping[str, Any], known: Mapping[str, Field[Any]], where: str) -> dict[str, Any]:
@@ -355,10 +365,8 @@ def read_file(path: str | PathLike[str]) -> Any:
 
 def read_mapping(path: str | PathLike[str]) -> dict[str, Any]:
     """The keys and values of a YAML or JSON file."""
-    try:
+    with usage_errors():
         given = read_file(path)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     if not isinstance(given, dict):
         raise UsageError("expected keys and values", where=fspath(path))
     return given

@@ -24,8 +24,8 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, TypeVar, cast
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import key_of, value_of
+from etude.base.errors import UsageError
+from etude.base.figures import key_of, usage_errors, value_of
 
 T = TypeVar("T")
 CLOSE: Final = 0.6
@@ -180,10 +180,8 @@ def unknown(name: str, known: Mapping[str, Any], spelling: Spelling, verb: str, 
 
 def _value(p: VerbParameter, given: Any, spelling: Spelling) -> Any:
     where = p.name.upper() if p.is_argument and spelling is FLAGS else spelling.name(p.name)
-    try:
+    with usage_errors():
         return None if given is None and p.field.default is None else value_of(p.field, given, where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def _check_needs(request: VerbRequest, p: VerbParameter) -> None:
@@ -250,10 +248,8 @@ def whole(part: T, but: Collection[str] = ()) -> T:
             request.read.add(p.name)
             if p.name in request.given:
                 found[p.field.name] = request.values[p.name]
-    try:
+    with usage_errors():
         return cast(T, cls(**found))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def given_in(part: Any, but: Collection[str] = ()) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.decide.search.again import searched_again
 from etude.decide.search.cuts import SCORES, Chain, all_cuts, best_cut, chain_of, no_cut, row_of
 from etude.decide.search.found import Found, frontier
@@ -55,10 +55,8 @@ class ChainSpace:
 
 def solve(given: Given, asked: SearchRequest) -> Found:
     method = asked.one_of("dp", "all")
-    try:
+    with usage_errors():
         space = read(ChainSpace, given.keys, given.where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     if space.score not in SCORES:
         raise UsageError(f"unknown score `{space.score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
     chain = _chain(given, space, asked.seed)

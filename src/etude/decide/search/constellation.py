@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.files import csv_rows
 from etude.base.units import parse_bandwidth, parse_time
 from etude.decide.search.links import NEVER
@@ -63,10 +63,8 @@ def read_sky(given: Any, folder: Path, where: str, duration_ns: int) -> tuple[Sk
         raise UsageError(
             "expected a table, or keys of a constellation", where=where, hint="{planes: 6, satellites: 11}"
         )
-    try:
+    with usage_errors():
         spec = read(Constellation, given, where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     return generated(spec, duration_ns, where), _names(spec)
 
 

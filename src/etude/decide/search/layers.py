@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.cost.aten import aten_work
 from etude.cost.compute import compute_time_ns
 from etude.cost.energy import at_work_w
@@ -81,10 +81,8 @@ def given_layers(rows: Any, in_bytes: int, dtype: str, where: str) -> Layers:
     """Layers by hand: `[{name: a, flops: 1G, moved: 10MB, weights: 4MB, out: 100kB}, ...]`."""
     if not isinstance(rows, list) or not rows:
         raise UsageError("expected a list of layers", where=where, hint="[{flops: 1G, out: 100kB}, {flops: 2G}]")
-    try:
+    with usage_errors():
         found = [read(GivenLayer, row, f"{where}[{i}]") for i, row in enumerate(rows)]
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     outs = np.array([row.out_bytes for row in found], np.int64)
     flops = np.array([row.flops for row in found], np.int64)
     return Layers(

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.files import csv_rows
 from etude.base.units import parse_bandwidth
 from etude.decide.search.given import Given
@@ -88,11 +88,9 @@ def read_links(given: Given, rows: Any, count: int, duration_ns: int, seed: int)
 
 
 def _link(given: Given, row: Any, where: str, duration_ns: int, seed: tuple[int, int]) -> VaryingLink:
-    try:
+    with usage_errors():
         one = read(GivenLink, row, where)
         drawn = read(RandomRates, one.rates, f"{where}: rates") if isinstance(one.rates, Mapping) else None
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     if (one.rates is None) != bool(one.rate_bytes_per_s):
         raise UsageError("either `rate` or `rates` is needed", where=where, hint="rate: 50Mb/s")
     if one.rates is None:

@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.files import csv_rows
 from etude.base.units import parse_bytes
 from etude.decide.search.chain import device_of
@@ -79,15 +79,13 @@ class RouteSpace:
 
 def solve(given: Given, asked: SearchRequest) -> Found:
     asked.one_of("all")
-    try:
+    with usage_errors():
         space = read(RouteSpace, given.keys, given.where)
         drawn = (
             read(RandomRequests, space.requests, f"{given.where}: requests")
             if isinstance(space.requests, Mapping)
             else None
         )
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     policies = space.policy if isinstance(space.policy, list) else [space.policy]
     if unknown := [p for p in policies if p not in POLICIES]:
         raise UsageError(f"unknown policy `{unknown[0]}`", where=given.where, hint=f"known: {', '.join(POLICIES)}")

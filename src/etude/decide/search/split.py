@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.grammar import line
 from etude.decide.search.chain import device_of
 from etude.decide.search.found import Found, Row, frontier
@@ -55,10 +55,8 @@ class SplitSpace:
 
 def solve(given: Given, asked: SearchRequest) -> Found:
     asked.one_of("all")
-    try:
+    with usage_errors():
         space = read(SplitSpace, given.keys, given.where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     beside = given.folder / space.model
     layers = kernel_layers(str(beside) if beside.is_file() else space.model, space.dtype)
     devices, counts = _devices(given, space)

@@ -16,8 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.decide.search.found import Found, Row, frontier
 from etude.decide.search.given import Given, SearchRequest
 from etude.decide.study import evaluate
@@ -145,18 +145,14 @@ def _models(given: Given) -> dict[str, PricedModel]:
     said = given.keys.get("models")
     if not isinstance(said, Mapping) or not said:
         raise UsageError("no `models`", where=given.where, hint="models: {llama3-8b: {input: 0.05, output: 0.08}}")
-    try:
+    with usage_errors():
         return {str(name): read(PricedModel, of or {}, f"{given.where}: models: {name}") for name, of in said.items()}
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def _run(given: Given) -> _SessionsRun:
     own = ("system", "sessions", "rate", "replicas", "stack")
-    try:
+    with usage_errors():
         return read(_SessionsRun, {key: given.keys[key] for key in own if key in given.keys}, given.where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def _kept(rows: list[Row], given: Given) -> tuple[list[Row], dict[str, int]]:

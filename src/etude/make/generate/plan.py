@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, key_of, read, said
+from etude.base.figures import figure, key_of, read, said, usage_errors
 from etude.base.grammar import line
 from etude.make.generate.blocks import halo, loads, recompute, trained
 from etude.make.generate.maps import shares
@@ -640,7 +640,5 @@ class Plan:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "plan") -> Plan:
-        try:
+        with usage_errors(where):
             return read(cls, given, where)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, parse, read, read_mapping
+from etude.base.figures import figure, parse, read, read_mapping, usage_errors
 from etude.base.grammar import Term, terms
 
 HOUR_NS: Final = 3_600_000_000_000
@@ -171,7 +171,7 @@ def open_faults(text: str) -> Faults:
     if text in known_mixes():
         given: Any = parse((files("etude.world.fleet") / "mixes" / f"{text}.yaml").read_text("utf-8"), text)
         return read(Faults, given, text).worked_out()
-    try:
+    with usage_errors():
         if text.endswith((".yaml", ".yml")) and Path(text).is_file():
             return read(Faults, {"name": Path(text).stem} | read_mapping(text), text).worked_out()
         if ":" not in text:
@@ -180,8 +180,6 @@ def open_faults(text: str) -> Faults:
                 f"--faults: there is no mix or file `{text}`", hint=f"known: {known}; node:mtbf=2000h; FILE"
             )
         return Faults(name="given", kinds=tuple(map(_kind, terms(text, "--faults", "node:mtbf=2000h,repair=4h"))))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def _kind(term: Term) -> FaultKind:

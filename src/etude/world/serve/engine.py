@@ -8,8 +8,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.figures import figure, read, usage_errors
 from etude.base.grammar import line
 from etude.world.serve import state as at
 from etude.world.serve.cache import CacheRules, cache_rules
@@ -122,10 +121,8 @@ class Engine:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "engine") -> Engine:
-        try:
+        with usage_errors(where):
             return read(cls, given, where)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
 
 
 def router_code(router: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.base.grammar import line
 from etude.make.generate.blocks import trained
 
@@ -207,10 +207,8 @@ def open_sections(path: str | PathLike[str]) -> Sections:
 
 
 def sections_of(given: Mapping[str, Any], where: str = "sections") -> Sections:
-    try:
+    with usage_errors(where):
         return _read(given, where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
 
 
 def _read(given: Mapping[str, Any], where: str) -> Sections:

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.base.units import parse_time
 from etude.world.fleet.radio.shares import Members
 
@@ -103,7 +103,7 @@ class RadioFile:
 def read_radio(path: str | PathLike[str], *, policy: str = "", migrate: str = "", load: float = 0.0) -> RadioFile:
     """Reads a file; `policy`, `migrate` and `load` override its values."""
     where = str(path)
-    try:
+    with usage_errors():
         spec = read(Radio, read_mapping(path), where)
         spec = replace(spec, policy=policy or spec.policy, migrate=migrate or str(spec.migrate), load=load or spec.load)
         nodes = tuple(
@@ -113,8 +113,6 @@ def read_radio(path: str | PathLike[str], *, policy: str = "", migrate: str = ""
             read(Cell, one, f"{where}: radio[{k}]") for k, one in enumerate(_list(spec.radio, "radio", where))
         )
         asked = tuple(read(RadioService, one, f"{where}: ai[{k}]") for k, one in enumerate(_list(spec.ai, "ai", where)))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     _check(spec, cells, asked, where)
     return _pool(spec, nodes, cells, asked, where)
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.world.fleet.rl.loop import RlLoop
 from etude.world.fleet.rl.run import PoolNodes, RlRun, ended, loop_of, run_rl
 from etude.world.fleet.rl.spec import BORROWED, RlSpec
@@ -43,10 +43,8 @@ class Borrow:
 
 
 def read_borrow(given: dict[str, Any] | None, streams: list[PoolStream], where: str) -> Borrow:
-    try:
+    with usage_errors():
         found = read(Borrow, given or {"how": "none"}, f"{where}: borrow")
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     names = [stream.name for stream in streams]
     if found.how is not LendMethod.NONE and found.stream not in names:
         known = ", ".join(names) or "none"

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.kernels.arrays import F64
 
 BORROWED: Final = "borrowed"
@@ -126,10 +126,8 @@ def read_rl(given: dict[str, Any], where: str) -> RlSpec:
         return part
 
     whole = {key: listed(value) if key in ("rollout", "explore") else value for key, value in given.items()}
-    try:
+    with usage_errors():
         spec = read(RlSpec, whole, f"{where}: rl")
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     if spec.stages is Stages.TOGETHER and (spec.staleness or (spec.explore and spec.explore.when is When.STALE)):
         raise UsageError(
             "stages on the same devices must be on-policy", where=f"{where}: rl", hint="stages: apart, or staleness: 0"

@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.kernels.arrays import I64
 from etude.world.fleet.contract import contract, flat
 from etude.world.fleet.services.costs import forward_costs
@@ -83,7 +83,7 @@ class Hosted:
 def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone, list[BackboneTask]]:
     """Reads a file; `policy` overrides its value. Raises UsageError."""
     where = str(path)
-    try:
+    with usage_errors():
         spec = read(Backbone, read_mapping(path), where)
         given = spec.tasks
         if isinstance(given, int) and not isinstance(given, bool) and given > 0:
@@ -91,8 +91,6 @@ def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone
         if not isinstance(given, list) or not given:
             raise UsageError("tasks: give a number or a list", where=where, hint="tasks: 13")
         found = [read(BackboneTask, one, f"{where}: tasks[{k}]") for k, one in enumerate(given)]
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     spec = replace(spec, policy=policy or spec.policy)
     if spec.policy not in POLICIES:
         raise UsageError(f"unknown policy `{spec.policy}`", where=where, hint=f"known: {', '.join(POLICIES)}")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.units import parse_time
 from etude.world.fleet.sharing.cluster import Cluster
 
@@ -56,10 +56,8 @@ def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> l
     found = []
     for number, one in enumerate(given):
         at = f"{where}: streams[{number}]"
-        try:
+        with usage_errors():
             stream = read(PoolStream, one, at)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
         devices = int(cluster.gpus[cluster.nodes_of(stream.nodes)].sum())
         fit = devices // stream.tp
         if not fit or stream.replicas > fit:

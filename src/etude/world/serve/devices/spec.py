@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,8 @@ class _DevicesHead:
 
 
 def open_devices(path: str | PathLike[str]) -> Devices:
-    try:
+    with usage_errors():
         return devices_of(read_mapping(path), fspath(path))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def devices_of(given: Mapping[str, Any], where: str) -> Devices:

@@ -15,8 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.base.grammar import line, pairs
 from etude.base.trust import check_code
 from etude.machine import open_system
@@ -115,10 +115,8 @@ class Between:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "pools") -> Between:
-        try:
+        with usage_errors(where):
             return read(cls, given, where)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
 
     @property
     def hooked(self) -> set[str]:
@@ -161,10 +159,8 @@ def read_pools(path: str) -> tuple[str, list[Pool]] | None:
         raise UsageError(
             "does not name a model, or has no pools", where=path, hint="model: llama3-8b, pools: [{role: prefill}]"
         )
-    try:
+    with usage_errors():
         return given["model"], [read(Pool, one, f"{path}: pools[{i}]") for i, one in enumerate(given["pools"])]
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def split_of(text: str) -> tuple[int, int]:

@@ -19,8 +19,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 
 LIBRARY: Final = Path(__file__).parent / "library"
 
@@ -136,10 +136,8 @@ def open_workflow(path: str | PathLike[str]) -> Workflow:
             known = ", ".join(sorted(file.stem for file in LIBRARY.glob("*.yaml")))
             raise UsageError("there is no such workflow", where=str(path), hint=f"a YAML file, or one of: {known}")
         place = own
-    try:
+    with usage_errors():
         return workflow_of(read_mapping(place), str(place))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def workflow_of(given: Mapping[str, Any], where: str) -> Workflow:
