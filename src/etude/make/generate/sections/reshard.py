@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from etude.kernels.arrays import I64
-from etude.make.generate.plan import ContextKind, Plan
+from etude.make.generate.choices import ContextKind
+from etude.make.generate.plan import Plan
 
 Interval = tuple[int, int]
 

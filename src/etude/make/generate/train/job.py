@@ -16,13 +16,14 @@ from etude.make.generate.blocks.recompute import is_layer
 from etude.make.generate.blocks.shard import Block, Shard
 from etude.make.generate.blocks.trained import only
 from etude.make.generate.blocks.trained import parse as parse_trained
+from etude.make.generate.choices import Attention, ContextKind, ContextMap, Dispatch
 from etude.make.generate.directives.apply import rewrite
 from etude.make.generate.directives.read import read_directives
 from etude.make.generate.directives.step import Step
 from etude.make.generate.maps.shares import check_sum
 from etude.make.generate.model.shape import Family, Model
 from etude.make.generate.nodes import Book
-from etude.make.generate.plan import Attention, ContextKind, ContextMap, Dispatch, Plan
+from etude.make.generate.plan import Plan
 from etude.make.generate.ranks import RankGrid, bind, job_of
 from etude.make.generate.schedules.pipeline import in_flight, staleness, times, under_way
 from etude.make.generate.schedules.round_robin import DispatchRounds

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from etude.base.errors import FormatError, UsageError
 from etude.base.grammar import line
 from etude.kernels.arrays import F64, I64, Bool
-from etude.make.generate.plan import WAITING, Batching, Plan
+from etude.make.generate.choices import Batching
+from etude.make.generate.plan import WAITING, Plan
 from etude.make.generate.ranks import RankGrid
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from etude.kernels.arrays import I32, I64, Bool
+from etude.make.generate.choices import Batching
 from etude.make.generate.maps.documents import dealt_out
-from etude.make.generate.plan import Batching, Plan
+from etude.make.generate.plan import Plan
 from etude.make.generate.ranks import RankGrid
 from etude.make.generate.train.lengths import Dealt, Lengths, with_lengths, work_of
 from etude.model.job import Job

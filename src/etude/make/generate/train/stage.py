@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from etude.cost.ops import OpClass, Work
 from etude.make.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
 from etude.make.generate.blocks.shard import Block
+from etude.make.generate.choices import Scaling
 from etude.make.generate.nodes import End, FurtherSum
-from etude.make.generate.plan import Plan, Scaling
+from etude.make.generate.plan import Plan
 from etude.make.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.make.generate.train.fragment import BEFORE, Fragment, backward, forward
 from etude.make.generate.train.optimizer import norm, state_bytes, update

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from etude.make.generate.blocks.ops import Op, Phase
 from etude.make.generate.blocks.recompute import redone
 from etude.make.generate.blocks.shard import Block
+from etude.make.generate.choices import ContextMap
 from etude.make.generate.model.shape import Model
 from etude.make.generate.nodes import Book, columns_of
-from etude.make.generate.plan import ContextMap, Plan
+from etude.make.generate.plan import Plan
 from etude.make.generate.ranks import RankGrid, bind, job_of
 from etude.make.generate.schedules.pipeline import Action
 from etude.make.generate.schedules.pipeline import times as unit_times
