@@ -23,6 +23,7 @@ from etude.analyse.device_work import on_device
 from etude.kernels.arrays import I64
 from etude.model.run import Run, RunPart
 from etude.model.schema import PASS, UNKNOWN
+from etude.model.totals import known
 from etude.model.trace import Trace
 from etude.model.use import uses
 
@@ -109,7 +110,7 @@ def _metrics(found: RunPasses) -> Iterator[Row]:
         if mine.any():
             yield f"{name}_passes", float(mine.sum()), ""
             yield f"{name}_pass_time", float((found.end_ns - found.start_ns)[mine].mean()) / 1e9, "s"
-    batch = _known(found.context_requests) + _known(found.generation_requests)
+    batch = known(found.context_requests) + known(found.generation_requests)
     if batch.any():
         yield "max_batch", float(batch.max()), ""
     span_s = (found.end_ns.max() - found.start_ns.min()) / 1e9
@@ -129,10 +130,6 @@ def decode_interval_ns(found: RunPasses) -> float | None:
         return None
     ends = found.end_ns[np.isin(np.array(found.phase), ("decode", "mixed", "verify"))]
     return float(np.diff(ends).mean()) if len(ends) > 1 else None
-
-
-def _known(values: I64) -> I64:
-    return np.where(values == UNKNOWN, 0, values)
 
 
 def tpot_ns(found: RunPasses) -> float | None:

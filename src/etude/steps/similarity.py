@@ -14,6 +14,7 @@ from etude.kernels.arrays import F64, I64
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.model.totals import known
 from etude.model.trace import Trace
 from etude.run.simulate import simulate
 from etude.steps.step import grown
@@ -98,7 +99,7 @@ class _Side:
         return float(sum(of(trace) * share for trace, share in self.programs))
 
     def sent(self, collective: Collective) -> float:
-        return self.mean(lambda t: float(_known(t.in_bytes)[t.collective == collective].sum()))
+        return self.mean(lambda t: float(known(t.in_bytes)[t.collective == collective].sum()))
 
     def values(self, kinds: tuple[Kind, ...], column: str) -> tuple[F64, F64]:
         """Values that are known, and the weight of each."""
@@ -135,11 +136,7 @@ def _deviation(sums: F64) -> float | None:
 
 
 def _computed(trace: Trace) -> F64:
-    return np.where(trace.kind == Kind.COMP, _known(trace.duration_ns), 0).astype(np.float64)
-
-
-def _known(column: I64) -> I64:
-    return np.where(column == UNKNOWN, 0, column)
+    return np.where(trace.kind == Kind.COMP, known(trace.duration_ns), 0).astype(np.float64)
 
 
 def _smirnov(a: tuple[F64, F64], b: tuple[F64, F64]) -> float:

@@ -12,7 +12,7 @@ from math import prod
 
 from etude.base.errors import UsageError
 from etude.cost.ops import width
-from etude.decide.search.layers import forward_blocks
+from etude.decide.search.layers import elements, forward_blocks
 from etude.make.generate.blocks import Block, Op
 
 INPUT = -1
@@ -91,9 +91,9 @@ def _walk(block: Block, found: list[KernelLayer], shapes: dict[int, LayerShape],
                 raise _unlike(model, block, op)
             found[last], pending = replace(found[last], adds=added), NOTHING
         elif op.name == "aten::_adaptive_avg_pool2d":
-            shapes[last] = LayerShape(shapes[last].channels, _elements(op.out_shapes) // shapes[last].channels)
+            shapes[last] = LayerShape(shapes[last].channels, elements(op.out_shapes) // shapes[last].channels)
             found[last] = replace(found[last], out_bytes=int(size * shapes[last].size))
-        elif op.name != "aten::gelu" or _elements(op.in_shapes) != shapes[last].size:
+        elif op.name != "aten::gelu" or elements(op.in_shapes) != shapes[last].size:
             raise _unlike(model, block, op)
 
 
@@ -113,10 +113,6 @@ def _layer(op: Op, name: str, size: float) -> tuple[KernelLayer, LayerShape, Lay
         flops=op.flops, linear=op.name == "aten::mm",
     )  # fmt: skip
     return layer, into, out
-
-
-def _elements(shapes: str) -> int:
-    return prod(json.loads(shapes)[0])
 
 
 def _unlike(model: str, block: Block, op: Op) -> UsageError:

@@ -76,7 +76,7 @@ def _slices(job: Job, slices: Slices, pid: I64, tid: I64) -> Iterator[pa.Array]:
     for a in range(0, len(slices), _ROWS):
         part = slice(a, a + _ROWS)
         args = (
-            _text(known.source_id[part]),
+            as_text(known.source_id[part]),
             _numbers("bytes", known.size_bytes[part]),
             _numbers("stream", known.stream[part]),
             _texts("shapes", known.shapes[part], known.texts),
@@ -93,7 +93,7 @@ def _path(path: PathPieces, pid: int) -> Iterator[pa.Array]:
         return
     names = pa.array([json.dumps(n) for n in path.names], pa.string())
     where = np.full(len(path), pid, np.int64)
-    args = (_text(path.source_id), _numbers("rank", path.rank))
+    args = (as_text(path.source_id), _numbers("rank", path.rank))
     times = (path.start_ns, path.end_ns)
     yield _complete(names.take(pa.array(path.name)), path.sort, where, np.ones(len(path), np.int64), times, args)
 
@@ -104,14 +104,14 @@ def _complete(
     """Events with a start and a length; the first of `args` is the id, the others begin with a comma."""
     sorts = pa.array([s.label for s in Sort], pa.string())
     return pc.binary_join_element_wise(
-        '{"ph":"X","name":', names, ',"cat":"', sorts.take(pa.array(sort)), '","pid":', _text(pid), ',"tid":',
-        _text(tid), ',"ts":', _micros(times[0]), ',"dur":', _micros(times[1] - times[0]), ',"args":{"id":', *args,
+        '{"ph":"X","name":', names, ',"cat":"', sorts.take(pa.array(sort)), '","pid":', as_text(pid), ',"tid":',
+        as_text(tid), ',"ts":', _micros(times[0]), ',"dur":', _micros(times[1] - times[0]), ',"args":{"id":', *args,
         "}}", "",
     )  # fmt: skip
 
 
 def _numbers(name: str, values: I64) -> pa.Array:
-    known = pc.binary_join_element_wise(f',"{name}":', _text(values), "")
+    known = pc.binary_join_element_wise(f',"{name}":', as_text(values), "")
     return pc.if_else(pa.array(values >= 0), known, "")
 
 
@@ -130,22 +130,22 @@ def _flows(slices: Slices, flows: SliceFlows, pid: I64, tid: I64) -> Iterator[pa
     for a in range(0, len(who), _ROWS):
         part, rows = slice(a, a + _ROWS), who[a : a + _ROWS]
         yield pc.binary_join_element_wise(
-            '{"ph":"', phase[part], '","bp":"e","name":"flow","cat":"flow","id":', _text(flow[part]), ',"pid":',
-            _text(pid[rows]), ',"tid":', _text(tid[rows]), ',"ts":', _micros(slices.start_ns[rows]), "}", "",
+            '{"ph":"', phase[part], '","bp":"e","name":"flow","cat":"flow","id":', as_text(flow[part]), ',"pid":',
+            as_text(pid[rows]), ',"tid":', as_text(tid[rows]), ',"ts":', _micros(slices.start_ns[rows]), "}", "",
         )  # fmt: skip
 
 
 def _counter(counter: Counter) -> pa.Array:
     head = f'{{"ph":"C","name":{json.dumps(counter.name)},"pid":{counter.rank},"ts":'
     return pc.binary_join_element_wise(
-        head, _micros(counter.time_ns), ',"args":{"value":', _text(counter.value), "}}", ""
+        head, _micros(counter.time_ns), ',"args":{"value":', as_text(counter.value), "}}", ""
     )
 
 
-def _text(values: NDArray[np.generic]) -> pa.Array:
+def as_text(values: NDArray[np.generic]) -> pa.Array:
     return pc.cast(pa.array(values), pa.string())
 
 
 def _micros(ns: I64) -> pa.Array:
     whole, rest = np.divmod(ns, 1000)
-    return pc.binary_join_element_wise(_text(whole), pc.utf8_lpad(_text(rest), 3, "0"), ".")
+    return pc.binary_join_element_wise(as_text(whole), pc.utf8_lpad(as_text(rest), 3, "0"), ".")

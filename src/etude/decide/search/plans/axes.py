@@ -15,6 +15,7 @@ from etude.make.generate import Plan
 from etude.make.generate.model import Family, Model
 from etude.make.generate.schedules import parse
 from etude.make.generate.train import sequence_of
+from etude.steps.plans import powers
 
 SYSTEM: Final = "system"
 STAGES: Final = "stages"
@@ -24,10 +25,6 @@ LONG: Final = 16_384
 """Sequence length from which context parallelism is tried."""
 EVEN: Final = "even"
 _LAST: Final = re.compile(r"last-([1-9])")
-
-
-def powers(limit: int) -> list[int]:
-    return [1 << k for k in range(limit.bit_length()) if 1 << k <= limit]
 
 
 class Setting:
