@@ -19,7 +19,8 @@ from pathlib import Path
 from statistics import median
 
 from etude.cost.tiers.placing import StoredPart
-from etude.decide.search import Given, SearchRequest, solve
+from etude.decide.search import SearchRequest, solve
+from etude.decide.search.given import Given
 from etude.machine import open_device
 from etude.make.generate.model import open_model
 from etude.steps.placing import parts_of, tokens_by_room

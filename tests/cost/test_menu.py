@@ -3,7 +3,7 @@
 import pytest
 
 from etude.base.errors import UsageError
-from etude.cost.menu import fastest_kernel, kernel_figures, kernel_ns, units_ns
+from etude.cost.menu import fastest_kernel, kernel_figures, kernel_ns
 from etude.machine import Device, open_device
 
 # 1000 FLOP per ns in bf16, 4 times that in fp4, 62.5 in fp32 (rho 64, q 4), 1 byte per ns
@@ -132,5 +132,3 @@ def test_a_missing_rate_is_named():
     with pytest.raises(UsageError, match="no rate for products of 4 bits"):
         kernel_ns(Device(name="d", peak_flop_per_s={"bf16": 1e12}, memory_bandwidth_bytes_per_s=1e9), 8, 8, 8,
                   "product:w4a4:g8")  # fmt: skip
-    with pytest.raises(UsageError, match="at least one unit"):
-        units_ns(1, 1, (), 1e9)
