@@ -6,11 +6,11 @@ from functools import partial
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.parameters import only_one
-from etude.steps.asked.runs import Analysed, AnalysisInput, Counted, RunSource
+from etude.steps.asked.runs import Analysed, Analysis, Counted, RunSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class Breakdown(AnalysisInput, Counted):
+class Breakdown(Analysis, Counted):
     """Where each device's time goes: compute, exposed communication, exposed memory, idle
 
     etude breakdown run/

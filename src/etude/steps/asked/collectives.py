@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from etude.base.figures import figure
 from etude.base.parameters import only_one
-from etude.steps.asked.runs import Analysed, AnalysisInput, RunSource
+from etude.steps.asked.runs import Analysed, Analysis, RunSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectivesOf(AnalysisInput):
+class CollectivesOf(Analysis):
     """Collectives matched across ranks: transfer time, waiting time, algorithm and bus bandwidth
 
     etude collectives run/

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure
 from etude.base.talk import say
-from etude.steps.asked.runs import AnalysisInput, RunSource, Topped
+from etude.steps.asked.runs import Analysis, RunSource, Topped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ LOOSE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticalPath(AnalysisInput, Topped):
+class CriticalPath(Analysis, Topped):
     """The chain of work that set the length of the run, over hosts, kernels, ranks and collectives
 
     etude critical-path run/

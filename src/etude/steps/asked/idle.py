@@ -5,11 +5,11 @@ from functools import partial
 
 from etude.base.figures import figure
 from etude.base.parameters import is_given, only_one
-from etude.steps.asked.runs import Analysed, AnalysisInput, RunSource, counted_as
+from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idle(AnalysisInput):
+class Idle(Analysis):
     """Why devices are idle: the host, synchronisation, launches, communication; launches and queues
 
     etude idle run/

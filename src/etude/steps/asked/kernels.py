@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from etude.base.figures import figure
 from etude.base.parameters import only_one
-from etude.steps.asked.runs import Analysed, AnalysisInput, Counted, RunSource, Topped
+from etude.steps.asked.runs import Analysed, Analysis, Counted, RunSource, Topped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ PATTERNS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernels(AnalysisInput, Counted, Topped):
+class Kernels(Analysis, Counted, Topped):
     """Kernels by time, or operators by their own time and that of their kernels
 
     etude kernels run/ --top 20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.parameters import only_one
-from etude.steps.asked.runs import Analysed, AnalysisInput, RunSource, counted_as
+from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ NO_EVENTS = "no memory event is in this job; profile(profile_memory=True) record
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryOf(AnalysisInput):
+class MemoryOf(Analysis):
     """Memory in use over time and its peaks; bandwidth of copies
 
     etude memory trace.json.gz                 needs profile_memory=True

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 from etude.base.figures import figure
 from etude.base.talk import say
 from etude.steps.asked.jobs import open_job
-from etude.steps.asked.runs import AnalysisInput, RanOnInput, RunSource, grown, record_of, told_of
+from etude.steps.asked.runs import Analysis, RanOnInput, RunSource, grown, record_of, told_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metrics(AnalysisInput, RanOnInput):
+class Metrics(Analysis, RanOnInput):
     """Metrics that benchmarks publish: step time, MFU, communication, overlap, bandwidth, balance, TTFT and TPOT
 
     etude metrics run/

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.talk import say
-from etude.steps.asked.runs import Analysed, AnalysisInput, RanOnInput, RunSource, Topped
+from etude.steps.asked.runs import Analysed, Analysis, RanOnInput, RunSource, Topped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roofline(AnalysisInput, RanOnInput, Topped):
+class Roofline(Analysis, RanOnInput, Topped):
     """FLOP/s and bytes/s of operators, and how much of the device's roofline they reach
 
     etude roofline trace.json.gz --ran-on h200

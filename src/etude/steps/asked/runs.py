@@ -43,7 +43,7 @@ class RunInput(TimesInput):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnalysisInput(RunInput):
+class Analysis(RunInput):
     """Parameters of what makes a table of a run."""
 
     output: Tabled = part(Tabled)

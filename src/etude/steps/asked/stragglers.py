@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 from etude.base.figures import figure
 from etude.base.talk import say
 from etude.steps.asked.jobs import open_job
-from etude.steps.asked.runs import Analysed, AnalysisInput, RunSource
+from etude.steps.asked.runs import Analysed, Analysis, RunSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stragglers(AnalysisInput):
+class Stragglers(Analysis):
     """Stragglers: slow ranks and links, late hosts, ranks that are missing or disagree; with confidence
 
     etude stragglers run/
